@@ -25,6 +25,8 @@
 //! }
 //! ```
 //!
+//! Servers, clients and what they return need a runtime, and panic outside of one.
+//!
 //! Each adapter is a cargo feature; none is on by default:
 //!
 //! | Feature | Has |

@@ -47,9 +47,6 @@ fn current() -> Option<Arc<Shared>> {
 /// Starts a thread with tokio's runtime, and enters its context on all workers, until the result is dropped. Where there is a context
 /// already, the result shares it.
 ///
-/// # Errors
-/// If the runtime or the thread can't be started.
-///
 /// # Panics
 /// Outside of a runtime of Lull.
 pub async fn start() -> io::Result<TokioContext> {

@@ -14,7 +14,6 @@ use rand::RngExt;
 use runtime::{Builder, Cpus};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Requests of a measurement.
 const REQUESTS: usize = 20_000;
 /// Of which so many come before it.
 const WARM_UP: usize = 2_000;

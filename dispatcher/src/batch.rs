@@ -12,7 +12,6 @@ use runtime::io::{WorkerState, worker_state};
 #[derive(Debug, Default)]
 struct Batch {
     threads: RefCell<Vec<Thread>>,
-    /// Wakes the task that wakes them.
     task: RefCell<Option<Waker>>,
     /// Whether there is such a task.
     has_task: Cell<bool>,

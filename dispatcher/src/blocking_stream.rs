@@ -45,11 +45,9 @@ pub struct BlockingStream<K = Tcp> {
     kind: PhantomData<fn() -> K>,
 }
 
-/// What was taken from the slot.
 #[derive(Default)]
 struct Unread {
     bytes: Vec<u8>,
-    /// How many of them were read.
     read: usize,
 }
 
@@ -179,17 +177,11 @@ impl BlockingStream<Tcp> {
     }
 
     /// The address of this side.
-    ///
-    /// # Errors
-    /// The error of the system call.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         internet_address(&self.socket.local_addr()?)
     }
 
     /// Sets `TCP_NODELAY`: small writes are sent at once. It is not set by default.
-    ///
-    /// # Errors
-    /// The error of the system call.
     #[doc(alias = "TCP_NODELAY")]
     pub fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
         self.socket.set_tcp_nodelay(nodelay)

@@ -64,9 +64,6 @@ impl Dispatcher {
     /// # Errors
     /// `QuotaExceeded` above [`Builder::max_threads`]; `InvalidInput` if [`Builder::thread_name`] has a NUL byte; the system's
     /// error if it has no thread. The connection is closed then.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     #[track_caller]
     pub fn spawn_thread<K, T, F>(&self, stream: Stream<K>, body: F) -> io::Result<JoinHandle<T>>
     where
@@ -152,7 +149,6 @@ impl fmt::Debug for Dispatcher {
     }
 }
 
-/// What a thread has returned.
 type ThreadResult<T> = Arc<Mutex<Option<thread::Result<T>>>>;
 
 /// Receives for a thread until it has ended. Panics if that has.

@@ -44,7 +44,6 @@ pub(crate) struct Shard {
     pub(crate) sent_bytes: AtomicU64,
 }
 
-/// Counts.
 pub(crate) fn add(counter: &AtomicU64, count: usize) {
     counter.fetch_add(count as u64, Ordering::Relaxed);
 }

@@ -30,7 +30,6 @@ pub(crate) struct Pump<K> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reading {
     Open,
-    /// The slot is full.
     Full,
     /// The stream has ended, and the slot says how.
     Ended,

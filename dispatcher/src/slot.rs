@@ -20,19 +20,16 @@ struct SlotState {
     received: Vec<u8>,
     /// How the stream ends, after `received`.
     end: Option<End>,
-    /// The thread, while it waits.
     reader: Option<Thread>,
     /// The connection's task, while it waits for room or for the thread's end.
     pump: Option<Waker>,
     /// Nobody reads any more.
     stream_dropped: bool,
-    /// The thread has returned or panicked.
     thread_ended: bool,
 }
 
 #[derive(Debug)]
 enum End {
-    /// The peer has closed its side.
     Closed,
     /// Returned by the next read; after it the stream is at its end.
     Failed(io::Error),
@@ -41,20 +38,15 @@ enum End {
 /// What a connection's thread still does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SlotUse {
-    /// It has its stream.
     Reads,
-    /// It has dropped its stream, and runs.
     Dropped,
-    /// It has returned or panicked.
     Ended,
 }
 
 /// What became of bytes that were put into a slot.
 #[derive(Debug, Default)]
 pub(crate) struct Delivery {
-    /// How many there was room for.
     pub(crate) taken: usize,
-    /// To be woken, as it waits for them.
     pub(crate) wake: Option<Thread>,
     /// There is no room for more; the task is woken when there is.
     pub(crate) full: bool,
@@ -120,7 +112,6 @@ impl Slot {
         });
     }
 
-    /// The thread has returned or panicked.
     pub(crate) fn end_thread(&self) {
         self.change(|state| state.thread_ended = true);
     }

@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::builder::{Builder, Placement};
 use crate::metrics::Counters;
 
-/// What a dispatcher's connections share.
 #[derive(Debug)]
 pub(crate) struct DispatcherState {
     pub(crate) settings: Builder,
@@ -33,7 +32,6 @@ impl DispatcherState {
     }
 }
 
-/// Counts as a thread while it lives.
 pub(crate) struct CountedThread(Arc<DispatcherState>);
 
 impl CountedThread {

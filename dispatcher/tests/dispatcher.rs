@@ -35,7 +35,6 @@ fn echo(mut stream: BlockingStream) -> std::io::Result<u64> {
     }
 }
 
-/// Serves with a thread for each connection.
 fn serve(
     dispatcher: &Dispatcher,
     body: impl Fn(BlockingStream) + Clone + Send + 'static,

@@ -16,7 +16,6 @@ use crate::transport::address::Address;
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Figures {
-    /// Requests per second.
     pub qps: f64,
     /// Median latency, µs.
     pub p50: f64,
@@ -28,33 +27,25 @@ pub struct Figures {
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct Ratio {
-    /// Requests per second.
     pub qps: Option<Estimate>,
-    /// Median latency.
     pub p50: Option<Estimate>,
     /// 99th percentile.
     pub p99: Option<Estimate>,
 }
 
-/// One server's part of a comparison.
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct ComparedServer {
-    /// The server.
     pub server: Address,
-    /// Its figures by round.
     pub turns: Vec<Figures>,
-    /// The medians of its figures.
     pub median: Figures,
     /// Its figures relative to the first server's; `None` for the first server.
     pub ratio: Option<Ratio>,
 }
 
-/// The result of a comparison.
 #[derive(Debug, Serialize)]
 #[non_exhaustive]
 pub struct Comparison {
-    /// The servers, in the given order.
     pub servers: Vec<ComparedServer>,
     /// Rounds that were excluded because the figures of a turn were invalid.
     pub left_out: usize,

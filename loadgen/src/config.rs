@@ -27,7 +27,6 @@ pub enum Loop {
         /// The distribution of the gaps between requests.
         arrival: Arrival,
     },
-    /// At recorded times.
     Recorded {
         /// A file with one time per line, in seconds; `None` for the times of the workload's trace.
         times: Option<PathBuf>,
@@ -37,7 +36,6 @@ pub enum Loop {
 }
 
 impl Loop {
-    /// Whether this is the closed loop.
     pub fn is_closed(&self) -> bool {
         *self == Self::Closed
     }
@@ -86,7 +84,6 @@ pub enum WarmUp {
     UntilSteady,
 }
 
-/// The protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Protocol {
@@ -101,12 +98,9 @@ pub enum Protocol {
     Resp,
 }
 
-/// User name and password.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Credentials {
-    /// User name.
     pub user: String,
-    /// Password.
     pub password: String,
 }
 
@@ -116,7 +110,6 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// TLS certificates, keys and verification.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct TlsFiles {
     /// CA certificates of the servers, PEM. Required unless verification is skipped.
@@ -127,7 +120,6 @@ pub struct TlsFiles {
     pub key: Option<PathBuf>,
     /// The name in the server's certificate; by default its address.
     pub server_name: Option<String>,
-    /// Accepts any certificate.
     pub skip_verification: bool,
 }
 
@@ -135,37 +127,28 @@ pub struct TlsFiles {
 /// coordinator only.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct MeasurementOverrides {
-    /// Connections of each worker to each server.
     pub connections: Option<usize>,
-    /// Requests in flight per connection.
     pub depth: Option<usize>,
     /// Requests per second, in addition to those of the agents; 0 selects the closed loop.
     pub rate: Option<f64>,
 }
 
 impl MeasurementOverrides {
-    /// Whether any override is set.
     pub fn is_any(&self) -> bool {
         *self != Self::default()
     }
 }
 
-/// The configuration of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Config {
     /// The servers. Each holds all records.
     pub servers: Vec<Address>,
-    /// The protocol.
     pub protocol: Protocol,
-    /// Credentials, if the servers require authentication.
     pub credentials: Option<Credentials>,
-    /// TLS, if the servers require it.
     pub tls: Option<TlsFiles>,
-    /// Connections of each worker to each server.
     pub connections: usize,
     /// Whether each worker connects to only one server, assigned round-robin.
     pub round_robin: bool,
-    /// Requests in flight per connection.
     pub depth: usize,
     /// Closed loop, open loop or recorded times.
     pub pacing: Loop,
@@ -184,19 +167,16 @@ pub struct Config {
     pub nodelay: bool,
     /// Whether to take kernel timestamps (`SO_TIMESTAMPING`), which separate wire time from client overhead.
     pub kernel_timestamps: bool,
-    /// Keys, values and operations.
     pub workload: Workload,
     /// Whether the runtime's workers spin while waiting. Their CPU time then doesn't show whether the generator
     /// is the bottleneck.
     pub workers_spin: bool,
-    /// What to exclude at the beginning.
     pub warm_up: WarmUp,
     /// Duration of the measurement, at most a day.
     pub duration: Duration,
     /// Stop early when the 95 % confidence intervals of rate, median and 99th percentile are within this share
     /// of the estimate (0.02: 2 % to both sides).
     pub target_precision: Option<f64>,
-    /// Seed of the random numbers.
     pub seed: u64,
     /// Output file with one line per request: its time in seconds and its latency in µs. Agents don't write one.
     #[serde(skip)]
@@ -235,11 +215,9 @@ impl Default for Config {
     }
 }
 
-/// The longest measurement and warm-up.
 const LONGEST: Duration = Duration::from_secs(86_400);
 
 impl Config {
-    /// The servers that a worker connects to.
     pub(crate) fn servers_of(&self, worker: usize) -> &[Address] {
         if self.round_robin && !self.servers.is_empty() {
             std::slice::from_ref(&self.servers[worker % self.servers.len()])
@@ -248,12 +226,10 @@ impl Config {
         }
     }
 
-    /// The number of connections over all workers.
     pub(crate) fn total_connections(&self, workers: usize) -> usize {
         (0..workers).map(|worker| self.servers_of(worker).len() * self.connections).sum()
     }
 
-    /// The fixed warm-up before the measurement.
     pub(crate) fn warm_up(&self) -> Duration {
         match self.warm_up {
             WarmUp::Fixed(time) => time,

@@ -4,57 +4,26 @@ use std::io;
 
 use crate::transport::address::Address;
 
-/// Why a run failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A connection could not be made.
     #[error("cannot connect to {server}: {source}")]
-    Connect {
-        /// The server.
-        server: Address,
-        /// The cause.
-        source: io::Error,
-    },
-    /// The server rejected the credentials.
+    Connect { server: Address, source: io::Error },
     #[error("{server} rejected the credentials of {user:?}: check the password and the protocol")]
-    Refused {
-        /// The server.
-        server: Address,
-        /// The user name.
-        user: String,
-    },
+    Refused { server: Address, user: String },
     /// An agent can't join the run.
     #[error("agent {agent}: {reason}")]
-    Agent {
-        /// The agent's name.
-        agent: String,
-        /// The cause.
-        reason: String,
-    },
-    /// A connection broke.
+    Agent { agent: String, reason: String },
     #[error("a connection broke: {0}")]
     Connection(io::Error),
-    /// The server violated the protocol.
     #[error("protocol error: {0}")]
     Protocol(String),
-    /// The server refused to store records.
     #[error("{server} refused {refused} of {records} records (is its memory or item size limit too small?)")]
-    NotStored {
-        /// The server.
-        server: Address,
-        /// The number of refused records.
-        refused: u64,
-        /// The number of records.
-        records: u64,
-    },
-    /// The sample file can't be written.
+    NotStored { server: Address, refused: u64, records: u64 },
     #[error("{}: {}", .0.display(), .1)]
     SampleFile(std::path::PathBuf, io::Error),
-    /// The configuration is invalid.
     #[error("{0}")]
     Config(String),
-    /// A thread could not be started.
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
     /// A worker's task panicked or was cancelled.

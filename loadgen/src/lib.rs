@@ -43,6 +43,7 @@
 //! - `tls`: connections over TLS.
 
 #![forbid(unsafe_code)]
+#![allow(missing_docs)]
 
 #[cfg(not(target_os = "linux"))]
 compile_error!(
@@ -54,6 +55,7 @@ mod compare;
 mod config;
 mod connection;
 mod error;
+mod invalid_value;
 mod protocol;
 mod report;
 mod run;
@@ -72,21 +74,22 @@ pub use agents::fuzzing;
 pub use compare::{ComparedServer, Comparison, Figures, Ratio, compare};
 pub use config::{Assign, Config, Credentials, Loop, MeasurementOverrides, Protocol, TlsFiles, WarmUp};
 pub use error::Error;
+pub use invalid_value::InvalidValue;
 pub use report::run_report::{AgentReport, Report, SeriesPoint};
 pub use report::summary::Summary;
 pub use run::measured_run::{run, run_until};
 pub use run::preload::{load_records, load_records_with};
-pub use search::{Goal, InvalidGoal, RateTrial, SearchResult, Verdict, search};
+pub use search::{Goal, RateTrial, SearchResult, Verdict, search};
 pub use stats::batch_means::Estimate;
 pub use stats::medians;
 pub use stats::progress::Progress;
-pub use transport::address::{Address, InvalidAddress, resolve};
-pub use workload::arrival::{Arrival, InvalidArrival};
+pub use transport::address::{Address, resolve};
+pub use workload::arrival::Arrival;
 pub use workload::definition::Workload;
-pub use workload::distribution::{Distribution, InvalidDistribution};
-pub use workload::mix::{InvalidMix, Mix};
+pub use workload::distribution::Distribution;
+pub use workload::mix::Mix;
 pub use workload::operation::Operation;
-pub use workload::popularity::{InvalidPopularity, Popularity};
+pub use workload::popularity::Popularity;
 pub use workload::recorded_times::recorded_length;
 
 // Types of other crates in public signatures.

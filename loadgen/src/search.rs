@@ -9,6 +9,7 @@ use serde::Serialize;
 use crate::agents::coordinator::Coordinator;
 use crate::config::{Config, Loop};
 use crate::error::Error;
+use crate::invalid_value::InvalidValue;
 use crate::report::validity::random_deviation;
 use crate::stats::batch_means::Estimate;
 use crate::stats::progress::Progress;
@@ -29,17 +30,8 @@ impl fmt::Display for Goal {
     }
 }
 
-/// The text is not a goal.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{given:?} is not a goal; write PERCENTILE:MICROSECONDS, for example 99:500 for a 99th percentile below 500 µs"
-)]
-pub struct InvalidGoal {
-    given: String,
-}
-
 impl FromStr for Goal {
-    type Err = InvalidGoal;
+    type Err = InvalidValue;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let goal = text.split_once(':').and_then(|(percentile, bound)| {
@@ -47,11 +39,13 @@ impl FromStr for Goal {
         });
         goal.filter(|goal| goal.percentile > 0.0 && goal.percentile < 100.0)
             .filter(|goal| goal.bound_us > 0.0 && goal.bound_us.is_finite())
-            .ok_or_else(|| InvalidGoal { given: text.to_owned() })
+            .ok_or_else(|| {
+                const EXPECTED: &str = "a goal; write PERCENTILE:MICROSECONDS, for example 99:500 for a 99th percentile below 500 µs";
+                InvalidValue::new(text, EXPECTED)
+            })
     }
 }
 
-/// Whether a rate reaches the goal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
@@ -78,27 +72,21 @@ impl Verdict {
     }
 }
 
-/// The runs at one rate.
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct RateTrial {
-    /// Requested rate, in requests per second.
     pub rate: f64,
     /// Measured rate, in requests per second.
     pub qps: f64,
     /// The percentile, µs. `None` if it could not be estimated.
     pub latency: Option<Estimate>,
-    /// Number of runs.
     pub runs: usize,
-    /// Whether the rate reaches the goal.
     pub verdict: Verdict,
 }
 
-/// The result of a search.
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct SearchResult {
-    /// The goal.
     pub goal: Goal,
     /// The rate of the closed loop, in requests per second.
     pub peak: f64,
@@ -106,7 +94,6 @@ pub struct SearchResult {
     pub rate: Option<f64>,
     /// The lowest rate that didn't reach the goal; `None` if all did.
     pub failed: Option<f64>,
-    /// The rates, in the order in which they were tried.
     pub tried: Vec<RateTrial>,
 }
 

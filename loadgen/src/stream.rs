@@ -48,19 +48,16 @@ impl RequestStream {
         }
     }
 
-    /// Appends the next request. Returns its number of keys.
     pub fn append_next(&mut self, out: &mut Vec<u8>) -> u16 {
         // Only a trace ends.
         self.0.next(out).map_or(0, |request| request.keys)
     }
 
-    /// Appends a `set` of a record, from 0.
     pub fn append_set(&mut self, record: u64, out: &mut Vec<u8>) {
         self.0.set(record, out);
     }
 }
 
-/// The outcome of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Outcome {
@@ -70,7 +67,6 @@ pub enum Outcome {
     Done,
     /// The record, or the condition of the request, does not exist.
     NotDone,
-    /// The server reported an error.
     Error,
 }
 

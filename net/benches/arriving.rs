@@ -17,7 +17,6 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// A client's writes, in bytes.
 const PIECE: usize = 16 << 10;
-/// At 10 Gbit/s.
 const PIECE_TIME: Duration = Duration::from_nanos(13_107);
 const ROUNDS: usize = 11;
 /// Bytes of each way in a round, but one value at least.
@@ -135,7 +134,6 @@ async fn counted<F: Future>(reading: F, polls: &mut usize) -> F::Output {
     .await
 }
 
-/// The CPU time of this thread.
 fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)

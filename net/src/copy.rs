@@ -6,7 +6,6 @@ use std::task::{Context, Poll, ready};
 
 use futures_io::{AsyncBufRead, AsyncWrite};
 
-/// How far one direction has come.
 enum Direction {
     Copying(u64),
     /// The source has ended; what was written is flushed, and the end sent.

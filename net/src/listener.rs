@@ -34,7 +34,6 @@ pub struct Listener<K> {
 enum ListenerBackend {
     /// One system call for each connection, after the driver has reported readiness.
     Readiness(AsyncFd<Socket>),
-    /// An operation of the worker's ring.
     Ring(RingListener, Arc<Socket>),
 }
 

@@ -22,9 +22,6 @@ const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 ///
 /// # Errors
 /// The resolver's error; `InvalidInput` for a string without a valid port.
-///
-/// # Panics
-/// Outside of a runtime.
 pub async fn lookup_host(host: impl ToSocketAddrs) -> io::Result<Vec<SocketAddr>> {
     match host.to_target()? {
         Target::One(address) => Ok(vec![address]),

@@ -122,7 +122,6 @@ pub(crate) fn receive_low_water(socket: &Socket) -> io::Result<libc::c_int> {
     get_int(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT)
 }
 
-/// Sets with how many bytes a socket is readable.
 pub(crate) fn set_receive_low_water(socket: &Socket, bytes: libc::c_int) -> io::Result<()> {
     set_int(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT, bytes)
 }

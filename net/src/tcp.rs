@@ -37,9 +37,6 @@ impl Stream<Tcp> {
     /// # Errors
     /// The error of the system call, for example `ConnectionRefused`; of several addresses, that of the last attempt that
     /// failed. `NotFound` if there is no address. The resolver's error. `InvalidInput` for a string without a valid port.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     pub async fn connect(address: impl ToSocketAddrs) -> io::Result<Self> {
         connect_target(address.to_target()?).await
     }
@@ -48,20 +45,11 @@ impl Stream<Tcp> {
     ///
     /// # Errors
     /// `TimedOut` after `limit`, or as [`Stream::connect`].
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     pub async fn connect_timeout(address: impl ToSocketAddrs, limit: Duration) -> io::Result<Self> {
         runtime::timeout(limit, Self::connect(address)).await?
     }
 
     /// Takes over a connected socket of the standard library, and makes it non-blocking.
-    ///
-    /// # Errors
-    /// The error of the system call.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     pub fn from_std(stream: std::net::TcpStream) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         Self::from_socket(Arc::new(stream.into()))
@@ -73,17 +61,11 @@ impl Stream<Tcp> {
     /// On epoll there are such bytes only after reads through [`AsyncBufRead`](futures_io::AsyncBufRead). A ring receives ahead
     /// of its reader: its receive is cancelled, and what that has brought is returned here. The bytes after it are in the
     /// socket. If the future is dropped before it is ready, so is the stream, with its bytes.
-    ///
-    /// # Errors
-    /// [`IntoStdError`], with the stream.
     pub async fn into_std(self) -> Result<(std::net::TcpStream, Vec<u8>), IntoStdError<Tcp>> {
         self.into_socket().await.map(|(socket, unread)| (socket.into(), unread))
     }
 
     /// The address of this side.
-    ///
-    /// # Errors
-    /// The error of the system call.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         internet_address(&self.socket().local_addr()?)
     }
@@ -97,9 +79,6 @@ impl Stream<Tcp> {
     }
 
     /// Whether `TCP_NODELAY` is set. It is not by default.
-    ///
-    /// # Errors
-    /// The error of the system call.
     #[doc(alias = "TCP_NODELAY")]
     pub fn nodelay(&self) -> io::Result<bool> {
         self.socket().tcp_nodelay()
@@ -107,50 +86,23 @@ impl Stream<Tcp> {
 
     /// Sets `TCP_NODELAY`: small writes are sent at once, and don't wait for the acknowledgment of earlier
     /// ones (Nagle's algorithm).
-    ///
-    /// # Errors
-    /// The error of the system call.
     #[doc(alias = "TCP_NODELAY")]
     pub fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
         self.socket().set_tcp_nodelay(nodelay)
     }
 
-    /// Acknowledges received data at once, until the kernel returns to delayed acknowledgments; see `tcp(7)`.
-    ///
-    /// # Errors
-    /// The error of the system call.
-    #[doc(alias = "TCP_QUICKACK")]
-    pub fn set_quickack(&self, quickack: bool) -> io::Result<()> {
-        self.socket().set_tcp_quickack(quickack)
-    }
-
     /// Probes the peer of a connection without traffic: after which time, how often, and after how many lost probes the
     /// connection breaks, with second granularity. What is not given is as in `net.ipv4.tcp_keepalive_*`. `None`, the default,
     /// turns probes off.
-    ///
-    /// # Errors
-    /// The error of the system call.
     #[doc(alias = "SO_KEEPALIVE")]
     pub fn set_keepalive(&self, probes: Option<TcpKeepalive>) -> io::Result<()> {
         sockopt::set_keepalive(self.socket(), probes)
     }
 
     /// Sets how long sent data may stay unacknowledged before the connection breaks; see `tcp(7)`.
-    ///
-    /// # Errors
-    /// The error of the system call.
     #[doc(alias = "TCP_USER_TIMEOUT")]
     pub fn set_user_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
         self.socket().set_tcp_user_timeout(limit)
-    }
-
-    /// Sets the IPv4 time to live of outgoing packets, in hops.
-    ///
-    /// # Errors
-    /// The error of the system call.
-    #[doc(alias = "IP_TTL")]
-    pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
-        self.socket().set_ttl_v4(ttl)
     }
 }
 
@@ -164,31 +116,16 @@ impl Listener<Tcp> {
     /// programs never share it by mistake. The listening socket of a process that was killed lives on for some
     /// milliseconds (`io_uring.c`, `io_ring_exit_work`): [`Listener::bind_within`] waits for it.
     /// `InvalidInput` for a name, as this never blocks: give the addresses that [`lookup_host`](crate::lookup_host) returns.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     pub fn bind(address: impl ToSocketAddrs) -> io::Result<Self> {
         Self::bind_with(address, &BindOptions::new())
     }
 
     /// Like [`Listener::bind`], with room for `backlog` connections that wait to be accepted.
-    ///
-    /// # Errors
-    /// As [`Listener::bind`].
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     pub fn bind_with_backlog(address: impl ToSocketAddrs, backlog: i32) -> io::Result<Self> {
         Self::bind_with(address, &BindOptions::new().backlog(backlog))
     }
 
     /// Like [`Listener::bind`], with options.
-    ///
-    /// # Errors
-    /// As [`Listener::bind`].
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     pub fn bind_with(address: impl ToSocketAddrs, options: &BindOptions) -> io::Result<Self> {
         let socket = first_that_works(&address, |address| listening_socket(address, options, None))?;
         Self::from_socket(socket, options.listen_backlog())
@@ -199,9 +136,6 @@ impl Listener<Tcp> {
     ///
     /// # Errors
     /// As [`Listener::bind`], and the resolver's error.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     pub async fn bind_within(
         address: impl ToSocketAddrs,
         options: &BindOptions,
@@ -221,12 +155,6 @@ impl Listener<Tcp> {
 
     /// Takes over a listening socket of the standard library, and makes it non-blocking. If another process or the application
     /// has it too, a graceful stop of [`serve`](Self::serve) leaves it what waits in the backlog.
-    ///
-    /// # Errors
-    /// The error of the system call.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     pub fn from_std(listener: std::net::TcpListener) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
         Self::from_passed_in(listener.into(), BACKLOG)
@@ -261,17 +189,11 @@ impl Listener<Tcp> {
 
     /// [`Listener::accept`] for use in a `poll` function. One task may wait in this way at a time; a second one replaces the
     /// first.
-    ///
-    /// # Errors
-    /// As [`Listener::accept`].
     pub fn poll_accept(&self, context: &mut Context<'_>) -> Poll<io::Result<(Stream<Tcp>, SocketAddr)>> {
         self.poll_accept_socket(context).map(|result| self.accepted(result?))
     }
 
     /// The address it listens on.
-    ///
-    /// # Errors
-    /// The error of the system call.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         internet_address(&self.socket().local_addr()?)
     }

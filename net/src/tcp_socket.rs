@@ -56,18 +56,12 @@ impl TcpSocket {
     }
 
     /// Whether an address may be bound although connections of an earlier socket are in `TIME_WAIT`. Default: no.
-    ///
-    /// # Errors
-    /// The error of the system call.
     #[doc(alias = "SO_REUSEADDR")]
     pub fn set_reuseaddr(&self, reuse: bool) -> io::Result<()> {
         self.0.set_reuse_address(reuse)
     }
 
     /// Whether other sockets of this user with the option may be bound to the same address. Default: no.
-    ///
-    /// # Errors
-    /// The error of the system call.
     #[doc(alias = "SO_REUSEPORT")]
     pub fn set_reuseport(&self, reuse: bool) -> io::Result<()> {
         self.0.set_reuse_port(reuse)
@@ -83,36 +77,24 @@ impl TcpSocket {
     }
 
     /// As [`Stream::set_nodelay`].
-    ///
-    /// # Errors
-    /// The error of the system call.
     #[doc(alias = "TCP_NODELAY")]
     pub fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
         self.0.set_tcp_nodelay(nodelay)
     }
 
     /// As [`Stream::set_keepalive`].
-    ///
-    /// # Errors
-    /// The error of the system call.
     #[doc(alias = "SO_KEEPALIVE")]
     pub fn set_keepalive(&self, probes: Option<TcpKeepalive>) -> io::Result<()> {
         sockopt::set_keepalive(&self.0, probes)
     }
 
     /// As [`Stream::set_zero_linger`].
-    ///
-    /// # Errors
-    /// The error of the system call.
     #[doc(alias = "SO_LINGER")]
     pub fn set_zero_linger(&self) -> io::Result<()> {
         self.0.set_linger(Some(Duration::ZERO))
     }
 
     /// The size of the kernel's send buffer in bytes, which connections that are accepted inherit.
-    ///
-    /// # Errors
-    /// The error of the system call.
     #[doc(alias = "SO_SNDBUF")]
     pub fn set_send_buffer_size(&self, bytes: usize) -> io::Result<()> {
         self.0.set_send_buffer_size(bytes)
@@ -120,9 +102,6 @@ impl TcpSocket {
 
     /// The size of the kernel's receive buffer in bytes, which connections that are accepted inherit. More than 64 KiB has
     /// to be set before connecting or listening, because the window's scale is agreed on then (`tcp(7)`).
-    ///
-    /// # Errors
-    /// The error of the system call.
     #[doc(alias = "SO_RCVBUF")]
     pub fn set_recv_buffer_size(&self, bytes: usize) -> io::Result<()> {
         self.0.set_recv_buffer_size(bytes)
@@ -146,9 +125,6 @@ impl TcpSocket {
     }
 
     /// The address that it is bound to.
-    ///
-    /// # Errors
-    /// The error of the system call.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         internet_address(&self.0.local_addr()?)
     }
@@ -157,20 +133,11 @@ impl TcpSocket {
     ///
     /// # Errors
     /// The error of the system call, for example `ConnectionRefused`.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     pub async fn connect(self, address: SocketAddr) -> io::Result<Stream<Tcp>> {
         connect_socket(self.0, &address.into()).await
     }
 
     /// Listens, with room for `backlog` connections that wait to be accepted; the kernel caps it at `net.core.somaxconn`.
-    ///
-    /// # Errors
-    /// The error of the system call.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     pub fn listen(self, backlog: i32) -> io::Result<Listener<Tcp>> {
         self.0.listen(backlog)?;
         Listener::from_socket(self.0, backlog)

@@ -30,32 +30,17 @@ impl UdpSocket {
     /// # Errors
     /// `AddrInUse` if another socket has the address, or the error of another system call. `InvalidInput` for a name, as this
     /// never blocks: give the addresses that [`lookup_host`](crate::lookup_host) returns.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     pub fn bind(address: impl ToSocketAddrs) -> io::Result<Self> {
         Self::bind_with(address, &BindOptions::new())
     }
 
     /// Like [`UdpSocket::bind`], with options; the backlog has no meaning.
-    ///
-    /// # Errors
-    /// As [`UdpSocket::bind`].
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     pub fn bind_with(address: impl ToSocketAddrs, options: &BindOptions) -> io::Result<Self> {
         let socket = first_that_works(&address, |address| bound_socket(address, options))?;
         Self::from_std(socket.into())
     }
 
     /// Takes over a socket of the standard library, and makes it non-blocking.
-    ///
-    /// # Errors
-    /// The error of the system call.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     pub fn from_std(socket: std::net::UdpSocket) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
         if let Some(time) = runtime::io::socket_busy_poll() {
@@ -101,9 +86,6 @@ impl UdpSocket {
     }
 
     /// Receives a datagram. Returns its length in `buffer`; the part that does not fit is lost.
-    ///
-    /// # Errors
-    /// As [`UdpSocket::recv_from`].
     pub async fn recv(&self, buffer: &mut [u8]) -> io::Result<usize> {
         let length = self.fd.io(Direction::Read, |socket| socket.recv(buffer)).await?;
         self.fd.record_datagrams(1, length);
@@ -111,9 +93,6 @@ impl UdpSocket {
     }
 
     /// Waits for a datagram, and returns it without receiving it, as [`UdpSocket::recv_from`] would.
-    ///
-    /// # Errors
-    /// As [`UdpSocket::recv_from`].
     #[doc(alias = "MSG_PEEK")]
     pub async fn peek_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         self.fd.io(Direction::Read, |socket| socket.peek_from(buffer)).await
@@ -128,9 +107,6 @@ impl UdpSocket {
     }
 
     /// Whether datagrams may be sent to broadcast addresses. Default: no.
-    ///
-    /// # Errors
-    /// The error of the system call.
     #[doc(alias = "SO_BROADCAST")]
     pub fn set_broadcast(&self, broadcast: bool) -> io::Result<()> {
         self.fd.get_ref().set_broadcast(broadcast)
@@ -139,9 +115,6 @@ impl UdpSocket {
     /// Whether [`UdpSocket::recv_msg`] says to which address of this host a datagram was sent, and by which interface it came.
     /// Default: no. A server that is bound to all addresses (`0.0.0.0`, `[::]`) answers from that address
     /// ([`UdpSocket::send_from`]), or else from one that the route chooses.
-    ///
-    /// # Errors
-    /// The error of the system call.
     #[doc(alias = "IP_PKTINFO")]
     #[doc(alias = "IPV6_RECVPKTINFO")]
     pub fn set_pktinfo(&self, on: bool) -> io::Result<()> {
@@ -150,9 +123,6 @@ impl UdpSocket {
 
     /// Whether [`UdpSocket::recv_msg`] tells the congestion mark of each datagram's packet ([`DatagramInfo::ecn`]), also of IPv4
     /// on a socket of both families. Default: no.
-    ///
-    /// # Errors
-    /// The error of the system call.
     #[doc(alias = "IP_RECVTOS")]
     #[doc(alias = "IPV6_RECVTCLASS")]
     pub fn set_recv_ecn(&self, on: bool) -> io::Result<()> {
@@ -172,21 +142,8 @@ impl UdpSocket {
 
     /// Receives a datagram, as [`UdpSocket::recv_from`], with what [`DatagramInfo`] lists. Addresses of IPv4 are mapped
     /// (`::ffff:192.0.2.1`) on a socket of both families.
-    ///
-    /// # Errors
-    /// As [`UdpSocket::recv_from`].
     pub async fn recv_msg(&self, buffer: &mut [u8]) -> io::Result<DatagramInfo> {
         let received = self.fd.io(Direction::Read, |socket| udp_message::receive(socket, buffer)).await?;
-        self.fd.record_datagrams(received.count(), received.length);
-        Ok(received)
-    }
-
-    /// Like [`UdpSocket::recv_msg`], without waiting.
-    ///
-    /// # Errors
-    /// `WouldBlock` if there is none, or as [`UdpSocket::recv_from`].
-    pub fn try_recv_msg(&self, buffer: &mut [u8]) -> io::Result<DatagramInfo> {
-        let received = self.fd.try_io(Direction::Read, |socket| udp_message::receive(socket, buffer))?;
         self.fd.record_datagrams(received.count(), received.length);
         Ok(received)
     }
@@ -214,18 +171,7 @@ impl UdpSocket {
         self.fd.io(Direction::Write, |socket| udp_message::send(socket, datagram, to, options)).await
     }
 
-    /// Like [`UdpSocket::send_msg`], without waiting.
-    ///
-    /// # Errors
-    /// `WouldBlock` if there is no room, or as [`UdpSocket::send_msg`].
-    pub fn try_send_msg(&self, datagram: &[u8], to: SocketAddr, options: &SendOptions) -> io::Result<usize> {
-        self.fd.try_io(Direction::Write, |socket| udp_message::send(socket, datagram, to, options))
-    }
-
     /// Receives the datagrams that are there, at least one, into a batch. Returns how many.
-    ///
-    /// # Errors
-    /// As [`UdpSocket::recv_from`].
     #[doc(alias = "recvmmsg")]
     pub async fn recv_batch(&self, batch: &mut RecvBatch) -> io::Result<usize> {
         let count = self.fd.io(Direction::Read, |socket| batch.receive(socket)).await?;
@@ -274,18 +220,12 @@ impl UdpSocket {
 
     /// Receives the datagrams of a multicast group, on the interface with this address, or for `0.0.0.0` on one that the
     /// kernel chooses.
-    ///
-    /// # Errors
-    /// The error of the system call.
     #[doc(alias = "IP_ADD_MEMBERSHIP")]
     pub fn join_multicast_v4(&self, group: Ipv4Addr, interface: Ipv4Addr) -> io::Result<()> {
         self.fd.get_ref().join_multicast_v4(&group, &interface)
     }
 
     /// Undoes [`UdpSocket::join_multicast_v4`].
-    ///
-    /// # Errors
-    /// The error of the system call.
     #[doc(alias = "IP_DROP_MEMBERSHIP")]
     pub fn leave_multicast_v4(&self, group: Ipv4Addr, interface: Ipv4Addr) -> io::Result<()> {
         self.fd.get_ref().leave_multicast_v4(&group, &interface)
@@ -293,44 +233,29 @@ impl UdpSocket {
 
     /// Receives the datagrams of a multicast group, on the interface with this index, or for 0 on one that the kernel
     /// chooses.
-    ///
-    /// # Errors
-    /// The error of the system call.
     #[doc(alias = "IPV6_ADD_MEMBERSHIP")]
     pub fn join_multicast_v6(&self, group: &Ipv6Addr, interface: u32) -> io::Result<()> {
         self.fd.get_ref().join_multicast_v6(group, interface)
     }
 
     /// Undoes [`UdpSocket::join_multicast_v6`].
-    ///
-    /// # Errors
-    /// The error of the system call.
     #[doc(alias = "IPV6_DROP_MEMBERSHIP")]
     pub fn leave_multicast_v6(&self, group: &Ipv6Addr, interface: u32) -> io::Result<()> {
         self.fd.get_ref().leave_multicast_v6(group, interface)
     }
 
     /// Whether datagrams to a group that this host has joined are received here, too. Default: yes.
-    ///
-    /// # Errors
-    /// The error of the system call.
     #[doc(alias = "IP_MULTICAST_LOOP")]
     pub fn set_multicast_loop_v4(&self, loops: bool) -> io::Result<()> {
         self.fd.get_ref().set_multicast_loop_v4(loops)
     }
 
     /// Gives the socket back, non-blocking as it is.
-    ///
-    /// # Errors
-    /// Those of `epoll_ctl(2)`.
     pub fn into_std(self) -> io::Result<std::net::UdpSocket> {
         self.fd.into_inner()
     }
 
     /// The address it is bound to.
-    ///
-    /// # Errors
-    /// The error of the system call.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.fd.get_ref().local_addr()
     }

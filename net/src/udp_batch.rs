@@ -19,7 +19,6 @@ const MOST: usize = 1024;
 pub struct RecvBatch {
     /// A buffer for each datagram, one after the other.
     buffers: Box<[u8]>,
-    /// The length of one.
     each: usize,
     senders: Box<[SockAddrStorage]>,
     controls: Box<[ControlBuffer]>,

@@ -57,9 +57,6 @@ impl UdpSocket {
     }
 
     /// [`UdpSocket::recv_from`] for use in a `poll` function.
-    ///
-    /// # Errors
-    /// As [`UdpSocket::recv_from`].
     pub fn poll_recv_from(
         &self,
         context: &mut Context<'_>,
@@ -72,32 +69,13 @@ impl UdpSocket {
     }
 
     /// [`UdpSocket::recv`] for use in a `poll` function.
-    ///
-    /// # Errors
-    /// As [`UdpSocket::recv_from`].
     pub fn poll_recv(&self, context: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
         let length = ready!(self.fd.poll_io(Direction::Read, context, |socket: &Std| socket.recv(buffer)))?;
         self.fd.record_datagrams(1, length);
         Poll::Ready(Ok(length))
     }
 
-    /// [`UdpSocket::send_to`] for use in a `poll` function.
-    ///
-    /// # Errors
-    /// As [`UdpSocket::send_to`].
-    pub fn poll_send_to(
-        &self,
-        context: &mut Context<'_>,
-        datagram: &[u8],
-        to: SocketAddr,
-    ) -> Poll<io::Result<usize>> {
-        self.fd.poll_io(Direction::Write, context, |socket| socket.send_to(datagram, to))
-    }
-
     /// [`UdpSocket::send`] for use in a `poll` function.
-    ///
-    /// # Errors
-    /// As [`UdpSocket::send`].
     pub fn poll_send(&self, context: &mut Context<'_>, datagram: &[u8]) -> Poll<io::Result<usize>> {
         self.fd.poll_io(Direction::Write, context, |socket| socket.send(datagram))
     }

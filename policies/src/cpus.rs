@@ -31,32 +31,26 @@ pub struct Cpus(BTreeSet<u32>);
 const LARGEST_CPU: u32 = 1 << 16;
 
 impl Cpus {
-    /// The empty set.
     pub fn none() -> Self {
         Self::default()
     }
 
-    /// A set with one CPU.
     pub fn one(cpu: u32) -> Self {
         Self(BTreeSet::from([cpu]))
     }
 
-    /// Whether the set has no CPU.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The number of CPUs in the set.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether `cpu` is in the set.
     pub fn contains(&self, cpu: u32) -> bool {
         self.0.contains(&cpu)
     }
 
-    /// The CPUs in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
         self.0.iter().copied()
     }

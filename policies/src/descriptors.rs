@@ -201,7 +201,6 @@ impl Descriptors {
         }
     }
 
-    /// As [`duplicate`].
     pub(crate) fn duplicate(&self, descriptor: i32) -> io::Result<OwnedFd> {
         Ok(pidfd_getfd(&self.0, descriptor, PidfdGetfdFlags::empty())?)
     }

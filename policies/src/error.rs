@@ -10,7 +10,6 @@ use crate::policy::Policy;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The network namespace has no interface of this name.
     #[error(
         "no interface {name:?}{}",
         if available.is_empty() { String::new() } else { format!("; available: {available}") }
@@ -21,28 +20,20 @@ pub enum Error {
         /// The existing names, separated by commas.
         available: String,
     },
-    /// A system call failed.
     #[error("cannot {operation}: {source}")]
     Kernel {
         /// What was attempted, for example "read /proc/softirqs".
         operation: String,
-        /// The kernel's error.
         source: io::Error,
     },
     /// A journal could not be read, written or removed, or the directory of journals could not be locked.
     #[error("journal {path}: {source}")]
-    Journal {
-        /// The file or directory.
-        path: PathBuf,
-        /// The error.
-        source: io::Error,
-    },
+    Journal { path: PathBuf, source: io::Error },
     /// A server to attach to can't be found, or can't be attached to.
     #[error("cannot attach to {target}: {reason}")]
     NoTarget {
         /// What was asked for, as `process 812`.
         target: String,
-        /// What is wrong, and what to do.
         reason: String,
     },
     /// Another running process has applied a policy to some of the queues.
@@ -51,13 +42,9 @@ pub enum Error {
         .free.as_ref().map(|free| format!(" ({free} are free)")).unwrap_or_default()
     )]
     QueuesInUse {
-        /// The interface's name.
         interface: String,
-        /// The policy that the other process applied.
         policy: Policy,
-        /// The other process.
         pid: u32,
-        /// The requested queues that are in use.
         queues: Cpus,
         /// The requested queues that are free; `None` if there is none.
         free: Option<Cpus>,

@@ -53,7 +53,6 @@ impl fmt::Display for GraceTime {
     }
 }
 
-/// Text that is not a grace time.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{given:?} is not a grace time; use microseconds from 1 to 1000000, or `auto`")]
 pub struct InvalidGraceTime {

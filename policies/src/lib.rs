@@ -45,6 +45,7 @@
 
 // `docs/internals/unsafe.md` lists the files that are excepted.
 #![deny(unsafe_code)]
+#![allow(missing_docs)]
 
 #[cfg(not(target_os = "linux"))]
 compile_error!(
@@ -67,6 +68,7 @@ pub mod host;
 mod journal;
 mod knob;
 pub mod law;
+mod names;
 pub mod netlink;
 mod plan;
 mod policy;
@@ -76,7 +78,7 @@ mod supervise;
 pub mod thread_time;
 mod worker_status;
 
-pub use affinity::{Affinity, UnknownAffinity};
+pub use affinity::Affinity;
 pub use apply::{AdaptedQueue, Applied, Guard, Outcome, QueueDelegate, apply};
 pub use cpus::{Cpus, InvalidCpus, Pid};
 pub use error::Error;
@@ -93,6 +95,7 @@ pub use journal::{
 };
 pub use knob::permission::{NotPermitted, may_set};
 pub use knob::{Knob, Value};
+pub use names::UnknownName;
 pub use plan::{Plan, Settings, Step, SuppressionValues};
-pub use policy::{Policy, Processing, UnknownPolicy, WorkerWait};
+pub use policy::{Policy, Processing, WorkerWait};
 pub use supervise::{Change, ChangeStep, QueueChange, QueueRequests, Supervisor, SupervisorHooks, status};

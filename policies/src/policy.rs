@@ -1,17 +1,16 @@
 //! The policies: what each is called, where packets are processed under it, and what its workers' waits do.
 
-use std::fmt;
-use std::str::FromStr;
-
 use serde::{Deserialize, Serialize};
 
 use crate::grace_time::GraceTime;
+use crate::names;
+use crate::names::listed;
 
 /// How network processing is scheduled against application processing.
 ///
 /// The first four and their names are those of Cai and Karsten, *Kernel vs. User-Level Networking* (2023),
 /// section 4.
-/// [`FromStr`] and [`Display`](fmt::Display) use kebab case: `kernel-polling`.
+/// [`FromStr`](std::str::FromStr) and [`Display`](std::fmt::Display) use kebab case: `kernel-polling`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Policy {
@@ -35,47 +34,29 @@ pub enum Policy {
 }
 
 impl Policy {
-    /// Every policy: those of the paper in its order, then `kernel-thread`.
-    pub const ALL: [Policy; 5] =
-        [Policy::Vanilla, Policy::Packing, Policy::Suppression, Policy::KernelPolling, Policy::KernelThread];
-
     /// The policies of the paper, in its order. None of them needs a core that only polls.
     pub const PAPER: [Policy; 4] =
         [Policy::Vanilla, Policy::Packing, Policy::Suppression, Policy::KernelPolling];
 
-    /// What distinguishes the policy. Plans, reports and commands ask this by the methods below.
-    const fn description(self) -> Description {
-        use Processing::{PackingCores, PollingThreads, WorkerCores};
-        use WorkerWait::{Blocks, Polls, Suspends};
-        let (name, processing, worker_wait) = match self {
-            Policy::Vanilla => ("vanilla", WorkerCores, Blocks),
-            Policy::Packing => ("packing", PackingCores, Blocks),
-            Policy::Suppression => ("suppression", WorkerCores, Polls),
-            Policy::KernelPolling => ("kernel-polling", WorkerCores, Suspends),
-            Policy::KernelThread => ("kernel-thread", PollingThreads, Blocks),
-        };
-        Description { name, processing, worker_wait }
-    }
-
-    /// The name in kebab case.
-    pub const fn name(self) -> &'static str {
-        self.description().name
-    }
-
     /// The names of all policies for a help text: `vanilla, packing, … or kernel-thread`.
     pub fn names() -> String {
-        let [others @ .., last] = Self::ALL.map(Self::name);
-        format!("{} or {last}", others.join(", "))
+        listed(Self::NAMES)
     }
 
-    /// Where the packets of the queues are processed.
     pub const fn processing(self) -> Processing {
-        self.description().processing
+        match self {
+            Policy::Vanilla | Policy::Suppression | Policy::KernelPolling => Processing::WorkerCores,
+            Policy::Packing => Processing::PackingCores,
+            Policy::KernelThread => Processing::PollingThreads,
+        }
     }
 
-    /// What a worker's wait does with its queue.
     pub const fn worker_wait(self) -> WorkerWait {
-        self.description().worker_wait
+        match self {
+            Policy::Vanilla | Policy::Packing | Policy::KernelThread => WorkerWait::Blocks,
+            Policy::Suppression => WorkerWait::Polls,
+            Policy::KernelPolling => WorkerWait::Suspends,
+        }
     }
 
     /// Whether a worker's wait polls the queue under this policy.
@@ -104,13 +85,6 @@ impl Policy {
     }
 }
 
-/// A row of the table of policies.
-struct Description {
-    name: &'static str,
-    processing: Processing,
-    worker_wait: WorkerWait,
-}
-
 /// Where the packets of the queues are processed before a worker reads them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Processing {
@@ -133,49 +107,7 @@ pub enum WorkerWait {
     Suspends,
 }
 
-impl fmt::Display for Policy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-/// Text that names no policy.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("unknown policy {given:?}; the policies are: {}", Policy::ALL.map(Policy::name).join(", "))]
-pub struct UnknownPolicy {
-    /// What was given instead of a policy.
-    pub given: String,
-}
-
-impl FromStr for Policy {
-    type Err = UnknownPolicy;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Policy::ALL
-            .into_iter()
-            .find(|policy| policy.name() == text)
-            .ok_or_else(|| UnknownPolicy { given: text.to_owned() })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_name_parses_to_its_policy() {
-        for policy in Policy::ALL {
-            assert_eq!(policy.to_string().parse::<Policy>(), Ok(policy));
-            assert_eq!(serde_json::to_value(policy).unwrap(), policy.name());
-        }
-    }
-
-    #[test]
-    fn an_unknown_name_is_an_error_that_lists_the_known_ones() {
-        let message = "poling".parse::<Policy>().unwrap_err().to_string();
-        assert!(message.contains("\"poling\""), "{message}");
-        for policy in Policy::ALL {
-            assert!(message.contains(policy.name()), "{message}");
-        }
-    }
-}
+names!(
+    Policy, "policy": Vanilla = "vanilla", Packing = "packing", Suppression = "suppression",
+    KernelPolling = "kernel-polling", KernelThread = "kernel-thread"
+);

@@ -26,7 +26,6 @@ pub enum Kind {
     Histogram,
 }
 
-/// A page in the text format.
 #[derive(Debug, Default)]
 pub struct Page(String);
 
@@ -37,7 +36,6 @@ impl Page {
         Family { page: &mut self.0, name, kind, help, begun: false }
     }
 
-    /// The page.
     pub fn into_text(self) -> String {
         self.0
     }
@@ -54,7 +52,6 @@ pub struct Family<'a> {
 }
 
 impl Family<'_> {
-    /// Adds a sample of a counter or a gauge.
     pub fn sample(&mut self, labels: Labels<'_>, value: impl Display) {
         self.write("", labels, None, value);
     }

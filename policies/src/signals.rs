@@ -20,9 +20,7 @@ struct Registry {
     last_key: u64,
     on_termination: BTreeMap<u64, Action>,
     intercept: BTreeMap<u64, Action>,
-    /// The handlers of one signal each.
     on_signal: BTreeMap<u64, (i32, Action)>,
-    /// Whether the intercept handlers have run.
     intercepted: bool,
 }
 
@@ -51,9 +49,6 @@ impl Drop for Registration {
 }
 
 /// Runs `action` before the process dies of SIGINT or SIGTERM.
-///
-/// # Errors
-/// If the signal handler or its thread can't be set up.
 pub fn on_termination(action: impl FnMut() + Send + 'static) -> io::Result<Registration> {
     register(|registry, key| {
         registry.on_termination.insert(key, Box::new(action));
@@ -61,9 +56,6 @@ pub fn on_termination(action: impl FnMut() + Send + 'static) -> io::Result<Regis
 }
 
 /// Runs `action` at the first SIGINT or SIGTERM instead of terminating. The second signal terminates.
-///
-/// # Errors
-/// If the signal handler or its thread can't be set up.
 pub fn intercept(action: impl FnMut() + Send + 'static) -> io::Result<Registration> {
     register(|registry, key| {
         registry.intercept.insert(key, Box::new(action));

@@ -20,10 +20,8 @@ pub fn thread_cpu_time(thread: i32) -> io::Result<Duration> {
     nanos.map(Duration::from_nanos).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-/// How a thread has spent its time since its start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ThreadTimes {
-    /// It had a core.
     pub run: Duration,
     /// It was ready to run while something else had the core. The rest of the time it slept.
     pub ready: Duration,
@@ -37,7 +35,6 @@ pub struct ThreadTimes {
 #[derive(Debug)]
 pub struct AwakeTime {
     schedstat: File,
-    /// Whether somebody works for as long as the thread is ready.
     works_while_ready: bool,
 }
 
@@ -56,22 +53,14 @@ impl AwakeTime {
     /// does until it leaves the kernel is counted for nobody if it goes to sleep there, and for the woken one otherwise
     /// (`kernel/sched/core.c`, `rq_clock_skip_update`). So the time in which the woken thread is ready is part of
     /// [`ThreadTimes::run`] here: without it a third of what a saturated core does is missing.
-    ///
-    /// # Errors
-    /// As [`AwakeTime::open`].
     pub fn open_napi_thread(thread: i32) -> io::Result<Self> {
         Ok(Self { works_while_ready: Self::is_real_time(thread), ..Self::open(thread)? })
     }
 
-    /// Whether the thread is a real-time one now.
     pub(crate) fn is_real_time(thread: i32) -> bool {
         Pid::from_raw(thread).is_some_and(|id| fifo_priority(id).is_ok_and(|it| it > 0))
     }
 
-    /// The times since the thread's start.
-    ///
-    /// # Errors
-    /// If the thread has ended, or the file has another form.
     pub fn read(&self) -> io::Result<ThreadTimes> {
         let mut buffer = [0; 128];
         let length = self.schedstat.read_at(&mut buffer, 0)?;

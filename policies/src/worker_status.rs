@@ -9,9 +9,7 @@ use crate::law::{Budgets, QueueMode, QueueSettings, Reason};
 /// The state of a worker, at most a second old. Times count from the worker's start.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkerStatus {
-    /// The worker's number, from 0.
     pub worker: usize,
-    /// The thread id.
     pub thread: i32,
     /// The id of the NAPI whose sockets it polls; 0 if none.
     pub napi: u32,
@@ -52,7 +50,6 @@ pub struct QueueStatus {
 }
 
 impl QueueStatus {
-    /// The status of a queue with these settings.
     pub fn new(settings: &QueueSettings, budgets: Option<Budgets>) -> Self {
         let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         Self {

@@ -25,7 +25,6 @@ use rustix::fs::Advice;
 
 /// The file that is read and written.
 const FILE_SIZE: u64 = 128 << 20;
-/// The files that are opened.
 const SMALL_FILES: u64 = 512;
 const SMALL_FILE: usize = 4 << 10;
 const TIMER: Duration = Duration::from_millis(1);
@@ -51,7 +50,6 @@ enum Kind {
 struct Case {
     kind: Kind,
     size: usize,
-    /// The page cache has the file.
     cached: bool,
     concurrency: usize,
 }
@@ -68,7 +66,6 @@ impl fmt::Display for Case {
     }
 }
 
-/// What a turn has shown.
 struct Turn {
     /// Operations per second.
     rate: f64,
@@ -87,7 +84,6 @@ impl Turn {
     }
 }
 
-/// The files that all turns share.
 struct Files {
     folder: PathBuf,
     large: PathBuf,
@@ -165,7 +161,6 @@ enum Opened {
     Fs(Rc<File>),
 }
 
-/// One operation. Each allocates its buffer.
 async fn operate(case: Case, way: Way, opened: &Opened, files: &Files, block: u64) -> io::Result<()> {
     let offset = block * case.size as u64;
     match (case.kind, opened) {

@@ -1,6 +1,5 @@
 //! A runtime whose workers all have a thread of their own.
 
-use std::fmt;
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock, mpsc};
 use std::thread;
@@ -86,8 +85,4 @@ impl Drop for BackgroundRuntime {
     }
 }
 
-impl fmt::Debug for BackgroundRuntime {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("BackgroundRuntime").field("workers", &self.workers()).finish_non_exhaustive()
-    }
-}
+opaque_debug!(BackgroundRuntime, "BackgroundRuntime", |it| "workers" = it.workers());

@@ -19,9 +19,7 @@ const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
 type Job = Box<dyn FnOnce(Start) + Send>;
 
-/// How a job starts.
 enum Start {
-    /// On this thread.
     Runs,
     /// Not at all: there is no thread, and none can be started.
     NoThread(String),

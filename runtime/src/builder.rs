@@ -330,9 +330,6 @@ impl Builder {
 
     /// As [`Builder::build`], but worker 0 has a thread, too: no `block_on` has to run for its tasks and its share of the
     /// connections to go on.
-    ///
-    /// # Errors
-    /// As [`Builder::build`].
     pub fn build_background(self) -> Result<BackgroundRuntime, BuildError> {
         let (config, hooks, host) = self.resolve()?;
         BackgroundRuntime::new(Config { background: true, ..config }, hooks, host)

@@ -42,7 +42,6 @@ impl State {
     }
 }
 
-/// A task's poll begins.
 pub(crate) fn begin_poll() {
     LEFT.set(OPERATIONS);
     OVERRAN.set(false);
@@ -81,7 +80,6 @@ pub(crate) fn poll_budget(context: &Context<'_>) -> Poll<()> {
     Poll::Pending
 }
 
-/// An operation has completed.
 pub(crate) fn spend() {
     let left = LEFT.get();
     if left != UNLIMITED {

@@ -1,6 +1,5 @@
 //! A runtime as other threads see it.
 
-use std::fmt;
 use std::future::Future;
 use std::marker::PhantomData;
 use std::panic::Location;
@@ -29,9 +28,6 @@ impl Handle {
     }
 
     /// The runtime of the calling task, or the one that the thread has [entered](Handle::enter).
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     #[track_caller]
     pub fn current() -> Self {
         Self(current::runtime())
@@ -131,7 +127,6 @@ impl Handle {
         })
     }
 
-    /// Asks all workers to stop.
     pub(crate) fn stop(&self) {
         self.0.stop();
     }
@@ -162,11 +157,7 @@ impl Handle {
     }
 }
 
-impl fmt::Debug for Handle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Handle").field("workers", &self.workers()).finish_non_exhaustive()
-    }
-}
+opaque_debug!(Handle, "Handle", |it| "workers" = it.workers());
 
 /// The runtime is [entered](Handle::enter) while this lives.
 #[must_use = "the runtime is left when the guard is dropped"]
@@ -182,11 +173,7 @@ impl Drop for EnterGuard<'_> {
     }
 }
 
-impl fmt::Debug for EnterGuard<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("EnterGuard").finish_non_exhaustive()
-    }
-}
+opaque_debug!(EnterGuard<'_>, "EnterGuard");
 
 /// Runs a closure that may block, on a thread of its own kind: named `lull-blocking-…`, at most
 /// [`Builder::max_blocking_threads`](crate::Builder::max_blocking_threads), and ended after 10 s without work. On a worker it
@@ -194,9 +181,6 @@ impl fmt::Debug for EnterGuard<'_> {
 ///
 /// A panic of the closure is the task's. Aborting the task drops a closure that no thread has begun; one that runs goes
 /// on, and is waited for when the runtime is dropped ([`Runtime::shutdown_timeout`](crate::Runtime::shutdown_timeout)).
-///
-/// # Panics
-/// Outside of a runtime.
 #[track_caller]
 pub fn spawn_blocking<F, T>(work: F) -> JoinHandle<T>
 where

@@ -14,19 +14,16 @@ use crate::config::settings::Config;
 use crate::worker::runtime_state::RuntimeState;
 use crate::worker::worker_handle::WorkerHandle;
 
-/// Called on each change of the interface.
 pub(crate) type HostChangeHook = Box<dyn FnMut(&Change) + Send>;
 
 /// What the application does for its runtime's policy.
 #[derive(Default)]
 pub(crate) struct HostHooks {
-    /// Called on each change of the interface.
     pub(crate) on_change: Option<HostChangeHook>,
     /// Sets the queues' values if the process may not.
     pub(crate) delegate: Option<Box<QueueDelegate>>,
 }
 
-/// What was set on the host, and what was not.
 #[derive(Default)]
 pub(crate) struct PreparedHost {
     pub(crate) guard: Option<Guard>,

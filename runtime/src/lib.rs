@@ -35,6 +35,9 @@
 //! [`spawn_blocking`] runs what would block a worker. [`fs`] has files and [`stdio`] the standard streams on its threads,
 //! [`process`] runs programs, and [`metrics`](mod@metrics) has the workers' counters and histograms, also for Prometheus.
 //!
+//! What needs a worker (spawning, timers, descriptors) panics outside of a runtime. Where a function documents no error, it
+//! is the one of its system call.
+//!
 //! # Features
 //! - `task-spans` (off by default): each task is polled in a span of `tracing`, as tokio's tasks are, for tokio-console and
 //!   other subscribers.
@@ -43,6 +46,9 @@
 compile_error!(
     "Lull drives the Linux kernel's NAPI polling: it builds for Linux only (6.13 or later for interrupt suspension)"
 );
+
+#[macro_use]
+mod opaque_debug;
 
 #[doc(hidden)]
 #[path = "macro_support.rs"]
@@ -85,17 +91,17 @@ pub use policies::descriptors::EpollParams;
 pub use policies::law::{CpuBudget, LatencyBudget, QueueMode, QueueSettings};
 pub use policies::netlink::netdev::Napi;
 pub use policies::status::QueueStatus;
-pub use policies::{Affinity, Applied, Change, Cpus, GraceTime, JournalDir, Policy};
+pub use policies::{Affinity, Applied, Change, Cpus, GraceTime, JournalDir, Policy, UnknownName};
 pub use runtime_macros::{main, test};
 
 pub use crate::background::BackgroundRuntime;
 pub use crate::blocking::BlockingMetrics;
 pub use crate::builder::Builder;
 pub use crate::config::hooks::Stall;
-pub use crate::config::wait_strategy::{UnknownWaitStrategy, WaitStrategy};
+pub use crate::config::wait_strategy::WaitStrategy;
 pub use crate::context::{current_worker, metrics, policy, reports, workers};
 pub use crate::coop::{consume_budget, cooperative, unconstrained};
-pub use crate::driver::{DriverKind, UnknownDriver};
+pub use crate::driver::DriverKind;
 pub use crate::error::BuildError;
 pub use crate::handle::{EnterGuard, Handle, spawn_blocking};
 pub use crate::io::AsyncFd;

@@ -51,7 +51,6 @@ pub fn on_each_driver<R: Outcome>(mut attribute: Attribute, mut test: impl FnMut
 
 /// What a test may return.
 pub trait Outcome {
-    /// Whether the test failed.
     fn failed(&self) -> bool;
 }
 

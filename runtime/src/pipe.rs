@@ -15,7 +15,6 @@
 //! # }
 //! ```
 
-use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -36,12 +35,6 @@ use crate::io::AsyncFd;
 const READ_SIZE: usize = 16 << 10;
 
 /// Both ends of a new pipe.
-///
-/// # Errors
-/// Those of `pipe2(2)`.
-///
-/// # Panics
-/// Outside of a runtime.
 pub fn pair() -> io::Result<(Sender, Receiver)> {
     let (receiver, sender) = pipe_with(PipeFlags::CLOEXEC)?;
     Ok((Sender::from_owned_fd(sender)?, Receiver::from_owned_fd(receiver)?))
@@ -82,21 +75,12 @@ impl Sender {
     ///
     /// # Errors
     /// `ENXIO` while nobody has it open to read; `InvalidInput` if it is no pipe; else those of `open(2)`.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     #[doc(alias = "mkfifo")]
     pub fn open(path: impl AsRef<Path>) -> io::Result<Self> {
         Self::from_owned_fd(open_named(path.as_ref(), OFlags::WRONLY)?)
     }
 
     /// Takes a pipe's end, and makes it non-blocking.
-    ///
-    /// # Errors
-    /// Those of `epoll_ctl(2)`.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     pub fn from_owned_fd(pipe: impl Into<OwnedFd>) -> io::Result<Self> {
         Ok(Self { pipe: Some(non_blocking(pipe.into())?) })
     }
@@ -127,11 +111,7 @@ impl AsyncWrite for Sender {
     }
 }
 
-impl fmt::Debug for Sender {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sender").finish_non_exhaustive()
-    }
-}
+opaque_debug!(Sender, "Sender");
 
 /// The end of a pipe that is read. A read returns 0 once nobody can write to the pipe any more: a child has ended, for example, and
 /// so have processes that it has left behind with the same output.
@@ -145,9 +125,6 @@ impl Receiver {
     ///
     /// # Errors
     /// `InvalidInput` if it is no pipe; else those of `open(2)`.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     #[doc(alias = "mkfifo")]
     pub fn open(path: impl AsRef<Path>) -> io::Result<Self> {
         // Before a writer has come `read(2)` would return 0, but it isn't tried before there is an event.
@@ -155,20 +132,11 @@ impl Receiver {
     }
 
     /// Takes a pipe's end, and makes it non-blocking.
-    ///
-    /// # Errors
-    /// Those of `epoll_ctl(2)`.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     pub fn from_owned_fd(pipe: impl Into<OwnedFd>) -> io::Result<Self> {
         Ok(Self { pipe: non_blocking(pipe.into())? })
     }
 
     /// The descriptor, which blocks again.
-    ///
-    /// # Errors
-    /// Those of `epoll_ctl(2)`.
     pub fn into_owned_fd(self) -> io::Result<OwnedFd> {
         blocking(self.pipe)
     }
@@ -206,8 +174,4 @@ impl TryFrom<Receiver> for Stdio {
     }
 }
 
-impl fmt::Debug for Receiver {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Receiver").finish_non_exhaustive()
-    }
-}
+opaque_debug!(Receiver, "Receiver");

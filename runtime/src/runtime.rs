@@ -147,7 +147,6 @@ impl Runtime {
         current::run(&worker, Some(root), spawned)
     }
 
-    /// Makes the calling thread worker 0's.
     fn enter_worker(&mut self) -> io::Result<(WorkerThread, Rc<Worker>)> {
         let thread = WorkerThread::enter(&self.state, 0)?;
         let worker = match &mut self.worker {

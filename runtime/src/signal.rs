@@ -41,11 +41,6 @@ impl SignalState {
 pub struct SignalKind(i32);
 
 impl SignalKind {
-    /// SIGALRM: a timer of `setitimer(2)` has expired.
-    pub const fn alarm() -> Self {
-        Self(libc::SIGALRM)
-    }
-
     /// SIGCHLD: a child process has ended or was stopped.
     pub const fn child() -> Self {
         Self(libc::SIGCHLD)
@@ -172,9 +167,6 @@ impl std::fmt::Debug for Signal {
 /// # Ok(())
 /// # }
 /// ```
-///
-/// # Errors
-/// If the signal handler can't be installed.
 pub async fn ctrl_c() -> io::Result<()> {
     signal(SignalKind::interrupt())?.recv().await;
     Ok(())
@@ -184,9 +176,6 @@ pub async fn ctrl_c() -> io::Result<()> {
 ///
 /// From this call on, the first of these signals no longer kills the process. The second one does, after the
 /// host's settings have been restored, unless a [`Signal`] of its kind exists.
-///
-/// # Errors
-/// If the signal handler can't be installed.
 pub fn terminated() -> io::Result<Terminated> {
     let state = Arc::new(Mutex::new(SignalState::default()));
     let shared = Arc::clone(&state);
@@ -195,9 +184,6 @@ pub fn terminated() -> io::Result<Terminated> {
 }
 
 /// Waits for each SIGHUP. From this call on the signal no longer kills the process.
-///
-/// # Errors
-/// If the signal handler can't be installed.
 pub fn hangups() -> io::Result<Hangups> {
     signal(SignalKind::hangup()).map(Hangups)
 }

@@ -35,7 +35,6 @@ const READ_SIZE: usize = 8 << 10;
 /// How much one call writes at most. The bytes are copied.
 const WRITE_SIZE: usize = 64 << 10;
 
-/// A call that a thread runs.
 type Call<T> = Pin<Box<dyn Future<Output = io::Result<T>>>>;
 
 /// The standard input of this process. For lines use `futures_util`'s `BufReader`.
@@ -95,13 +94,8 @@ impl AsyncRead for Stdin {
     }
 }
 
-impl fmt::Debug for Stdin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Stdin").finish_non_exhaustive()
-    }
-}
+opaque_debug!(Stdin, "Stdin");
 
-/// Declares a stream that is written to.
 macro_rules! output {
     ($(#[$doc:meta])* $name:ident, $(#[$function_doc:meta])* $function:ident) => {
         $(#[$doc])*

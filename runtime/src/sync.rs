@@ -31,7 +31,6 @@ pub(crate) fn spawn_thread(
     thread.spawn(run).map(drop)
 }
 
-/// Starts a thread of the model.
 #[cfg(loom)]
 pub(crate) fn spawn_thread(
     _thread: std::thread::Builder,

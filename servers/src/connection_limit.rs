@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 
-/// How many connections may be open, and how many are.
 #[derive(Debug)]
 pub struct ConnectionLimit {
     max: usize,
@@ -33,7 +32,6 @@ impl ConnectionLimit {
         }
     }
 
-    /// Open connections.
     pub fn open(&self) -> usize {
         self.open.load(Ordering::Relaxed)
     }
@@ -42,12 +40,10 @@ impl ConnectionLimit {
         self.open() >= self.max
     }
 
-    /// How many connections found the limit reached.
     pub fn times_reached(&self) -> u64 {
         self.times_reached.load(Ordering::Relaxed)
     }
 
-    /// Counts a connection that found the limit reached.
     pub fn count_reached(&self) {
         self.times_reached.fetch_add(1, Ordering::Relaxed);
     }
@@ -56,7 +52,6 @@ impl ConnectionLimit {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes the connection that has waited longest.
     fn wake_one(&self) {
         let first = self.waiting().wakers.pop_front();
         // Outside of the lock.

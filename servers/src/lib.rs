@@ -30,6 +30,7 @@
 //! - `web`: the web server, [`web`].
 
 #![forbid(unsafe_code)]
+#![allow(missing_docs)]
 
 #[cfg(not(target_os = "linux"))]
 compile_error!(

@@ -2,70 +2,30 @@
 //!
 //! Each page with Rust blocks is listed here.
 
-#[cfg(doctest)]
-#[doc = include_str!("../../README.md")]
-mod readme {}
+macro_rules! pages {
+    ($($name:ident: $page:literal,)*) => {$(
+        #[cfg(doctest)]
+        #[doc = include_str!(concat!("../../", $page))]
+        mod $name {}
+    )*};
+}
 
-#[cfg(doctest)]
-#[doc = include_str!("../../docs/getting-started.md")]
-mod getting_started {}
-
-#[cfg(doctest)]
-#[doc = include_str!("../../docs/from-tokio.md")]
-mod from_tokio {}
-
-#[cfg(doctest)]
-#[doc = include_str!("../../docs/which-crates-work.md")]
-mod which_crates_work {}
-
-#[cfg(doctest)]
-#[doc = include_str!("../../docs/adapters/hyper.md")]
-mod adapters_hyper {}
-
-#[cfg(doctest)]
-#[doc = include_str!("../../docs/adapters/axum.md")]
-mod adapters_axum {}
-
-#[cfg(doctest)]
-#[doc = include_str!("../../docs/adapters/tls.md")]
-mod adapters_tls {}
-
-#[cfg(doctest)]
-#[doc = include_str!("../../docs/adapters/quinn.md")]
-mod adapters_quinn {}
-
-#[cfg(doctest)]
-#[doc = include_str!("../../docs/adapters/databases.md")]
-mod adapters_databases {}
-
-#[cfg(doctest)]
-#[doc = include_str!("../../docs/runtime/drivers.md")]
-mod runtime_drivers {}
-
-#[cfg(doctest)]
-#[doc = include_str!("../../docs/runtime/sockets.md")]
-mod runtime_sockets {}
-
-#[cfg(doctest)]
-#[doc = include_str!("../../docs/runtime/ring-operations.md")]
-mod runtime_ring_operations {}
-
-#[cfg(doctest)]
-#[doc = include_str!("../../docs/runtime/policies.md")]
-mod runtime_policies {}
-
-#[cfg(doctest)]
-#[doc = include_str!("../../docs/runtime/blocking-threads.md")]
-mod runtime_blocking_threads {}
-
-#[cfg(doctest)]
-#[doc = include_str!("../../docs/runtime/waiting.md")]
-mod runtime_waiting {}
-
-#[cfg(doctest)]
-#[doc = include_str!("../../docs/runtime/configuration.md")]
-mod runtime_configuration {}
-
-#[cfg(doctest)]
-#[doc = include_str!("../../docs/runtime/testing.md")]
-mod runtime_testing {}
+pages! {
+    readme: "README.md",
+    getting_started: "docs/getting-started.md",
+    from_tokio: "docs/from-tokio.md",
+    which_crates_work: "docs/which-crates-work.md",
+    adapters_hyper: "docs/adapters/hyper.md",
+    adapters_axum: "docs/adapters/axum.md",
+    adapters_tls: "docs/adapters/tls.md",
+    adapters_quinn: "docs/adapters/quinn.md",
+    adapters_databases: "docs/adapters/databases.md",
+    runtime_drivers: "docs/runtime/drivers.md",
+    runtime_sockets: "docs/runtime/sockets.md",
+    runtime_ring_operations: "docs/runtime/ring-operations.md",
+    runtime_policies: "docs/runtime/policies.md",
+    runtime_blocking_threads: "docs/runtime/blocking-threads.md",
+    runtime_waiting: "docs/runtime/waiting.md",
+    runtime_configuration: "docs/runtime/configuration.md",
+    runtime_testing: "docs/runtime/testing.md",
+}

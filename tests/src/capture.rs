@@ -11,18 +11,14 @@ use nix::sys::socket::{ControlMessageOwned, LinkAddr, MsgFlags, recvmsg, setsock
 use nix::sys::time::TimeSpec;
 use socket2::{Domain, Protocol, Socket, Type};
 
-/// A TCP segment with data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Packet {
     /// The kernel's timestamp, since 1970.
     pub at: Duration,
-    /// The client's port.
     pub client: u16,
-    /// Whether it went to the server.
     pub to_server: bool,
 }
 
-/// A running capture.
 #[derive(Debug)]
 pub struct Capture {
     thread: JoinHandle<io::Result<Vec<Packet>>>,
@@ -40,9 +36,6 @@ const ALL: u16 = (libc::ETH_P_ALL as u16).to_be();
 
 impl Capture {
     /// Captures packets from and to a server's port on loopback. Needs `CAP_NET_RAW`.
-    ///
-    /// # Errors
-    /// The error of the system call.
     pub fn start(port: u16) -> io::Result<Self> {
         // On loopback each packet is seen once outgoing and once incoming.
         Self::start_of(libc::PACKET_OUTGOING, port)
@@ -50,9 +43,6 @@ impl Capture {
 
     /// Captures packets that this host receives for a server's port, in the calling thread's network namespace. Needs
     /// `CAP_NET_RAW`.
-    ///
-    /// # Errors
-    /// The error of the system call.
     pub fn start_incoming(port: u16) -> io::Result<Self> {
         Self::start_of(libc::PACKET_HOST, port)
     }
@@ -70,12 +60,6 @@ impl Capture {
     }
 
     /// Ends the capture. Returns all packets with data by their timestamps.
-    ///
-    /// # Errors
-    /// The error of the system call.
-    ///
-    /// # Panics
-    /// If the capture's thread did.
     pub fn finish(self) -> io::Result<Vec<Packet>> {
         self.stop.store(now(), Ordering::Relaxed);
         let mut packets = self.thread.join().expect("the capture's thread")?;

@@ -14,7 +14,6 @@ pub struct ControlGroup {
 }
 
 impl ControlGroup {
-    /// A group of at most this many bytes of memory.
     pub fn of_memory(bytes: u64) -> Option<Self> {
         let bytes = bytes.to_string();
         Self::new("memory", &[("memory.max", &bytes)], &[("memory.limit_in_bytes", &bytes)])
@@ -48,10 +47,6 @@ impl ControlGroup {
         Some(group)
     }
 
-    /// Moves a process into the group.
-    ///
-    /// # Panics
-    /// If it can't.
     pub fn add(&self, process: u32) {
         std::fs::write(self.path.join("cgroup.procs"), process.to_string()).expect("the process moves");
     }

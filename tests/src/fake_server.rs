@@ -5,10 +5,8 @@ use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A request line of a client.
 #[derive(Debug, Clone, Copy)]
 pub struct Line<'a> {
-    /// Without its end.
     pub text: &'a str,
     /// How many lines came before it on its connection.
     pub index: usize,
@@ -18,7 +16,6 @@ pub struct Line<'a> {
 /// connection.
 #[derive(Debug)]
 pub struct FakeServer {
-    /// The address it listens on, on loopback.
     pub address: SocketAddr,
     lines: RecordedLines,
 }
@@ -29,7 +26,6 @@ type RecordedLines = Arc<Mutex<Vec<(usize, Instant)>>>;
 /// A pause at the end of each period, in which the server does nothing.
 #[derive(Debug, Clone, Copy)]
 pub struct Stall {
-    /// How long it lasts.
     pub length: Duration,
     /// The time from one pause's end to the next one's.
     pub period: Duration,
@@ -40,43 +36,26 @@ pub const MISS: &[u8] = b"END\r\n";
 
 impl FakeServer {
     /// Answers each line with what `answer` returns.
-    ///
-    /// # Panics
-    /// If there is no free port.
     pub fn answering(answer: impl Fn(Line<'_>) -> Vec<u8> + Send + Sync + 'static) -> Self {
         Self::serve(None, None, answer)
     }
 
-    /// Answers each line with a miss.
-    ///
-    /// # Panics
-    /// If there is no free port.
     pub fn missing() -> Self {
         Self::answering(|_| MISS.to_vec())
     }
 
     /// Answers each line with a miss, except during its stalls.
-    ///
-    /// # Panics
-    /// If there is no free port.
     pub fn stalling(stall: Stall) -> Self {
         Self::serve(Some(stall), None, |_| MISS.to_vec())
     }
 
     /// Answers each line with a miss, and records when it came; see [`FakeServer::lines`].
-    ///
-    /// # Panics
-    /// If there is no free port.
     pub fn recording() -> Self {
         let lines = RecordedLines::default();
         let server = Self::serve(None, Some(Arc::clone(&lines)), |_| MISS.to_vec());
         Self { lines, ..server }
     }
 
-    /// Closes each connection after a time, without an answer.
-    ///
-    /// # Panics
-    /// If there is no free port.
     pub fn closing_after(time: Duration) -> Self {
         let (listener, address) = listen();
         std::thread::spawn(move || {
@@ -89,9 +68,6 @@ impl FakeServer {
     }
 
     /// Answers each datagram with those that `answer` returns for it and its index.
-    ///
-    /// # Panics
-    /// If there is no free port.
     pub fn datagrams(answer: impl Fn(&[u8], usize) -> Vec<Vec<u8>> + Send + 'static) -> Self {
         let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");
         let address = socket.local_addr().expect("an address");

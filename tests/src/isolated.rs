@@ -5,18 +5,12 @@ use std::process::Command;
 use runtime::DriverKind;
 
 /// The driver that this process tests, of those that the attribute lists.
-///
-/// # Panics
-/// If the attribute lists none.
 pub fn driver() -> DriverKind {
     let name = std::env::var("LULL_TEST_DRIVER").unwrap_or_default();
     name.parse().expect("#[isolated] lists drivers")
 }
 
 /// A command that runs the calling test in one more process.
-///
-/// # Panics
-/// If the program of this test is gone.
 pub fn once_more() -> Command {
     let mut command = Command::new(std::env::current_exe().expect("the test's own program"));
     // An isolated process is started with the arguments that select its test.

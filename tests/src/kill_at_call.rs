@@ -11,10 +11,8 @@ use nix::unistd::Pid;
 
 use crate::seccomp;
 
-/// A system call that a thread is about to make.
 #[derive(Debug, Clone)]
 pub struct SystemCall {
-    /// The thread that makes it.
     pub thread: Pid,
     /// Its number, as in `libc::SYS_write`.
     pub number: i64,
@@ -37,7 +35,6 @@ impl SystemCall {
     }
 }
 
-/// Which calls a tracer looks at.
 #[derive(Debug, Clone, Copy)]
 pub enum Traced<'a> {
     /// All. Each call stops its thread twice, so a command that makes many of them takes long.
@@ -47,10 +44,7 @@ pub enum Traced<'a> {
 }
 
 /// Runs a command, and kills it before the `stop`-th system call of its threads that `counts`. Returns the number of such
-/// calls that it reached. Processes that it starts are not followed.
-///
-/// # Panics
-/// If the command can't be traced, or if it is not killed and its exit status is greater than `status`.
+/// calls that it reached. Processes that it starts are not followed. An exit status above `status` fails the test.
 #[expect(clippy::zombie_processes, reason = "it is waited for by its number")]
 pub fn run_until(
     command: &[&str],
@@ -120,9 +114,6 @@ pub fn run_until(
 
 /// As [`run_until`], but traces all calls of the first thread only. For commands with threads that change their user: the C
 /// library does that by a signal to each thread that [`nix`] has no name for.
-///
-/// # Panics
-/// As [`run_until`].
 #[expect(clippy::zombie_processes, reason = "it is waited for by its number")]
 pub fn run_first_thread_until(
     command: &[&str],
@@ -146,9 +137,6 @@ pub fn run_first_thread_until(
 }
 
 /// Stops a process that runs already, and has one thread, to be [traced](trace_until). It is killed if the tracer ends.
-///
-/// # Panics
-/// If the process can't be traced.
 pub fn seize(pid: u32) -> Pid {
     let pid = Pid::from_raw(i32::try_from(pid).expect("a process id"));
     let options = ptrace::Options::PTRACE_O_EXITKILL | ptrace::Options::PTRACE_O_TRACESYSGOOD;
@@ -159,10 +147,7 @@ pub fn seize(pid: u32) -> Pid {
 }
 
 /// Lets a process that was [seized](seize) go on, and kills it before its `stop`-th system call that `counts`. Returns the
-/// number of such calls that it reached.
-///
-/// # Panics
-/// If it is not killed, and its exit status is greater than `status`.
+/// number of such calls that it reached. An exit status above `status` fails the test.
 pub fn trace_until(pid: Pid, stop: usize, status: i32, counts: impl Fn(&SystemCall) -> bool) -> usize {
     let (mut stops, mut enters) = (0, false);
     loop {

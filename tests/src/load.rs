@@ -16,27 +16,16 @@ pub fn config(server: impl Into<Address>) -> Config {
 }
 
 /// An open loop with fixed gaps, so that the arithmetic is exact.
-///
-/// # Panics
-/// Never: a fixed gap has a mean.
 pub fn open(rate: f64) -> Loop {
     let gaps = "fixed:1".parse().ok().and_then(Arrival::new);
     Loop::Open { rate, arrival: gaps.expect("a fixed gap has a mean") }
 }
 
-/// Runs a load on one worker.
-///
-/// # Panics
-/// If it fails.
 pub fn run(config: &Config) -> Report {
     let mut runtime = runtime(1);
     runtime.block_on(loadgen::run(config)).expect("the load runs")
 }
 
-/// Stores the records, and runs a load.
-///
-/// # Errors
-/// The load's.
 pub fn load_and_run(config: &Config, workers: usize) -> Result<Report, Error> {
     runtime(workers).block_on(async {
         loadgen::load_records(config).await?;
@@ -50,9 +39,6 @@ fn runtime(workers: usize) -> runtime::Runtime {
 }
 
 /// The `loadgen` binary with arguments.
-///
-/// # Panics
-/// If it was not built.
 pub fn loadgen(arguments: &[&str]) -> Command {
     let mut command = Command::new(crate::own_program("loadgen"));
     command.args(arguments);

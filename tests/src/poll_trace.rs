@@ -17,23 +17,18 @@ const TIMER: &str = "events/timer/hrtimer_expire_entry";
 /// More than `struct napi_struct` takes: its timer is within this distance of its address.
 const NAPI_BYTES: u64 = 4096;
 
-/// How often a NAPI was polled, and by whom.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Polls {
-    /// Polls by the worker: busy polls.
     pub busy: u64,
-    /// The packets that busy polls took.
     pub busy_packets: u64,
     /// Polls by the NAPI's thread, after an interrupt or the timer.
     pub thread: u64,
-    /// The packets that the NAPI's thread took.
     pub thread_packets: u64,
     /// How often the NAPI's timer has expired (`napi_watchdog`).
     pub timer: u64,
 }
 
 impl Polls {
-    /// The share of the packets that busy polls took, 0 to 1.
     pub fn busy_share(&self) -> f64 {
         self.busy_packets as f64 / (self.busy_packets + self.thread_packets).max(1) as f64
     }
@@ -43,15 +38,10 @@ impl Polls {
 #[derive(Debug)]
 pub struct PollTrace {
     instance: PathBuf,
-    /// Whether tracefs was mounted for it.
     mounted: bool,
 }
 
 impl PollTrace {
-    /// Prepares tracing of the polls of an interface.
-    ///
-    /// # Errors
-    /// Without root, tracefs, or one of the two tracepoints.
     pub fn new(interface: &str) -> io::Result<Self> {
         let mounted = !Path::new(TRACEFS).join("instances").exists();
         if mounted {
@@ -72,18 +62,12 @@ impl PollTrace {
     }
 
     /// Forgets what was traced so far.
-    ///
-    /// # Panics
-    /// If tracefs is gone.
     pub fn clear(&self) {
         self.write("trace", "").expect("the trace can be cleared");
     }
 
     /// Counts the polls since the last [`PollTrace::clear`], of the NAPI that `thread` polls for the kernel and `worker` for
     /// the application.
-    ///
-    /// # Panics
-    /// If tracefs is gone, or events were lost.
     pub fn count(&self, worker: Pid, thread: Pid) -> Polls {
         let text = fs::read_to_string(self.instance.join("trace")).expect("a trace");
         assert!(!text.contains("LOST") && !self.has_overrun(), "events were lost");

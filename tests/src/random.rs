@@ -3,12 +3,10 @@
 use std::ops::Range;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// xorshift64.
 #[derive(Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// The numbers of a seed.
     pub fn new(seed: u64) -> Self {
         // Neighbouring seeds begin with unlike numbers, and none with 0.
         let mut random = Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
@@ -18,7 +16,6 @@ impl Random {
         random
     }
 
-    /// A number from 0 on.
     pub fn below(&mut self, limit: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -33,9 +30,6 @@ impl Random {
 }
 
 /// The seeds of the sequences to run, which it prints: `LULL_SEQUENCES` of them or `default`, from `LULL_SEED` or the time on.
-///
-/// # Panics
-/// If a variable is no number.
 pub fn seeds(default: u64) -> Range<u64> {
     let number = |variable: &str| -> Option<u64> {
         std::env::var(variable).ok().map(|text| text.parse().expect(variable))

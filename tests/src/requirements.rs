@@ -8,9 +8,6 @@ use rustix::thread::CapabilitySet;
 pub use requirements::require;
 
 /// Requires the capabilities to make the testbed's namespaces.
-///
-/// # Panics
-/// See [`require`].
 pub fn root() -> Option<()> {
     let needed = CapabilitySet::SYS_ADMIN | CapabilitySet::NET_ADMIN;
     let held = rustix::thread::capabilities(None).is_ok_and(|sets| sets.effective.contains(needed));
@@ -18,9 +15,6 @@ pub fn root() -> Option<()> {
 }
 
 /// Requires that a process may have `count` descriptors, and raises the soft limit of this process to the hard one.
-///
-/// # Panics
-/// See [`require`].
 pub fn descriptors(count: u64) -> Option<()> {
     let limit = getrlimit(Resource::Nofile).maximum;
     let able = limit.is_none_or(|most| most >= count);
@@ -32,9 +26,6 @@ pub fn descriptors(count: u64) -> Option<()> {
 
 /// The path of one of the workspace's binaries: in the folder that `LULL_PROGRAMS` names, if it has one of that name, else in the
 /// build that the running test or command belongs to.
-///
-/// # Panics
-/// If it was not built.
 pub fn own_program(name: &str) -> PathBuf {
     // Programs that are built in another way, for example with a sanitizer.
     let other = std::env::var_os("LULL_PROGRAMS").map(|folder| Path::new(&folder).join(name));
@@ -54,20 +45,12 @@ pub fn own_program(name: &str) -> PathBuf {
     program
 }
 
-/// Requires a program, and finds it on the path.
-///
-/// # Panics
-/// See [`require`].
 pub fn program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file());
     require(&format!("program {name}"), found)
 }
 
-/// Those of some drivers that this machine has.
-///
-/// # Panics
-/// See [`require`].
 pub fn drivers<const COUNT: usize>(names: [&'static str; COUNT]) -> Vec<&'static str> {
     requirements::drivers(names, |name| {
         let driver = name.parse().expect("a driver's name");

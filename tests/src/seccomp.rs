@@ -39,9 +39,6 @@ fn under(filter: &[Instruction]) -> Vec<String> {
 }
 
 /// Under this filter a call fails with `errno` where its second argument is one of these.
-///
-/// # Panics
-/// If the number is none of a system call, or with more than 200 arguments.
 pub fn failing(number: i64, second_arguments: &[u32], errno: u16) -> Vec<String> {
     let number = u32::try_from(number).expect("a system call");
     let count = u8::try_from(second_arguments.len()).expect("few arguments");
@@ -59,9 +56,6 @@ pub fn failing(number: i64, second_arguments: &[u32], errno: u16) -> Vec<String>
 }
 
 /// Under this filter a tracer with `PTRACE_O_TRACESECCOMP` sees these calls. Without one they fail.
-///
-/// # Panics
-/// If a number is none of a system call, or with more than 200 of them.
 pub fn traced(numbers: &[i64]) -> Vec<String> {
     let count = u8::try_from(numbers.len()).expect("few calls");
     let mut filter = vec![(LOAD, 0, 0, NUMBER)];

@@ -17,9 +17,6 @@ use crate::isolated::driver;
 static AWAKE: OnceLock<Option<AwakeCores>> = OnceLock::new();
 
 /// Makes the testbed, keeps idle cores awake, and moves the calling thread to the server's side.
-///
-/// # Panics
-/// If the testbed can't be made.
 pub fn enter(queues: u32) -> Testbed {
     let testbed = Testbed::new(queues).unwrap();
     AWAKE.get_or_init(|| AwakeCores::request().ok());
@@ -34,9 +31,6 @@ const RECEIVING_PRIORITY: u32 = 50;
 
 /// Gives the client's queues kernel threads on core 1. Without them the softirqs of the server's core receive what the
 /// server sends, and a real-time server that never sleeps would keep them from running.
-///
-/// # Panics
-/// Without `CAP_NET_ADMIN` and `CAP_SYS_NICE`.
 pub fn receive_on_client_core(testbed: &Testbed) {
     let prepare = || {
         let napis =
@@ -56,18 +50,12 @@ pub fn receive_on_client_core(testbed: &Testbed) {
 }
 
 /// A runtime on the server's side, its workers on core 0.
-///
-/// # Panics
-/// If it can't be built.
 pub fn server_runtime(policy: Policy, workers: usize) -> Runtime {
     server_builder(policy, workers).build().unwrap()
 }
 
 /// The builder of [`server_runtime`]. Only the load decides how a queue is driven, not what polling costs, which differs
 /// from moment to moment on a shared machine.
-///
-/// # Panics
-/// Outside of an isolated test with drivers.
 pub fn server_builder(policy: Policy, workers: usize) -> Builder {
     Builder::new()
         .ignore_environment()
@@ -81,9 +69,6 @@ pub fn server_builder(policy: Policy, workers: usize) -> Builder {
 
 /// Makes the calling thread real-time, below the NAPI's thread. Other programs on its core would make it pause for
 /// longer than the grace time, or the suspend timeout, and then the NAPI's thread polls instead of the worker.
-///
-/// # Panics
-/// Without `CAP_SYS_NICE`.
 pub fn preempt_other_programs() {
     scheduler::set_fifo_priority(rustix::thread::gettid(), 1).unwrap();
 }

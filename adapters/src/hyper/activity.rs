@@ -145,7 +145,6 @@ impl Activity {
     }
 }
 
-/// A request in progress.
 #[derive(Debug)]
 pub(super) struct InProgress(Arc<Activity>);
 

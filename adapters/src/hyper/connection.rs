@@ -30,7 +30,6 @@ use super::stalls::{StallLimit, Streams};
 use super::watched_service::WatchedService;
 use crate::io::lend;
 
-/// What all connections of a server share.
 pub(super) struct ConnectionContext<M> {
     pub(super) make: M,
     pub(super) builder: auto::Builder<Executor>,

@@ -49,7 +49,6 @@ impl Requests {
     }
 }
 
-/// An open connection.
 #[derive(Debug)]
 struct Seat {
     activity: Arc<Activity>,

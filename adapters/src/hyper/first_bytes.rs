@@ -10,7 +10,6 @@ use super::inspected_stream::{Inspect, InspectedStream};
 /// limit until it has.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// What a client speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Spoken {
     /// Its first bytes may be of either.

@@ -31,10 +31,8 @@ pub(super) struct HttpSocket<K> {
     usage: Rc<SocketUsage>,
 }
 
-/// What a socket's connection knows of it.
 #[derive(Debug, Default)]
 pub(super) struct SocketUsage {
-    /// Reads that had bytes.
     pub(super) reads: Cell<u64>,
 }
 

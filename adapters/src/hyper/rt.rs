@@ -65,7 +65,6 @@ impl ::hyper::rt::Timer for Timer {
     }
 }
 
-/// A sleep of the runtime, as hyper's trait.
 #[derive(Debug)]
 struct TimerSleep(runtime::Sleep);
 

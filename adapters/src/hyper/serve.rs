@@ -187,9 +187,6 @@ impl<L: Listen, M: MakeService> Serve<L, M> {
     /// # Errors
     /// If the other workers' listeners can't be made. `InvalidInput` if the TLS acceptor of a gRPC server does not offer
     /// `h2`.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     pub fn start(self) -> io::Result<Server> {
         let server = self.start_paused()?;
         server.resume();
@@ -198,12 +195,6 @@ impl<L: Listen, M: MakeService> Serve<L, M> {
 
     /// As [`start`](Self::start), but connections are not accepted before [`Server::resume`]: meanwhile the process can drop the
     /// privileges that its addresses need.
-    ///
-    /// # Errors
-    /// As [`start`](Self::start).
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     pub fn start_paused(mut self) -> io::Result<Server> {
         // If hyper copied what bodies give it, a `FileBody` would be lost: its bytes are in the file only.
         self.builder.http1().writev(true).pipeline_flush(false);
@@ -305,9 +296,6 @@ impl Server {
 
     /// Accepts no more, answers the requests in progress, and closes each connection after its last answer. What has
     /// not ended after `limit` is dropped. An upgraded connection, such as a WebSocket, ends by itself or at `limit`.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     pub async fn shutdown(mut self, limit: Duration) -> ShutdownReport {
         self.serving.stop_accepting().await;
         let open = self.serving.connections();

@@ -28,7 +28,6 @@ impl Shutdown {
     }
 }
 
-/// A connection's wait for the shutdown.
 #[derive(Debug)]
 pub(super) struct ShutdownListener {
     shutdown: Arc<Shutdown>,

@@ -26,7 +26,6 @@ pub(super) enum Awaited {
     OtherStreams,
 }
 
-/// A stream with a request in progress.
 #[derive(Debug)]
 pub(super) struct Stream {
     awaited: Cell<Awaited>,
@@ -52,7 +51,6 @@ impl Stream {
     }
 }
 
-/// The streams of a connection.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Streams(Rc<RefCell<Slab<Rc<Stream>>>>);
 
@@ -65,7 +63,6 @@ impl Streams {
     }
 }
 
-/// A stream that is looked at until this is dropped.
 #[derive(Debug)]
 pub(super) struct OpenStream {
     streams: Streams,

@@ -25,7 +25,6 @@ pub(super) fn take_called_stream() -> Option<Rc<Stream>> {
     CALLED.take()
 }
 
-/// The service of a connection.
 pub(super) struct WatchedService<S> {
     service: S,
     activity: Arc<Activity>,
@@ -78,7 +77,6 @@ impl Watch {
 }
 
 pin_project! {
-    /// A response in the making.
     pub(super) struct WatchedResponse<F> {
         #[pin]
         future: F,
@@ -106,7 +104,6 @@ where
 }
 
 pin_project! {
-    /// The body of a response.
     pub(super) struct WatchedBody<B> {
         #[pin]
         body: B,

@@ -39,7 +39,6 @@ struct Shared<S> {
 const READING: usize = 0;
 const WRITING: usize = 1;
 
-/// The connection's task's side.
 pub(crate) struct Lender<S> {
     shared: Rc<Shared<S>>,
     returned: oneshot::Receiver<SendWrapper<Rc<Shared<S>>>>,
@@ -83,9 +82,6 @@ pub struct SendIo<S> {
 
 impl<S: 'static> SendIo<S> {
     /// Makes a stream `Send`. A small task of this worker keeps it, until it is dropped.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     pub fn new(stream: S) -> Self {
         let (lender, borrowed) = lend(stream);
         drop(runtime::spawn(lender.returned()));

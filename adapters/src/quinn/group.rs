@@ -30,7 +30,6 @@ struct Group {
 }
 
 impl Group {
-    /// The worker whose endpoint has made this id.
     fn worker_of(&self, id: [u8; ID]) -> usize {
         (self.key.hash_one(id) % self.workers.len() as u64) as usize
     }
@@ -45,7 +44,6 @@ pub(super) struct Member {
 }
 
 impl Member {
-    /// The members of the workers from 0.
     pub(super) fn new(workers: usize) -> Vec<Self> {
         let (senders, receivers): (Vec<_>, Vec<_>) = (0..workers).map(|_| mpsc::channel(WAITING)).unzip();
         let group = Arc::new(Group { key: RandomState::new(), workers: senders });
@@ -105,7 +103,6 @@ struct Datagram {
     bytes: Box<[u8]>,
 }
 
-/// What other workers have received for this one.
 pub(super) struct HandedOver(mpsc::Receiver<Datagram>);
 
 impl HandedOver {

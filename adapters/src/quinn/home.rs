@@ -12,19 +12,14 @@ pub struct Runtime {
 
 impl Runtime {
     /// The worker of the calling task.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     pub fn current() -> Self {
         Self::of_worker(runtime::current_worker())
     }
 
-    /// A worker of the current runtime.
     pub(super) fn of_worker(worker: usize) -> Self {
         Self { handle: Handle::current(), worker }
     }
 
-    /// Spawns a task on the worker.
     #[track_caller]
     pub(super) fn spawn_with<F, Fut>(&self, make: F) -> runtime::JoinHandle<Fut::Output>
     where

@@ -59,12 +59,6 @@ pub use self::home::Runtime;
 pub use self::serve::{Server, serve, serve_paused};
 
 /// An endpoint for clients on this worker, bound to a local address, such as `[::]:0`.
-///
-/// # Errors
-/// The error of a system call.
-///
-/// # Panics
-/// Outside of a runtime.
 pub fn client(address: SocketAddr) -> io::Result<Endpoint> {
     let socket = UdpSocket::bind(address)?.into_std()?;
     Endpoint::new(EndpointConfig::default(), None, socket, Arc::new(Runtime::current()))

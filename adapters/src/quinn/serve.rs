@@ -28,9 +28,6 @@ const CLOSING: Duration = Duration::from_secs(1);
 ///
 /// # Errors
 /// `AddrInUse` if another socket has the address, or the error of another system call.
-///
-/// # Panics
-/// Outside of a runtime.
 pub fn serve<H, F>(config: ServerConfig, address: SocketAddr, handler: H) -> io::Result<Server>
 where
     H: Fn(Incoming) -> F + Clone + Send + 'static,
@@ -43,12 +40,6 @@ where
 
 /// As [`serve`], but clients wait until [`Server::resume`]: meanwhile the process can drop the privileges that its address
 /// needs.
-///
-/// # Errors
-/// As [`serve`].
-///
-/// # Panics
-/// Outside of a runtime.
 pub fn serve_paused<H, F>(config: ServerConfig, address: SocketAddr, handler: H) -> io::Result<Server>
 where
     H: Fn(Incoming) -> F + Clone + Send + 'static,
@@ -110,9 +101,6 @@ impl Server {
     }
 
     /// The address that all endpoints are bound to.
-    ///
-    /// # Errors
-    /// The error of the system call.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.endpoints[0].local_addr()
     }
@@ -129,9 +117,6 @@ impl Server {
 
     /// Refuses new connections, and lets handlers finish. Those that have not after `limit` are dropped. Then it closes the
     /// connections that are left, with the error code 0.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     pub async fn shutdown(self, limit: Duration) -> ShutdownReport {
         let open = self.connections();
         self.state.send_replace(State::Stopping);
@@ -163,7 +148,6 @@ impl Server {
     }
 }
 
-/// What one worker accepts connections with.
 struct Accepting<H> {
     endpoint: Endpoint,
     handler: H,
@@ -215,7 +199,6 @@ where
     }
 }
 
-/// A handler that has not ended.
 struct Open(Arc<AtomicUsize>);
 
 impl Open {

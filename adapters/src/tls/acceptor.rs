@@ -90,9 +90,6 @@ impl AcceptorBuilder {
     }
 
     /// Reads certificates and key from their files, for [`Acceptor::replace`]. Blocks for as long as the files take.
-    ///
-    /// # Errors
-    /// As [`open`](Self::open).
     pub fn load(self) -> Result<LoadedAcceptor, Error> {
         let config = Arc::new(self.read()?);
         Ok(LoadedAcceptor { builder: self, config })
@@ -162,9 +159,6 @@ impl Acceptor {
     ///
     /// # Errors
     /// `TimedOut` after the handshake's limit, or what is wrong with the handshake or the stream.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     pub async fn accept<S>(&self, stream: S) -> io::Result<Stream<S>>
     where
         S: AsyncRead + AsyncWrite + Unpin,
@@ -175,25 +169,18 @@ impl Acceptor {
         Ok(Stream::new(stream.into()))
     }
 
-    /// Whether an application protocol is offered (ALPN).
     #[cfg(feature = "hyper")]
     pub(crate) fn offers(&self, protocol: &str) -> bool {
         self.current().builder.alpn.iter().any(|offered| offered == protocol.as_bytes())
     }
 
     /// Reads the files again and uses them for all later connections. On an error the present ones stay in use.
-    ///
-    /// # Errors
-    /// As [`AcceptorBuilder::open`].
     pub fn reload(&self) -> Result<(), Error> {
         self.replace(self.load()?);
         Ok(())
     }
 
     /// Reads the files again, without using them yet.
-    ///
-    /// # Errors
-    /// As [`AcceptorBuilder::open`].
     pub fn load(&self) -> Result<LoadedAcceptor, Error> {
         self.current().builder.clone().load()
     }
@@ -207,9 +194,6 @@ impl Acceptor {
 
     /// The configuration of a server of QUIC, which offers these protocols (ALPN). Certificates that are loaded later are used
     /// there, too; other settings stay as they are now.
-    ///
-    /// # Errors
-    /// If rustls refuses the settings.
     #[cfg(feature = "quinn")]
     pub fn quic<P: AsRef<[u8]>>(
         &self,
@@ -227,7 +211,6 @@ impl Acceptor {
     }
 }
 
-/// The certificates that an acceptor has by the time of the handshake.
 #[cfg(feature = "quinn")]
 #[derive(Debug)]
 struct CurrentCertificate(Acceptor);
@@ -239,7 +222,6 @@ impl ResolvesServerCert for CurrentCertificate {
     }
 }
 
-/// The certificates of names, and the one for all other clients.
 #[derive(Debug)]
 pub(super) struct CertificateByName {
     pub(super) named: ResolvesServerCertUsingSni,

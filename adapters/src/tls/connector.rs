@@ -116,9 +116,6 @@ impl Connector {
     /// # Errors
     /// `InvalidInput` for what is neither; else a [`HandshakeError`] says what is wrong with the certificate, the
     /// handshake or the stream. Its kind is `TimedOut` after the handshake's limit.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     pub async fn connect<S>(&self, name: &str, stream: S) -> io::Result<Stream<S>>
     where
         S: AsyncRead + AsyncWrite + Unpin,
@@ -135,9 +132,6 @@ impl Connector {
     }
 
     /// The configuration of a client of QUIC, which offers these protocols (ALPN). The limit on the handshake has no effect there.
-    ///
-    /// # Errors
-    /// If rustls refuses the settings.
     #[cfg(feature = "quinn")]
     pub fn quic<P: AsRef<[u8]>>(
         &self,
@@ -149,7 +143,6 @@ impl Connector {
         Ok(quinn::ClientConfig::new(Arc::new(config.map_err(super::error::quic_error)?)))
     }
 
-    /// Whether an application protocol is offered (ALPN).
     #[cfg(feature = "client")]
     pub(crate) fn offers_any(&self) -> bool {
         !self.config.alpn_protocols.is_empty()

@@ -39,7 +39,6 @@ pub enum Error {
     },
 }
 
-/// Makes errors about a file.
 pub(super) fn file_error<E>(path: &Path, problem: &'static str) -> impl Fn(E) -> Error
 where
     E: Into<Box<dyn std::error::Error + Send + Sync>>,

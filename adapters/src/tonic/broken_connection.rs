@@ -73,7 +73,6 @@ fn code_of_h2(error: &h2::Error) -> Code {
     }
 }
 
-/// An error with its causes.
 fn explained(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut next = error.source();

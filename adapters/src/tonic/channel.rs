@@ -36,21 +36,12 @@ impl Channel {
     ///
     /// # Errors
     /// `INVALID_ARGUMENT` for other URIs.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     pub fn new(uri: Uri) -> Result<Self, Status> {
         Self::with_connector(uri, Connector::new())
     }
 
     /// A channel with a connector: one that trusts other authorities or presents a certificate, for example. It offers
     /// `h2` only (ALPN).
-    ///
-    /// # Errors
-    /// As [`new`](Self::new).
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     pub fn with_connector(uri: Uri, connector: Connector) -> Result<Self, Status> {
         let parts = uri.clone().into_parts();
         let (Some(scheme), Some(authority)) = (parts.scheme, parts.authority) else {

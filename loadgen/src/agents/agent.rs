@@ -24,10 +24,8 @@ use crate::stats::progress::Progress;
 /// How often an agent sends a heartbeat during a run.
 const HEARTBEAT: Duration = Duration::from_millis(500);
 
-/// Options of an agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AgentOptions {
-    /// The address to listen on.
     pub listen: SocketAddr,
     /// The secret shared with the coordinator, at least 16 bytes. Required unless the agent listens on the loopback address.
     pub secret: Option<String>,
@@ -35,24 +33,13 @@ pub struct AgentOptions {
     pub weight: u32,
 }
 
-/// What happens on an agent, for its log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AgentEvent {
-    /// A connection could not be accepted.
     AcceptFailed(String),
-    /// A coordinator has been authenticated.
     CoordinatorConnected(SocketAddr),
-    /// A session failed.
-    SessionFailed {
-        /// The coordinator's address.
-        coordinator: SocketAddr,
-        /// The cause.
-        reason: String,
-    },
-    /// A run has started, with these servers.
+    SessionFailed { coordinator: SocketAddr, reason: String },
     RunStarted(Vec<String>),
-    /// A run has ended.
     RunEnded,
 }
 
@@ -68,7 +55,6 @@ impl fmt::Display for AgentEvent {
     }
 }
 
-/// An agent that listens.
 #[derive(Debug)]
 pub struct Agent {
     listener: TcpListener,
@@ -162,7 +148,6 @@ fn instant_of(time: u64) -> Instant {
 const START_TIMEOUT: Duration = Duration::from_secs(90);
 /// How long a new connection may take to authenticate.
 const AUTHENTICATION_TIMEOUT: Duration = Duration::from_secs(5);
-/// The maximum number of concurrent sessions.
 const MAX_SESSIONS: usize = 16;
 
 struct Session {
@@ -318,7 +303,6 @@ impl Session {
     }
 }
 
-/// Whether the load reads files.
 fn uses_files(config: &Config) -> bool {
     let times = matches!(&config.pacing, Loop::Recorded { times: Some(_), .. });
     times || config.workload.trace.is_some() || config.tls.is_some()

@@ -18,7 +18,6 @@ use crate::workload::arrival::Arrival;
 /// From the end of the preparation to the start: time to notify all agents.
 const START_DELAY: Duration = Duration::from_millis(200);
 
-/// The agents of a coordinator.
 #[derive(Debug, Default)]
 pub(super) struct AgentGroup {
     /// The coordinator's share of the rate per connection.
@@ -144,11 +143,9 @@ impl AgentGroup {
     }
 }
 
-/// The configurations of the coordinator and its agents.
 struct LoadSplit {
     coordinator: Config,
     agents: Vec<Config>,
-    /// Workers of all generators.
     workers: usize,
 }
 

@@ -21,7 +21,6 @@ const PREPARE_TIMEOUT: Duration = Duration::from_secs(60);
 /// How often an agent's clock is read: the shortest round trip is the most precise.
 const CLOCK_READS: usize = 10;
 
-/// A reading of an agent's clock.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ClockReading {
     pub(super) round_trip: Duration,
@@ -31,7 +30,6 @@ pub(super) struct ClockReading {
     theirs: u64,
 }
 
-/// The coordinator's connection to one agent.
 #[derive(Debug)]
 pub(super) struct AgentHandle {
     pub(super) name: String,

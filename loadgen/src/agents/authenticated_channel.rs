@@ -18,7 +18,6 @@ use crate::error::Error;
 
 type HmacSha256 = Hmac<Sha256>;
 
-/// The beginning of a greeting.
 const MAGIC: &[u8; 8] = b"loadgen\0";
 /// Version of the messages. Incremented with each change to them.
 const VERSION: u32 = 2;
@@ -34,7 +33,6 @@ const SHORTEST_SECRET: usize = 16;
 const LONGEST: usize = 1 << 30;
 /// The longest first message, in bytes: an unauthenticated peer can't make this side allocate more.
 pub(super) const LONGEST_UNAUTHENTICATED: usize = 4 << 10;
-/// How long to wait for the greeting.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Idle time before a keepalive probe.
@@ -75,7 +73,6 @@ pub(crate) fn check_secret(secret: Option<&str>) -> Result<(), Error> {
     }
 }
 
-/// The role of this side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
     Coordinator,
@@ -87,7 +84,6 @@ fn new_hmac(key: &[u8]) -> HmacSha256 {
     HmacSha256::new_from_slice(key).unwrap_or_else(|_| unreachable!("HMAC takes keys of any length"))
 }
 
-/// Computes the tags of one direction.
 #[derive(Debug)]
 struct MessageAuthenticator {
     key: [u8; TAG],
@@ -106,14 +102,12 @@ impl MessageAuthenticator {
     }
 }
 
-/// The sending half.
 #[derive(Debug)]
 pub(crate) struct Sender {
     stream: OwnedWriteHalf<Tcp>,
     sealer: MessageSealer,
 }
 
-/// The receiving half.
 #[derive(Debug)]
 pub(crate) struct Receiver {
     stream: OwnedReadHalf<Tcp>,
@@ -160,7 +154,6 @@ impl MessageReader {
     }
 }
 
-/// The nonce of a peer's greeting.
 pub(super) fn parse_greeting(greeting: &[u8; GREETING]) -> Result<[u8; NONCE], ChannelError> {
     let (magic, rest) = greeting.split_at(MAGIC.len());
     let (version, nonce) = rest.split_at(4);
@@ -178,7 +171,6 @@ pub(super) fn parse_greeting(greeting: &[u8; GREETING]) -> Result<[u8; NONCE], C
 pub(super) struct SessionKey([u8; TAG]);
 
 impl SessionKey {
-    /// With the nonces of both sides.
     pub(super) fn derive(secret: &[u8], coordinators: &[u8; NONCE], agents: &[u8; NONCE]) -> Self {
         let mut key = new_hmac(secret);
         key.update(MAGIC);
@@ -187,17 +179,14 @@ impl SessionKey {
         Self(key.finalize().into_bytes().into())
     }
 
-    /// For the messages of one side.
     fn authenticator(&self, sender: Role) -> MessageAuthenticator {
         MessageAuthenticator { key: self.0, direction: u8::from(sender == Role::Agent), sequence_number: 0 }
     }
 
-    /// Seals the messages of one side.
     pub(super) fn sealer(&self, sender: Role) -> MessageSealer {
         MessageSealer(self.authenticator(sender))
     }
 
-    /// Reads the messages of one side.
     pub(super) fn reader(&self, sender: Role) -> MessageReader {
         MessageReader::new(self.authenticator(sender))
     }

@@ -18,7 +18,6 @@ pub struct Coordinator {
 }
 
 impl Coordinator {
-    /// A coordinator without agents.
     pub fn local() -> Self {
         Self::default()
     }

@@ -20,18 +20,15 @@ use crate::protocol::ResponseDecoder;
 use crate::workload::verify::ExpectedValue;
 
 const FRAME: usize = 8;
-/// Number of request IDs.
 const IDS: usize = 1 << 16;
 /// The largest datagram, in bytes.
 const LARGEST: usize = 65_507;
 /// A response that takes longer counts as lost.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
-/// How often to check for lost responses.
 const TIMEOUT_CHECK: Duration = Duration::from_millis(20);
 /// Datagrams received per poll, before other tasks get their turn.
 const RECEIVES_PER_POLL: usize = 32;
 
-/// The UDP state of one connection.
 struct DatagramSession {
     socket: AsyncFd<UdpSocket>,
     next_id: u16,

@@ -84,7 +84,6 @@ impl Connection {
         self.wake();
     }
 
-    /// Wakes the connection's task.
     pub(crate) fn wake(&self) {
         if let Some(waker) = self.waker.borrow().as_ref() {
             waker.wake_by_ref();
@@ -107,7 +106,6 @@ impl Connection {
         waiting.iter().for_each(|waiting| self.record_unanswered(RequestClass::Read, waiting.due, now));
     }
 
-    /// Counts a request as unanswered.
     pub(crate) fn count_unanswered(&self, in_flight: &InFlight, now: Instant) {
         self.record_unanswered(class_of(in_flight.request.operation), in_flight.due, now);
     }
@@ -188,7 +186,6 @@ impl Connection {
     }
 }
 
-/// A request that awaits its response.
 pub(crate) struct InFlight {
     pub(crate) request: WrittenRequest,
     /// When it was due. In the closed loop, when it was sent.
@@ -199,13 +196,11 @@ pub(crate) struct InFlight {
     pub(crate) send_lag: Duration,
     /// The CAS number of the record, once received.
     pub(crate) cas: u64,
-    /// UDP request ID.
     pub(crate) id: u16,
     /// Position in the stream, modulo 2^32, of the last byte of the write that contains the request.
     pub(crate) last_byte: u32,
 }
 
-/// A request of the open loop that waits for its connection.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct WaitingRequest {
     pub(crate) due: Instant,

@@ -24,7 +24,6 @@ pub(crate) struct ReadTime {
     pub(crate) timestamp: Option<RxTimestamp>,
 }
 
-/// Handles each response for the oldest request in flight.
 struct ResponseHandler<'a> {
     recorder: &'a mut Recorder,
     in_flight: &'a mut VecDeque<InFlight>,
@@ -100,7 +99,6 @@ impl ResponseHandler<'_> {
         self.unsent.set(self.unsent.get() + 1);
     }
 
-    /// Stores a record that was missing, as a separate request.
     fn fill(&mut self, missed: WrittenRequest) {
         let now = self.read.now;
         let time = self.worker.attributed_time(now, now);

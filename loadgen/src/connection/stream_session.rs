@@ -16,7 +16,6 @@ use crate::stats::metrics::Metric;
 use crate::transport::stream::BoxedTransport;
 use crate::workload::verify::ExpectedValue;
 
-/// Why a session ended.
 enum SessionEnd {
     Done,
     Reconnect,
@@ -44,7 +43,6 @@ impl Connection {
         }
     }
 
-    /// Runs until the stream is to be closed.
     async fn session(&self, mut stream: BoxedTransport) -> Result<SessionEnd, Error> {
         let mut decoder = ResponseDecoder::new(self.worker.protocol);
         let mut expected = ExpectedValue::default();

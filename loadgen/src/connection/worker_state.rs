@@ -9,11 +9,9 @@ use crate::stats::recorder::Recorder;
 use crate::transport::connector::Connector;
 use crate::workload::distribution::Distribution;
 
-/// State that the connections of a worker share.
 pub(crate) struct WorkerState {
     pub(crate) requests: RefCell<RequestWriter>,
     pub(crate) recorder: RefCell<Recorder>,
-    /// Requests in flight per connection.
     pub(crate) depth: usize,
     /// Whether a response triggers the next request.
     pub(crate) closed_loop: bool,
@@ -21,7 +19,6 @@ pub(crate) struct WorkerState {
     pub(crate) skip: bool,
     /// Closed loop: think time in microseconds.
     pub(crate) think: Option<Distribution>,
-    /// Used to reconnect.
     pub(crate) connector: Connector,
     pub(crate) protocol: Protocol,
     /// Whether requests are sent over UDP.
@@ -30,9 +27,7 @@ pub(crate) struct WorkerState {
     pub(crate) stopping: Cell<bool>,
     /// When the requests of a recording ran out.
     pub(crate) exhausted: Cell<Option<Instant>>,
-    /// End of the measurement.
     pub(crate) end: Instant,
-    /// Length of an interval of the measurement.
     pub(crate) interval: Duration,
 }
 

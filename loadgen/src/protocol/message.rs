@@ -2,7 +2,6 @@
 
 use crate::error::Error;
 
-/// The outcome of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Response {
     /// The end of a `get`, with the number of values before it.
@@ -15,7 +14,6 @@ pub(crate) enum Response {
     Exists,
     /// The condition of the command was not met: `NOT_STORED`, `NS`.
     NotStored,
-    /// Any error.
     Error,
 }
 
@@ -25,7 +23,6 @@ pub(crate) trait ResponseSink {
     fn value(&mut self, _key: &[u8], _length: usize, _cas: u64) {}
     /// The next bytes of the value.
     fn bytes(&mut self, _bytes: &[u8]) {}
-    /// A response is complete.
     fn response(&mut self, response: Response) -> Result<(), Error>;
 }
 

@@ -17,7 +17,6 @@ use crate::workload::verify::{ExpectedValue, fill};
 /// The largest value that is stored, in bytes.
 const VALUE_MAX: f64 = (1 << 30) as f64;
 
-/// A request that was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct WrittenRequest {
     pub(crate) operation: Operation,
@@ -27,17 +26,14 @@ pub(crate) struct WrittenRequest {
     pub(crate) keys: u16,
 }
 
-/// Writes the requests of a workload.
 #[derive(Debug)]
 pub(crate) struct RequestWriter {
     workload: Workload,
     protocol: Protocol,
     cumulative_shares: Vec<(f64, Operation)>,
-    /// Digits of the last record's number.
     digits: usize,
     picker: Picker,
     trace: Option<CacheTrace>,
-    /// Requests of the trace that are in flight.
     trace_requests: Slab<TraceRequest>,
     expected: ExpectedValue,
     key: Vec<u8>,
@@ -63,7 +59,6 @@ impl RequestWriter {
         self.protocol == Protocol::Binary
     }
 
-    /// Takes requests from a trace from now on.
     pub(crate) fn follow(&mut self, trace: CacheTrace) {
         self.trace = Some(trace);
     }
@@ -178,12 +173,10 @@ impl RequestWriter {
         self.workload.value.draw(self.picker.random()).min(VALUE_MAX) as usize
     }
 
-    /// Appends a `set` of a record.
     pub(crate) fn set(&mut self, record: u64, out: &mut Vec<u8>) {
         self.write(Operation::Set, record, 0, out);
     }
 
-    /// Appends a `cas` of a record.
     pub(crate) fn cas(&mut self, record: u64, cas: u64, out: &mut Vec<u8>) {
         self.write(Operation::Set, record, cas, out);
     }
@@ -214,7 +207,6 @@ impl RequestWriter {
         }
     }
 
-    /// Whether `key` is the key of a record.
     pub(crate) fn is_key_of(&mut self, record: u64, key: &[u8]) -> bool {
         let mut buffer = std::mem::take(&mut self.key);
         self.replace_key(record, &mut buffer);

@@ -39,7 +39,6 @@ fn write_length(length: usize, out: &mut Vec<u8>) {
 /// Splits received bytes into responses.
 #[derive(Debug, Default)]
 pub(crate) struct RespParser {
-    /// An incomplete line.
     line: Vec<u8>,
     /// Remaining bytes of a value.
     value: usize,

@@ -61,7 +61,6 @@ fn write_number(value: u64, out: &mut Vec<u8>) {
 /// Splits received bytes into responses.
 #[derive(Debug, Default)]
 pub(crate) struct TextParser {
-    /// An incomplete line.
     line: Vec<u8>,
     /// Remaining bytes of a value.
     value: usize,

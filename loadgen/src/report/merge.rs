@@ -117,7 +117,6 @@ impl Report {
     }
 }
 
-/// The measurements of the agents that were not lost.
 fn measurements(outcomes: &[AgentOutcome]) -> impl Iterator<Item = &Measurement> {
     outcomes.iter().filter_map(|outcome| outcome.result.as_ref().ok())
 }

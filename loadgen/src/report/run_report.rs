@@ -10,17 +10,14 @@ use crate::stats::collector::Measurement;
 use crate::stats::metrics::IntervalStats;
 use crate::stats::timeline::Timeline;
 
-/// The report of a run.
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct Report {
-    /// Seconds that count.
     pub seconds: f64,
     /// Seconds at the beginning that were excluded as warm-up.
     pub left_out: f64,
     /// Requests whose response arrived in the time that counts.
     pub requests: u64,
-    /// Requests per second.
     pub qps: f64,
     /// Requests per second, with an interval; `None` for a short run.
     pub qps_estimate: Option<Estimate>,
@@ -51,7 +48,6 @@ pub struct Report {
     pub connect: Option<Summary>,
     /// Requests in flight on a connection, at each request.
     pub op_q: Summary,
-    /// Keys that were found.
     pub hits: u64,
     /// Keys that were not found.
     pub misses: u64,
@@ -61,21 +57,17 @@ pub struct Report {
     pub errors: u64,
     /// Values that differed from what was stored, warm-up included.
     pub wrong: u64,
-    /// Requests without a response.
     pub unanswered: u64,
     /// Requests that were skipped because their connection was busy (`skip`).
     pub skipped: u64,
     /// Records that were stored after a miss (`fill`).
     pub fills: u64,
-    /// Bytes received.
     pub rx_bytes: u64,
-    /// Bytes sent.
     pub tx_bytes: u64,
     /// CPU utilization of the generator's threads, 0 to 1, averaged over the threads.
     pub client_busy: f64,
     /// CPU time of the generator's threads per request, µs.
     pub client_cpu_us_per_request: f64,
-    /// The agents' parts.
     pub agents: Vec<AgentReport>,
     /// Why the figures are invalid; `None` if they are valid.
     pub invalid: Option<String>,
@@ -83,12 +75,10 @@ pub struct Report {
     pub warnings: Vec<String>,
     /// The run over time.
     pub series: Vec<SeriesPoint>,
-    /// The timeline of the latencies.
     #[serde(skip)]
     pub(super) timeline: Timeline,
     #[serde(skip)]
     pub(super) interval_seconds: f64,
-    /// The intervals that count.
     #[serde(skip)]
     pub(super) intervals: Range<u32>,
 }
@@ -112,7 +102,6 @@ impl Report {
 pub struct SeriesPoint {
     /// Start of the interval, in seconds since the start of the measurement.
     pub at: f64,
-    /// Requests per second.
     pub qps: f64,
     /// Median latency, µs.
     pub p50: f64,
@@ -147,7 +136,6 @@ impl SeriesPoint {
     }
 }
 
-/// The result of an agent's run.
 #[derive(Debug)]
 pub(crate) struct AgentOutcome {
     pub(crate) agent: String,
@@ -155,17 +143,13 @@ pub(crate) struct AgentOutcome {
     pub(crate) result: Result<Measurement, String>,
 }
 
-/// An agent's part of a run.
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct AgentReport {
-    /// The agent's name.
     pub agent: String,
     /// Its worker threads; 0 if it was lost.
     pub workers: usize,
-    /// Requests with a response.
     pub requests: u64,
-    /// Requests per second.
     pub qps: f64,
     /// Median latency, µs.
     pub p50: f64,

@@ -8,10 +8,8 @@ use serde::Serialize;
 #[non_exhaustive]
 #[allow(missing_docs)]
 pub struct Summary {
-    /// Number of samples.
     pub count: u64,
     pub avg: f64,
-    /// Standard deviation.
     pub std: f64,
     pub min: f64,
     pub p5: f64,

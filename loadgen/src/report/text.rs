@@ -100,7 +100,6 @@ impl Report {
         text
     }
 
-    /// The report as a CSV header and a line.
     pub fn csv(&self) -> String {
         let Summary { avg, p50, p90, p95, p99, p999, max, .. } = self.latency;
         format!(

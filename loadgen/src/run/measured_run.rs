@@ -26,9 +26,6 @@ pub async fn run(config: &Config) -> Result<Report, Error> {
 
 /// Runs a load until its duration is over or `stop` is set. If it is stopped, the report covers the time until
 /// then. Calls `progress` ten times per second.
-///
-/// # Errors
-/// As [`run`].
 pub async fn run_until(
     config: &Config,
     stop: &AtomicBool,
@@ -43,13 +40,11 @@ pub async fn run_until(
 /// This generator's workers among those of all generators.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub(crate) struct WorkerRange {
-    /// Index of the first worker.
     pub(crate) first: usize,
     /// Workers of all generators; 0 if this is the only one.
     pub(crate) total: usize,
 }
 
-/// A load that is prepared or running.
 pub(crate) struct Load {
     config: Config,
     workers: usize,

@@ -29,9 +29,6 @@ pub async fn load_records(config: &Config) -> Result<(), Error> {
 
 /// Stores every record of the workload once on each server, until `stop` is set. Calls `progress` with the
 /// number of stored records ten times per second.
-///
-/// # Errors
-/// As [`load_records`].
 pub async fn load_records_with(
     config: &Config,
     stop: &AtomicBool,
@@ -125,7 +122,6 @@ async fn store_share(
     Ok(counter.refused)
 }
 
-/// Counts the responses to stores.
 #[derive(Default)]
 struct StoreCounter {
     outstanding: u64,

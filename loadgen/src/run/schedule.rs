@@ -24,18 +24,13 @@ const BURST: usize = 256;
 
 /// When requests are due, as durations since the start.
 pub(crate) enum ArrivalTimes {
-    /// With random gaps.
     Random { gaps: Gaps, seconds: f64 },
-    /// With random gaps for each connection.
     PerConnection { gaps: Gaps, next: BinaryHeap<Reverse<(Duration, usize)>> },
-    /// From a file of times.
     Recorded(std::vec::IntoIter<Duration>),
-    /// From the requests of a trace, sped up.
     Trace { speed: f64 },
 }
 
 impl ArrivalTimes {
-    /// The gaps are those of one connection.
     pub(crate) fn per_connection(gaps: Gaps, connections: usize, random: &mut SmallRng) -> Self {
         // Fixed gaps would let all connections send at the same times.
         let mut first = || seconds(gaps.draw(random) * random.random::<f64>());

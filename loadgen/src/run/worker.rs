@@ -27,24 +27,18 @@ use crate::workload::recorded_times;
 /// How long to wait, after the end, for outstanding responses.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The index of a worker in this process and among all agents.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct WorkerIndex {
-    /// Workers of this process.
     pub(super) local_workers: usize,
-    /// Index of this worker among all workers.
     pub(super) index: usize,
-    /// Workers of all generators.
     pub(super) total_workers: usize,
 }
 
-/// An open socket.
 enum Socket {
     Stream(BoxedTransport),
     Datagram(UdpSocket),
 }
 
-/// A worker that is ready to start.
 struct PreparedWorker {
     connector: Connector,
     sockets: Vec<(Address, Socket)>,
@@ -266,7 +260,6 @@ pub(super) struct StartBarrier {
 }
 
 impl StartBarrier {
-    /// The number of workers that wait for the start.
     pub(super) fn ready(&self) -> usize {
         self.ready.load(Ordering::SeqCst)
     }

@@ -9,13 +9,9 @@ use crate::stats::timeline::Timeline;
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
 #[non_exhaustive]
 pub struct Estimate {
-    /// The figure of the whole run.
     pub mean: f64,
-    /// Lower end of the interval.
     pub low: f64,
-    /// Upper end of the interval.
     pub high: f64,
-    /// Number of batches.
     pub batches: usize,
 }
 
@@ -26,10 +22,8 @@ impl Estimate {
     }
 }
 
-/// A figure that is estimated.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Figure {
-    /// Requests per second.
     Rate,
     /// A quantile of the latency, in microseconds.
     Quantile(f64),
@@ -108,7 +102,6 @@ pub(crate) fn mean_estimate(values: &[f64]) -> Option<Estimate> {
     Some(Estimate { mean, low: mean - half, high: mean + half, batches: values.len() })
 }
 
-/// The lag-1 autocorrelation, -1 to 1.
 fn autocorrelation(values: &[f64]) -> f64 {
     let mean = values.iter().sum::<f64>() / values.len() as f64;
     let variance: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();

@@ -32,7 +32,6 @@ struct Delivery {
 #[derive(Clone)]
 pub(crate) struct CollectorSender(Sender<Delivery>);
 
-/// One worker's connection to the collector.
 pub(crate) struct CollectorLink {
     queue: CollectorSender,
     emptied_sender: Sender<Vec<IntervalHistograms>>,
@@ -58,7 +57,6 @@ impl CollectorLink {
 /// The lowest scheduling priority (nice value).
 const LOWEST_PRIORITY: i32 = 19;
 
-/// Intervals between checks of the precision.
 const PRECISION_CHECK_INTERVALS: u32 = 5;
 
 /// Whether rate, median and 99th percentile of the run's first `end` intervals have the precision.
@@ -70,7 +68,6 @@ fn has_precision(timeline: &Timeline, config: &Config, slicing: Slicing, end: u3
     })
 }
 
-/// The handle of the collector thread.
 pub(crate) struct Collector {
     thread: thread::JoinHandle<(Timeline, Result<(), Error>)>,
     progress: Arc<Mutex<Option<Progress>>>,
@@ -137,7 +134,6 @@ impl Collector {
         self.precise_intervals.get().copied()
     }
 
-    /// The progress as of the last interval.
     pub(crate) fn progress(&self) -> Option<Progress> {
         *self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -152,7 +148,6 @@ impl Collector {
     }
 }
 
-/// What one generator measured in a run.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Measurement {
     pub(crate) workers: usize,
@@ -160,7 +155,6 @@ pub(crate) struct Measurement {
     pub(crate) slicing: Slicing,
     /// Complete intervals. Less than the slicing's if the run ended early.
     pub(crate) intervals: u32,
-    /// Whether the run was stopped early.
     pub(crate) stopped: bool,
     /// The duration of a recording that ended before the measurement.
     pub(crate) recording_length: Option<Duration>,

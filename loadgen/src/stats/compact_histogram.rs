@@ -55,7 +55,6 @@ impl CompactHistogram {
         at.map_or(0, |(value, _)| *value)
     }
 
-    /// The number of samples.
     pub(crate) fn count(&self) -> u64 {
         self.0.iter().map(|(_, count)| count).sum()
     }
@@ -68,7 +67,6 @@ impl CompactHistogram {
         }
     }
 
-    /// The sum of all samples.
     pub(crate) fn sum(&self) -> f64 {
         self.0.iter().map(|(value, count)| *value as f64 * *count as f64).sum()
     }

@@ -2,11 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A median with its confidence interval.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Interval {
-    /// The median of the sample.
     pub median: f64,
     /// Lower end of the interval, a value of the sample.
     pub low: f64,
@@ -14,7 +12,6 @@ pub struct Interval {
     pub high: f64,
     /// Probability that the interval contains the true median, 0 to 1.
     pub confidence: f64,
-    /// The number of values in the sample.
     pub count: usize,
 }
 

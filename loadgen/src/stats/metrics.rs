@@ -23,7 +23,6 @@ pub(crate) enum Metric {
     SendLag,
     /// Requests in flight on the connection, including the new one, whenever one is sent. A number.
     Queue,
-    /// Reconnecting.
     Connect,
     /// From when the kernel sent a request to when it received the response.
     Wire,
@@ -50,30 +49,23 @@ impl Metric {
     }
 }
 
-/// Metrics that are counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(crate) struct Counts {
     /// Requests whose response arrived in the interval; latencies are in the interval in which their requests were due.
     pub(crate) replies: u64,
-    /// Keys that were found.
     pub(crate) hits: u64,
     /// Keys that were not found.
     pub(crate) misses: u64,
     /// `cas` requests that failed because the record had changed.
     pub(crate) conflicts: u64,
-    /// Error responses.
     pub(crate) errors: u64,
-    /// Values that differ from what was stored.
     pub(crate) wrong: u64,
-    /// Requests without a response.
     pub(crate) unanswered: u64,
     /// Requests that were skipped because their connection was busy.
     pub(crate) skipped: u64,
     /// Records that were stored after a miss.
     pub(crate) fills: u64,
-    /// Bytes.
     pub(crate) received: u64,
-    /// Bytes.
     pub(crate) sent: u64,
     /// CPU time of the worker threads, in nanoseconds.
     pub(crate) cpu: u64,
@@ -96,7 +88,6 @@ impl Counts {
     }
 }
 
-/// The metrics of one interval.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(crate) struct IntervalStats {
     pub(crate) counts: Counts,
@@ -111,7 +102,6 @@ impl IntervalStats {
         }
     }
 
-    /// The latencies of all requests.
     pub(crate) fn latency(&self) -> CompactHistogram {
         let mut all = self.histograms[0].clone();
         self.histograms[1..3].iter().for_each(|other| all.merge(other.clone()));

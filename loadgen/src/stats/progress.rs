@@ -7,13 +7,11 @@ use serde::{Deserialize, Serialize};
 use crate::stats::slicing::Slicing;
 use crate::stats::timeline::Timeline;
 
-/// The progress of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Progress {
     /// Time since the start, warm-up included.
     pub elapsed: Duration,
-    /// Responses so far.
     pub requests: u64,
     /// Requests per second, over the last second.
     pub qps: f64,

@@ -13,7 +13,6 @@ use crate::stats::slicing::{BEFORE, Slicing};
 /// The largest value of a histogram, in nanoseconds: an hour.
 const LARGEST_VALUE: u64 = 3_600_000_000_000;
 
-/// A histogram with a resolution of 0.1 %.
 pub(crate) fn new_histogram() -> Histogram<u64> {
     // The arguments are constants in the valid range (bounds of at least 1 and 2, at most 5 digits).
     Histogram::new_with_bounds(1, LARGEST_VALUE, 3).unwrap_or_else(|_| Histogram::new(3).expect("3 digits"))
@@ -27,7 +26,6 @@ const LIVE_INTERVALS: usize = 3;
 /// Records a worker's metrics by interval.
 #[derive(Debug)]
 pub(crate) struct Recorder {
-    /// Start of the measurement.
     origin: Instant,
     interval_nanos: u64,
     /// Intervals being filled. Usually that is the current one, but requests of the open loop belong to the
@@ -42,7 +40,6 @@ pub(crate) struct Recorder {
     samples: Option<Vec<Sample>>,
 }
 
-/// The latency of one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Sample {
     /// The time to which the request is attributed, since the start of the measurement.
@@ -54,11 +51,9 @@ pub(crate) struct Sample {
 #[derive(Debug, Default)]
 struct LateValues {
     counts: Counts,
-    /// Index of the metric, and value.
     values: Vec<(usize, u64)>,
 }
 
-/// What a worker hands to the collector.
 #[derive(Debug, Default)]
 pub(crate) struct RecordedBatch {
     live: Vec<IntervalHistograms>,
@@ -94,7 +89,6 @@ impl Recorder {
         }
     }
 
-    /// Also keeps each latency from now on.
     pub(crate) fn keep_samples(&mut self) {
         self.samples = Some(Vec::new());
     }
@@ -175,7 +169,6 @@ impl Recorder {
         }
     }
 
-    /// Returns emptied histograms for reuse.
     pub(crate) fn recycle(&mut self, emptied: Vec<IntervalHistograms>) {
         self.spare.extend(emptied);
     }
@@ -212,7 +205,6 @@ impl IntervalHistograms {
         Self { interval: 0, counts: Counts::default(), histograms: std::array::from_fn(|_| new_histogram()) }
     }
 
-    /// Moves the contents out.
     fn drain(&mut self) -> IntervalStats {
         let histograms =
             std::array::from_fn(|index| CompactHistogram::from_histogram(&self.histograms[index]));

@@ -22,9 +22,7 @@ pub(crate) const BEFORE: u32 = u32::MAX;
 /// How the measurement is divided into intervals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Slicing {
-    /// Length of an interval.
     pub(crate) interval: Duration,
-    /// Number of intervals.
     pub(crate) count: u32,
 }
 
@@ -36,7 +34,6 @@ impl Slicing {
         Self { interval: (duration / count).max(Duration::from_nanos(1)), count }
     }
 
-    /// The number of intervals that are complete after this time.
     pub(crate) fn complete_after(self, time: Duration) -> u32 {
         u32::try_from(time.as_nanos() / self.interval.as_nanos()).unwrap_or(u32::MAX).min(self.count)
     }

@@ -10,7 +10,6 @@ use crate::stats::compact_histogram::CompactHistogram;
 use crate::stats::metrics::{Counts, IntervalStats, Metric};
 use crate::stats::recorder::{IntervalHistograms, RecordedBatch, new_histogram};
 
-/// The intervals of a run, by number.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Timeline {
     intervals: BTreeMap<u32, IntervalStats>,
@@ -20,7 +19,6 @@ pub(crate) struct Timeline {
 }
 
 impl Timeline {
-    /// Adds what a worker recorded, and returns the emptied histograms.
     pub(crate) fn add(&mut self, batch: RecordedBatch) -> Vec<IntervalHistograms> {
         let (stats, emptied) = batch.into_stats();
         for (interval, stats) in stats {
@@ -62,14 +60,12 @@ impl Timeline {
         self.wrong
     }
 
-    /// The latencies of a range of intervals.
     pub(crate) fn latency(&self, intervals: Range<u32>) -> CompactHistogram {
         let mut all = CompactHistogram::default();
         self.intervals.range(intervals).for_each(|(_, stats)| all.merge(stats.latency()));
         all
     }
 
-    /// The metrics of a range of intervals.
     pub(crate) fn total(&self, intervals: Range<u32>) -> TotalStats {
         let histograms = std::array::from_fn(|_| new_histogram());
         let mut total = TotalStats { counts: Counts::default(), histograms };
@@ -83,7 +79,6 @@ impl Timeline {
     }
 }
 
-/// The metrics of a range of intervals.
 #[derive(Debug, Clone)]
 pub(crate) struct TotalStats {
     pub(crate) counts: Counts,
@@ -95,7 +90,6 @@ impl TotalStats {
         &self.histograms[metric.index()]
     }
 
-    /// The latencies of all requests.
     pub(crate) fn latency(&self) -> Histogram<u64> {
         let mut all = self.histograms[0].clone();
         for other in &self.histograms[1..3] {

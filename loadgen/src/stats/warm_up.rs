@@ -9,7 +9,6 @@ const MIN_INTERVALS: usize = 10;
 /// Consecutive intervals at the level of the second half that mark the end of the warm-up.
 const IN_A_ROW: usize = 3;
 
-/// The first interval that counts. `end` is the number of intervals.
 pub(crate) fn first_counted_interval(config: &Config, timeline: &Timeline, end: u32) -> u32 {
     match config.warm_up {
         WarmUp::Fixed(_) => 0,

@@ -5,19 +5,17 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::{fmt, io};
 
+use crate::invalid_value::InvalidValue;
 use crate::workload::serde_display;
 
-/// The address of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Address {
     /// TCP, or UDP for that protocol.
     Tcp(SocketAddr),
-    /// The path of a Unix domain socket.
     Unix(PathBuf),
 }
 
-/// memcached's default port.
 const PORT: u16 = 11211;
 
 impl fmt::Display for Address {
@@ -29,22 +27,16 @@ impl fmt::Display for Address {
     }
 }
 
-/// The text is not an address, or its host name can't be resolved.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{reason}; write HOST, HOST:PORT or /PATH, for example 127.0.0.1:11211")]
-pub struct InvalidAddress {
-    reason: String,
-}
-
 impl FromStr for Address {
-    type Err = InvalidAddress;
+    type Err = InvalidValue;
 
     /// Parses `HOST`, `HOST:PORT`, or a path, which contains a slash. Resolves host names.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         if text.contains('/') {
             return Ok(Address::Unix(text.into()));
         }
-        resolve(text, PORT).map(Address::Tcp).map_err(|error| InvalidAddress { reason: error.to_string() })
+        const EXPECTED: &str = "write HOST, HOST:PORT or /PATH, for example 127.0.0.1:11211";
+        resolve(text, PORT).map(Address::Tcp).map_err(|error| InvalidValue(format!("{error}; {EXPECTED}")))
     }
 }
 

@@ -79,7 +79,6 @@ impl Connector {
         if self.timestamps { Ok(Box::new(TimestampedTcpStream::new(stream)?)) } else { Ok(Box::new(stream)) }
     }
 
-    /// A UDP socket that is connected to one server.
     pub(crate) fn datagram_socket(server: &Address) -> Result<UdpSocket, Error> {
         let Address::Tcp(address) = server else {
             return Err(Error::Config("UDP needs an IP address, not a Unix socket".to_owned()));

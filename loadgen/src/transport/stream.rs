@@ -30,7 +30,6 @@ pub(crate) struct TxTimestamp {
 /// Bytes that were read, with their timestamp if the transport has one.
 pub(crate) type Chunk<'a> = (&'a [u8], Option<RxTimestamp>);
 
-/// A byte stream to a server.
 pub(crate) trait Transport: AsyncBufRead + AsyncWrite + Unpin {
     /// Returns the bytes that can be read. Transports with kernel timestamps append those of sent bytes to
     /// `sent`.
@@ -52,5 +51,4 @@ pub(crate) trait Transport: AsyncBufRead + AsyncWrite + Unpin {
 impl Transport for TcpStream {}
 impl Transport for UnixStream {}
 
-/// A transport of any kind.
 pub(crate) type BoxedTransport = Box<dyn Transport>;

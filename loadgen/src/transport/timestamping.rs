@@ -21,7 +21,6 @@ use crate::transport::stream::{Chunk, RxTimestamp, Transport, TxTimestamp};
 /// Size of the receive buffer, in bytes.
 const CHUNK: usize = 64 << 10;
 
-/// A TCP connection with kernel timestamps.
 #[derive(Debug)]
 pub(crate) struct TimestampedTcpStream {
     fd: AsyncFd<TcpStream>,
@@ -29,7 +28,6 @@ pub(crate) struct TimestampedTcpStream {
     begin: usize,
     end: usize,
     control: Vec<u8>,
-    /// Timestamp of the buffer's contents.
     timestamp: Option<RxTimestamp>,
 }
 

@@ -6,7 +6,8 @@ use std::str::FromStr;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
-use crate::workload::distribution::{Distribution, InvalidDistribution};
+use crate::invalid_value::InvalidValue;
+use crate::workload::distribution::Distribution;
 use crate::workload::serde_display;
 
 /// The gaps between requests of an open loop, before they are scaled to its rate.
@@ -57,23 +58,8 @@ impl fmt::Display for Arrival {
     }
 }
 
-/// The text is not a distribution of gaps.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum InvalidArrival {
-    /// It is not a distribution.
-    #[error(transparent)]
-    Distribution(#[from] InvalidDistribution),
-    /// The distribution has a mean of 0.
-    #[error("{given:?} has a mean of 0 and can't be scaled to a rate")]
-    ZeroMean {
-        /// The distribution as it was given.
-        given: String,
-    },
-}
-
 impl FromStr for Arrival {
-    type Err = InvalidArrival;
+    type Err = InvalidValue;
 
     /// Parses a distribution. As in mutilate, `exponential`, `uniform` and `fixed` need no parameters because
     /// the rate gives the mean.
@@ -85,7 +71,8 @@ impl FromStr for Arrival {
             text => text,
         };
         let distribution: Distribution = text.parse()?;
-        Arrival::new(distribution).ok_or_else(|| InvalidArrival::ZeroMean { given: text.to_owned() })
+        let zero = || InvalidValue(format!("{text:?} has a mean of 0 and can't be scaled to a rate"));
+        Arrival::new(distribution).ok_or_else(zero)
     }
 }
 

@@ -14,7 +14,6 @@ use crate::error::Error;
 use crate::workload::definition::KEY_MAX;
 use crate::workload::operation::Operation;
 
-/// A request of a trace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TraceRequest {
     /// Time since the first request of the trace.
@@ -82,7 +81,6 @@ const SPREAD_MAX: usize = 1 << 20;
 
 /// Requests that the reader thread hands over at once.
 const BATCH: usize = 1024;
-/// Batches that the reader thread reads ahead.
 const BATCHES_AHEAD: usize = 16;
 
 /// One worker's requests of a trace. A thread reads ahead, so that a slow file doesn't delay requests.

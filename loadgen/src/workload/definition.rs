@@ -19,11 +19,9 @@ pub struct Workload {
     pub key: Distribution,
     /// Value size in bytes.
     pub value: Distribution,
-    /// Records on each server.
     pub records: u64,
     /// How requests are spread over the records.
     pub popularity: Popularity,
-    /// The operations and their weights.
     pub mix: Mix,
     /// Keys per `get`, at least 1.
     pub multiget: u16,

@@ -6,19 +6,17 @@ use std::str::FromStr;
 use rand::{Rng, RngExt};
 use rand_distr::{Distribution as _, Exp, Normal, Uniform};
 
+use crate::invalid_value::InvalidValue;
 use crate::workload::serde_display;
 
 /// A distribution of non-negative numbers: bytes or microseconds, depending on its use.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub enum Distribution {
-    /// A constant.
     Fixed(f64),
-    /// Minimum and maximum.
     Uniform(f64, f64),
     /// Mean and standard deviation. Negative draws count as 0.
     Normal(f64, f64),
-    /// Mean.
     Exponential(f64),
     /// Generalized Pareto: location, scale and shape.
     Pareto(f64, f64, f64),
@@ -49,7 +47,6 @@ impl Distribution {
         valid(self).is_some()
     }
 
-    /// Draws a number.
     pub fn draw(&self, random: &mut impl Rng) -> f64 {
         match *self {
             Distribution::Fixed(value) => value,
@@ -111,7 +108,6 @@ impl Distribution {
     }
 }
 
-/// The Euler-Mascheroni constant.
 const EULER: f64 = 0.577_215_664_901_532_9;
 
 /// Draws uniformly from (0, 1], whose logarithm is finite.
@@ -119,20 +115,12 @@ fn open_unit(random: &mut impl Rng) -> f64 {
     1.0 - random.random::<f64>()
 }
 
-/// The text is not a distribution.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{given:?} is not a distribution; write a number, or fixed:N, uniform:MIN,MAX, normal:MEAN,SD, exponential:MEAN, pareto:LOCATION,SCALE,SHAPE, gev:LOCATION,SCALE,SHAPE, fb_key, fb_value or fb_ia"
-)]
-pub struct InvalidDistribution {
-    given: String,
-}
-
 impl FromStr for Distribution {
-    type Err = InvalidDistribution;
+    type Err = InvalidValue;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let invalid = || InvalidDistribution { given: text.to_owned() };
+        const EXPECTED: &str = "a distribution; write a number, or fixed:N, uniform:MIN,MAX, normal:MEAN,SD, exponential:MEAN, pareto:LOCATION,SCALE,SHAPE, gev:LOCATION,SCALE,SHAPE, fb_key, fb_value or fb_ia";
+        let invalid = || InvalidValue::new(text, EXPECTED);
         if let Ok(number) = text.parse::<f64>() {
             return valid(Distribution::Fixed(number)).ok_or_else(invalid);
         }

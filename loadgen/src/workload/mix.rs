@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::invalid_value::InvalidValue;
 use crate::workload::operation::Operation;
 use crate::workload::serde_display;
 
@@ -29,7 +30,6 @@ impl Mix {
         self.0.iter().any(|(one, _)| *one == operation)
     }
 
-    /// Each operation with the cumulative share up to and including it.
     pub(crate) fn cumulative_shares(&self) -> Vec<(f64, Operation)> {
         let mut sum = 0.0;
         let mut shares: Vec<(f64, Operation)> = Vec::new();
@@ -53,22 +53,8 @@ impl fmt::Display for Mix {
     }
 }
 
-/// The text is not a mix of operations.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{given:?} is not a mix of operations; write weights, for example get=90,set=10; the operations are {}",
-    operation_names()
-)]
-pub struct InvalidMix {
-    given: String,
-}
-
-fn operation_names() -> String {
-    Operation::ALL.map(Operation::name).join(", ")
-}
-
 impl FromStr for Mix {
-    type Err = InvalidMix;
+    type Err = InvalidValue;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let parse_part = |part: &str| {
@@ -84,7 +70,15 @@ impl FromStr for Mix {
         };
         match parts {
             Some(parts) if !has_duplicates(&parts) => Ok(Self(parts)),
-            _ => Err(InvalidMix { given: text.to_owned() }),
+            _ => {
+                let names = Operation::ALL.map(Operation::name).join(", ");
+                Err(InvalidValue::new(
+                    text,
+                    &format!(
+                        "a mix of operations; write weights, for example get=90,set=10; the operations are {names}"
+                    ),
+                ))
+            }
         }
     }
 }

@@ -1,6 +1,5 @@
 //! The operations that a workload can send.
 
-/// A memcached command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Operation {
@@ -24,7 +23,6 @@ pub enum Operation {
     Cas,
     /// `incr` of a counter whose key is the record's key with an `n` in front.
     Incr,
-    /// `decr` of such a counter.
     Decr,
     /// `mg`.
     MetaGet,
@@ -33,7 +31,6 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// Every operation.
     pub const ALL: [Self; 13] = [
         Self::Get,
         Self::Set,
@@ -69,12 +66,10 @@ impl Operation {
         }
     }
 
-    /// Whether the request carries a value.
     pub(crate) fn stores(self) -> bool {
         matches!(self, Self::Set | Self::Add | Self::Replace | Self::Append | Self::Prepend | Self::MetaSet)
     }
 
-    /// Whether the operation works on a counter.
     pub(crate) fn is_arithmetic(self) -> bool {
         matches!(self, Self::Incr | Self::Decr)
     }

@@ -7,13 +7,13 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use rand_distr::{Distribution as _, Zipf};
 
+use crate::invalid_value::InvalidValue;
 use crate::workload::serde_display;
 
 /// How requests are spread over the records.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 #[non_exhaustive]
 pub enum Popularity {
-    /// Each record is equally likely.
     #[default]
     Uniform,
     /// The probability of the n-th most popular record is proportional to 1/n^s.
@@ -45,17 +45,8 @@ impl fmt::Display for Popularity {
     }
 }
 
-/// The text is not a popularity.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{given:?} is not a popularity; write uniform, zipf:S (S > 0), hotset:RECORDS,REQUESTS (shares from 0 to 1), latest:S or sequential"
-)]
-pub struct InvalidPopularity {
-    given: String,
-}
-
 impl FromStr for Popularity {
-    type Err = InvalidPopularity;
+    type Err = InvalidValue;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let parse = || {
@@ -75,13 +66,13 @@ impl FromStr for Popularity {
                 _ => None,
             }
         };
-        parse().ok_or_else(|| InvalidPopularity { given: text.to_owned() })
+        const EXPECTED: &str = "a popularity; write uniform, zipf:S (S > 0), hotset:RECORDS,REQUESTS (shares from 0 to 1), latest:S or sequential";
+        parse().ok_or_else(|| InvalidValue::new(text, EXPECTED))
     }
 }
 
 serde_display!(Popularity);
 
-/// Picks records by number, starting at 0.
 #[derive(Debug)]
 pub(crate) struct Picker {
     popularity: Popularity,
@@ -118,7 +109,6 @@ impl Picker {
         &mut self.random
     }
 
-    /// Picks a record to read.
     pub(crate) fn pick(&mut self) -> u64 {
         match self.popularity {
             Popularity::Uniform => self.random.random_range(0..self.records),
@@ -145,7 +135,6 @@ impl Picker {
         }
     }
 
-    /// Picks a record to store.
     pub(crate) fn pick_to_store(&mut self) -> u64 {
         if let Popularity::Latest(_) = self.popularity {
             self.newest = (self.newest + 1) % self.records;
@@ -154,7 +143,6 @@ impl Picker {
         self.pick()
     }
 
-    /// Draws a popularity rank, starting at 0.
     fn rank(&mut self) -> u64 {
         let rank = self.zipf.as_ref().map_or(1.0, |zipf| zipf.sample(&mut self.random));
         (rank as u64).clamp(1, self.records) - 1

@@ -42,7 +42,6 @@ impl Sum for Alignment {
     }
 }
 
-/// The counters behind an [`Alignment`].
 #[derive(Default)]
 pub(super) struct AlignmentCounters {
     aligned: AtomicU64,

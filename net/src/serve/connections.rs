@@ -14,12 +14,10 @@ use socket2::Socket;
 use super::accept_errors::AcceptErrors;
 use super::alignment_counts::AlignmentCounters;
 
-/// What the workers that serve one address share.
 #[derive(Default)]
 pub(super) struct ServeState {
     pub(super) counters: AlignmentCounters,
     pub(super) accept_errors: AcceptErrors,
-    /// How many connections may be open.
     limit: Option<usize>,
     table: Mutex<Table>,
     next_id: AtomicU64,
@@ -94,7 +92,6 @@ impl ConnectionSlot {
     }
 }
 
-/// A connection's slot, and what refers to it.
 pub(super) type Place = (ConnectionSlot, SlotKey);
 
 /// Refers to a slot that may have been freed, and taken by another connection.
@@ -138,7 +135,6 @@ impl ServeState {
         Poll::Ready(place)
     }
 
-    /// A place for a connection, if one is free.
     pub(super) fn try_add(self: &Arc<Self>, socket: &Arc<Socket>) -> Option<Place> {
         let mut table = lock(&self.table);
         (!table.is_full(self.limit)).then(|| self.insert(&mut table, socket))
@@ -231,7 +227,6 @@ impl ServeState {
         if lock(&self.table).open.is_empty() { Poll::Ready(()) } else { Poll::Pending }
     }
 
-    /// Aborts the tasks of all connections. Returns how many.
     pub(super) fn abort(&self) -> usize {
         let table = lock(&self.table);
         let tasks: Vec<AbortHandle> =

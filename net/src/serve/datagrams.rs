@@ -85,9 +85,6 @@ impl UdpSocket {
     ///
     /// # Errors
     /// If the other sockets can't be made.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     #[doc(alias = "SO_ATTACH_REUSEPORT_CBPF")]
     #[track_caller]
     pub fn serve<H, F>(self, handler: H) -> io::Result<UdpServing>

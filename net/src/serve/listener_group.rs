@@ -29,9 +29,6 @@ impl Listener<Tcp> {
     ///
     /// # Errors
     /// If the other workers' listeners can't be made.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     #[doc(alias = "SO_ATTACH_REUSEPORT_CBPF")]
     #[track_caller]
     pub fn serve<H, F>(self, handler: H) -> io::Result<Serving>
@@ -44,12 +41,6 @@ impl Listener<Tcp> {
 
     /// As [`serve`](Self::serve), but connections wait in the backlog until [`Serving::resume`] is called. The listeners are all
     /// there: meanwhile the process can drop the privileges that their addresses need.
-    ///
-    /// # Errors
-    /// As [`serve`](Self::serve).
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     #[track_caller]
     pub fn serve_paused<H, F>(self, handler: H) -> io::Result<Serving>
     where
@@ -60,12 +51,6 @@ impl Listener<Tcp> {
     }
 
     /// As [`serve_paused`](Self::serve_paused), for libraries: `caller` is the application's line, which reports of stalls name.
-    ///
-    /// # Errors
-    /// As [`serve`](Self::serve).
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     pub fn serve_paused_for<H, F>(self, caller: &'static Location<'static>, handler: H) -> io::Result<Serving>
     where
         H: Fn(Stream<Tcp>) -> F + Clone + Send + 'static,
@@ -141,9 +126,6 @@ impl Listener<Unix> {
     ///
     /// # Errors
     /// Never, so far; the signature is that of TCP listeners.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     #[track_caller]
     pub fn serve<H, F>(self, handler: H) -> io::Result<Serving>
     where
@@ -157,9 +139,6 @@ impl Listener<Unix> {
     ///
     /// # Errors
     /// Never, so far.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     #[track_caller]
     pub fn serve_paused<H, F>(self, handler: H) -> io::Result<Serving>
     where
@@ -173,9 +152,6 @@ impl Listener<Unix> {
     ///
     /// # Errors
     /// Never, so far.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     pub fn serve_paused_for<H, F>(self, caller: &'static Location<'static>, handler: H) -> io::Result<Serving>
     where
         H: Fn(Stream<Unix>) -> F + Clone + Send + 'static,

@@ -89,9 +89,6 @@ impl Serving {
     /// the stream, and one that works on a request can still write its response. Handlers that have not
     /// finished after `deadline` are dropped, each on its worker. It returns when all of them are: a handler whose
     /// drop blocks, or whose worker is blocked, delays it.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     pub async fn shutdown(mut self, deadline: Duration) -> ShutdownReport {
         self.state.stop();
         self.stop_accepting().await;

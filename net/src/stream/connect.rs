@@ -36,7 +36,6 @@ pub(crate) async fn begin_connect(socket: &Socket, address: &SockAddr) -> io::Re
     }
 }
 
-/// Connects a non-blocking socket.
 pub(crate) async fn connect_socket<K>(socket: Socket, address: &SockAddr) -> io::Result<Stream<K>> {
     if begin_connect(&socket, address).await? {
         return Stream::from_socket(Arc::new(socket));

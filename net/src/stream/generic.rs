@@ -105,9 +105,6 @@ impl<K> Stream<K> {
     }
 
     /// The size of the kernel's receive buffer in bytes, see `socket(7)`.
-    ///
-    /// # Errors
-    /// The error of the system call.
     #[doc(alias = "SO_RCVBUF")]
     pub fn recv_buffer_size(&self) -> io::Result<usize> {
         self.socket().recv_buffer_size()
@@ -115,18 +112,12 @@ impl<K> Stream<K> {
 
     /// Sets the size of the kernel's receive buffer in bytes. The kernel doubles it, and caps it at
     /// `net.core.rmem_max` before.
-    ///
-    /// # Errors
-    /// The error of the system call.
     #[doc(alias = "SO_RCVBUF")]
     pub fn set_recv_buffer_size(&self, bytes: usize) -> io::Result<()> {
         self.socket().set_recv_buffer_size(bytes)
     }
 
     /// The size of the kernel's send buffer in bytes, see `socket(7)`.
-    ///
-    /// # Errors
-    /// The error of the system call.
     #[doc(alias = "SO_SNDBUF")]
     pub fn send_buffer_size(&self) -> io::Result<usize> {
         self.socket().send_buffer_size()
@@ -134,9 +125,6 @@ impl<K> Stream<K> {
 
     /// Sets the size of the kernel's send buffer in bytes. The kernel doubles it, and caps it at
     /// `net.core.wmem_max` before.
-    ///
-    /// # Errors
-    /// The error of the system call.
     #[doc(alias = "SO_SNDBUF")]
     pub fn set_send_buffer_size(&self, bytes: usize) -> io::Result<()> {
         self.socket().set_send_buffer_size(bytes)
@@ -144,9 +132,6 @@ impl<K> Stream<K> {
 
     /// Lets the close reset the connection: what was written and not sent by then is lost. A time other than zero would block
     /// the worker in `close(2)`.
-    ///
-    /// # Errors
-    /// The error of the system call.
     #[doc(alias = "SO_LINGER")]
     pub fn set_zero_linger(&self) -> io::Result<()> {
         self.socket().set_linger(Some(Duration::ZERO))

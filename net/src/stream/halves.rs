@@ -99,48 +99,12 @@ impl<K> OwnedReadHalf<K> {
             Err(_) => unreachable!("a stream has two halves, and nothing else holds its socket"),
         }
     }
-
-    /// As [`Stream::shutdown`](crate::Stream::shutdown).
-    ///
-    /// # Errors
-    /// The error of the system call.
-    pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
-        self.io.shutdown(how)
-    }
 }
 
 impl<K> OwnedWriteHalf<K> {
     /// Drops this half without shutting down writing. The reading half keeps the connection open.
     pub fn forget(mut self) {
         self.shutdown_on_drop = false;
-    }
-
-    /// As [`Stream::shutdown`](crate::Stream::shutdown).
-    ///
-    /// # Errors
-    /// The error of the system call.
-    pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
-        self.io.shutdown(how)
-    }
-}
-
-impl<K> ReadHalf<'_, K> {
-    /// As [`Stream::shutdown`](crate::Stream::shutdown).
-    ///
-    /// # Errors
-    /// The error of the system call.
-    pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
-        self.io.shutdown(how)
-    }
-}
-
-impl<K> WriteHalf<'_, K> {
-    /// As [`Stream::shutdown`](crate::Stream::shutdown).
-    ///
-    /// # Errors
-    /// The error of the system call.
-    pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
-        self.io.shutdown(how)
     }
 }
 
@@ -153,6 +117,18 @@ impl<K> Drop for OwnedWriteHalf<K> {
     }
 }
 
+macro_rules! impl_shutdown {
+    ($($type:ty),+) => {$(
+        impl<K> $type {
+            /// As [`Stream::shutdown`](crate::Stream::shutdown).
+            pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+                self.io.shutdown(how)
+            }
+        }
+    )+};
+}
+
+impl_shutdown!(ReadHalf<'_, K>, WriteHalf<'_, K>, OwnedReadHalf<K>, OwnedWriteHalf<K>);
 impl_async_read!(ReadHalf<'_, K>);
 impl_async_read!(OwnedReadHalf<K>);
 impl_async_write!(WriteHalf<'_, K>);

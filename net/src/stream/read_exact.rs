@@ -102,7 +102,6 @@ impl<'a> Filling<'a> {
         self.buffer.len() - self.filled
     }
 
-    /// The bytes that have come.
     fn take(&mut self) -> Vec<u8> {
         self.buffer.truncate(self.filled);
         self.filled = 0;
@@ -188,7 +187,6 @@ impl<'a> Filling<'a> {
         }
     }
 
-    /// Takes what the ring has received, as far as it fits.
     fn take_received(&mut self, ring: &RingSocket) -> io::Result<()> {
         while self.missing() > 0 {
             match ring.take_received() {

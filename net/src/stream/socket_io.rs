@@ -26,7 +26,6 @@ pub(super) struct SocketIo<K> {
 pub(super) enum SocketBackend {
     /// System calls, after the driver has reported readiness.
     Readiness(AsyncFd<Arc<Socket>>),
-    /// Operations of the worker's ring.
     Ring(RingSocket, Arc<Socket>),
 }
 

@@ -21,52 +21,28 @@ impl UnixDatagram {
     ///
     /// # Errors
     /// `AddrInUse` if the path exists, or the error of another system call.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     pub fn bind(path: impl AsRef<Path>) -> io::Result<Self> {
         Self::from_std(StdDatagram::bind(path)?)
     }
 
     /// A socket without a path, which can send only.
-    ///
-    /// # Errors
-    /// The error of the system call.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     pub fn unbound() -> io::Result<Self> {
         Self::from_std(StdDatagram::unbound()?)
     }
 
     /// Two sockets that are connected to each other.
-    ///
-    /// # Errors
-    /// The error of the system call.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     pub fn pair() -> io::Result<(Self, Self)> {
         let (one, other) = StdDatagram::pair()?;
         Ok((Self::from_std(one)?, Self::from_std(other)?))
     }
 
     /// Takes over a socket of the standard library, and makes it non-blocking.
-    ///
-    /// # Errors
-    /// The error of the system call.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     pub fn from_std(socket: StdDatagram) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
         Ok(Self { fd: AsyncFd::new(socket, SourceKind::Other)? })
     }
 
     /// Gives the socket back, non-blocking as it is.
-    ///
-    /// # Errors
-    /// Those of `epoll_ctl(2)`.
     pub fn into_std(self) -> io::Result<StdDatagram> {
         self.fd.into_inner()
     }
@@ -96,17 +72,11 @@ impl UnixDatagram {
     }
 
     /// Receives a datagram. The part that does not fit in `buffer` is lost, and so are descriptors that came with it.
-    ///
-    /// # Errors
-    /// The error of the system call.
     pub async fn recv(&self, buffer: &mut [u8]) -> io::Result<usize> {
         self.fd.io(Direction::Read, |socket| socket.recv(buffer)).await
     }
 
     /// Receives a datagram, and returns its sender. The part that does not fit in `buffer` is lost.
-    ///
-    /// # Errors
-    /// The error of the system call.
     pub async fn recv_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         self.fd.io(Direction::Read, |socket| socket.recv_from(buffer)).await
     }
@@ -125,17 +95,11 @@ impl UnixDatagram {
     }
 
     /// Receives a datagram and the descriptors that came with it.
-    ///
-    /// # Errors
-    /// The error of the system call.
     pub async fn recv_with_descriptors(&self, buffer: &mut [u8]) -> io::Result<ReceivedDescriptors> {
         self.fd.io(Direction::Read, |socket| descriptors::receive(socket, buffer)).await
     }
 
     /// The path that it is bound to.
-    ///
-    /// # Errors
-    /// The error of the system call.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.fd.get_ref().local_addr()
     }

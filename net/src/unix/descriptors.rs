@@ -39,7 +39,6 @@ pub(super) fn send(socket: impl AsFd, datagram: &[u8], descriptors: &[BorrowedFd
     Ok(sendmsg(socket, &[IoSlice::new(datagram)], &mut control, SendFlags::NOSIGNAL)?)
 }
 
-/// Receives a datagram with descriptors.
 pub(super) fn receive(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<ReceivedDescriptors> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
     let mut control = RecvAncillaryBuffer::new(&mut space);

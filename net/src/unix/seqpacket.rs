@@ -31,9 +31,6 @@ impl UnixSeqpacket {
     ///
     /// # Errors
     /// The error of the system call, for example `NotFound` or `ConnectionRefused`.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     pub async fn connect(path: impl AsRef<Path>) -> io::Result<Self> {
         let (socket, address) = (new_socket()?, SockAddr::unix(path)?);
         // A Unix domain socket is connected at once (net/unix/af_unix.c, unix_stream_connect).
@@ -42,12 +39,6 @@ impl UnixSeqpacket {
     }
 
     /// Two sockets that are connected to each other.
-    ///
-    /// # Errors
-    /// The error of the system call.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     pub fn pair() -> io::Result<(Self, Self)> {
         let (one, other) = Socket::pair(Domain::UNIX, Type::SEQPACKET.nonblocking().cloexec(), None)?;
         Ok((Self::new(one)?, Self::new(other)?))
@@ -77,17 +68,11 @@ impl UnixSeqpacket {
 
     /// Receives a message. The part that does not fit in `buffer` is lost, and so are descriptors that came with it. 0: the
     /// peer has closed, or sent an empty message.
-    ///
-    /// # Errors
-    /// The error of the system call.
     pub async fn recv(&self, buffer: &mut [u8]) -> io::Result<usize> {
         self.fd.io(Direction::Read, |socket| io::Read::read(&mut { socket }, buffer)).await
     }
 
     /// Receives a message and the descriptors that came with it.
-    ///
-    /// # Errors
-    /// The error of the system call.
     pub async fn recv_with_descriptors(&self, buffer: &mut [u8]) -> io::Result<ReceivedDescriptors> {
         self.fd.io(Direction::Read, |socket| descriptors::receive(socket, buffer)).await
     }
@@ -125,9 +110,6 @@ impl UnixSeqpacketListener {
     ///
     /// # Errors
     /// `AddrInUse` if the path exists, or the error of another system call.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     pub fn bind(path: impl AsRef<Path>) -> io::Result<Self> {
         let socket = new_socket()?;
         socket.bind(&SockAddr::unix(path)?)?;

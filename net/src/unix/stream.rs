@@ -40,32 +40,17 @@ impl Stream<Unix> {
     /// # Errors
     /// The error of the system call, for example `ConnectionRefused` if nobody listens on the path, and
     /// `InvalidInput` if the path is longer than 107 bytes.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     pub async fn connect(path: impl AsRef<Path>) -> io::Result<Self> {
         connect(&SockAddr::unix(path)?, Domain::UNIX).await
     }
 
     /// Two streams that are connected to each other.
-    ///
-    /// # Errors
-    /// The error of the system call.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     pub fn pair() -> io::Result<(Self, Self)> {
         let (one, other) = Socket::pair(Domain::UNIX, Type::STREAM.nonblocking().cloexec(), None)?;
         Ok((Stream::from_socket(Arc::new(one))?, Stream::from_socket(Arc::new(other))?))
     }
 
     /// Takes over a connected socket of the standard library, and makes it non-blocking.
-    ///
-    /// # Errors
-    /// The error of the system call.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     pub fn from_std(stream: std::os::unix::net::UnixStream) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         Self::from_socket(Arc::new(stream.into()))
@@ -77,17 +62,11 @@ impl Stream<Unix> {
     /// On epoll there are such bytes only after reads through [`AsyncBufRead`](futures_io::AsyncBufRead). A ring receives ahead
     /// of its reader: its receive is cancelled, and what that has brought is returned here. The bytes after it are in the
     /// socket. If the future is dropped before it is ready, so is the stream, with its bytes.
-    ///
-    /// # Errors
-    /// [`IntoStdError`], with the stream.
     pub async fn into_std(self) -> Result<(std::os::unix::net::UnixStream, Vec<u8>), IntoStdError<Unix>> {
         self.into_socket().await.map(|(socket, unread)| (socket.into(), unread))
     }
 
     /// Who connected, or listened: the process's credentials at that time.
-    ///
-    /// # Errors
-    /// The error of the system call.
     #[doc(alias = "SO_PEERCRED")]
     pub fn peer_cred(&self) -> io::Result<PeerCredentials> {
         let found = sockopt::peer_credentials(self.socket())?;
@@ -101,20 +80,11 @@ impl Listener<Unix> {
     ///
     /// # Errors
     /// `AddrInUse` if the path exists, or the error of another system call.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     pub fn bind(path: impl AsRef<Path>) -> io::Result<Self> {
         Self::bind_with_backlog(path, BACKLOG)
     }
 
     /// Like [`Listener::bind`], with room for `backlog` connections that wait to be accepted.
-    ///
-    /// # Errors
-    /// As [`Listener::bind`].
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     pub fn bind_with_backlog(path: impl AsRef<Path>, backlog: i32) -> io::Result<Self> {
         Self::from_socket(listening_socket(path.as_ref(), backlog, None)?, backlog)
     }
@@ -122,12 +92,6 @@ impl Listener<Unix> {
     /// Like [`Listener::bind_with_backlog`], with the permissions `mode` on the path, such as `0o700`, instead
     /// of those that the umask leaves: who may write to the path may connect (`unix(7)`). The path has them
     /// before anybody can connect.
-    ///
-    /// # Errors
-    /// As [`Listener::bind`].
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     pub fn bind_with_mode(path: impl AsRef<Path>, backlog: i32, mode: u32) -> io::Result<Self> {
         Self::from_socket(listening_socket(path.as_ref(), backlog, Some(mode))?, backlog)
     }
@@ -144,9 +108,6 @@ impl Listener<Unix> {
 
     /// [`Listener::accept`] for use in a `poll` function. One task may wait in this way at a time; a second one replaces the
     /// first.
-    ///
-    /// # Errors
-    /// As [`Listener::accept`].
     pub fn poll_accept(&self, context: &mut Context<'_>) -> Poll<io::Result<Stream<Unix>>> {
         self.poll_accept_socket(context).map(|result| self.take_on(result?.0))
     }

@@ -21,7 +21,6 @@ fn drops() -> u32 {
 /// When a pending future is dropped.
 #[derive(Clone, Copy)]
 enum Patience {
-    /// After a time.
     Time(Duration),
     /// After this many more polls, one in each turn of the worker.
     Polls(u32),

@@ -11,7 +11,6 @@ use rand::{RngExt, SeedableRng};
 
 use crate::common::{drivers, one_worker, pair};
 
-/// A buffer that is counted while it lives.
 struct Counted(Vec<u8>, Arc<AtomicUsize>);
 
 impl Counted {

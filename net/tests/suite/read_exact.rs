@@ -33,7 +33,6 @@ fn dribble(mut peer: std::net::TcpStream, bytes: Vec<u8>, piece: usize) -> JoinH
     })
 }
 
-/// Awaits a future, and counts its polls.
 async fn count_polls<F: Future>(future: F) -> (F::Output, usize) {
     let (mut future, mut polls) = (pin!(future), 0);
     let output = std::future::poll_fn(|context| {

@@ -4,9 +4,9 @@ use std::io::{ErrorKind, Read, Seek, Write};
 use std::time::Duration;
 
 use futures_util::{AsyncReadExt, AsyncWriteExt};
-use net::{TcpListener, TcpStream, UnixStream};
+use net::UnixStream;
 
-use crate::common::{drivers, one_worker};
+use crate::common::pair;
 
 /// Bytes that differ from their neighbours.
 fn pattern(length: usize) -> Vec<u8> {
@@ -20,13 +20,8 @@ fn file_of(bytes: &[u8]) -> std::fs::File {
     file
 }
 
-async fn pair() -> (TcpStream, TcpStream) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-    (listener.accept().await.unwrap().0, client)
-}
-
-async fn send_after_what_was_written() {
+#[runtime::test]
+async fn the_bytes_of_a_file_follow_what_was_written() {
     let content = pattern(3_000_000);
     let file = file_of(&content);
     let (mut server, mut client) = pair().await;
@@ -49,7 +44,8 @@ async fn send_after_what_was_written() {
     assert!(received == [b"head", &content[100..2_900_100], b"tail"].concat());
 }
 
-async fn end_with_an_error_where_the_file_does() {
+#[runtime::test]
+async fn a_file_that_is_too_short_is_an_error() {
     let file = file_of(b"short");
     let (mut server, _client) = pair().await;
     let error = server.send_file(&file, 0, 6).await.unwrap_err();
@@ -61,26 +57,10 @@ async fn end_with_an_error_where_the_file_does() {
     assert_eq!(&received, b"hort");
 }
 
-async fn fail_when_the_client_is_gone() {
+#[runtime::test]
+async fn a_client_that_is_gone_is_an_error() {
     let file = file_of(&pattern(8 << 20));
     let (mut server, client) = pair().await;
     drop(client);
     assert!(server.send_file(&file, 0, 8 << 20).await.is_err());
-}
-
-#[test]
-fn the_bytes_of_a_file_follow_what_was_written() {
-    drivers().into_iter().for_each(|driver| one_worker(driver).block_on(send_after_what_was_written()));
-}
-
-#[test]
-fn a_file_that_is_too_short_is_an_error() {
-    drivers()
-        .into_iter()
-        .for_each(|driver| one_worker(driver).block_on(end_with_an_error_where_the_file_does()));
-}
-
-#[test]
-fn a_client_that_is_gone_is_an_error() {
-    drivers().into_iter().for_each(|driver| one_worker(driver).block_on(fail_when_the_client_is_gone()));
 }

@@ -7,13 +7,11 @@ use std::time::Duration;
 use futures_util::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
 use net::{BindOptions, TcpListener, TcpStream, UnixListener};
 
-use crate::common::{drivers, local, one_worker, pair};
+use crate::common::{local, pair};
 
 #[runtime::test]
 async fn both_halves_work_in_two_tasks_and_dropping_the_writer_ends_the_stream() {
-    let listener = TcpListener::bind(local()).unwrap();
-    let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-    let (server, _) = listener.accept().await.unwrap();
+    let (client, server) = pair().await;
     let (mut reader, writer) = server.into_split();
     let (mut client_reader, mut client_writer) = client.into_split();
     let reading = runtime::spawn(async move {
@@ -42,7 +40,8 @@ async fn sent(peer: &mut TcpStream, bytes: usize, sending: impl Future<Output = 
     count() - before
 }
 
-async fn every_way_of_sending_is_counted() {
+#[runtime::test]
+async fn what_streams_send_is_counted() {
     const LENGTH: usize = 300_000;
     let bytes = vec![7; LENGTH];
     let mut file = tempfile::tempfile().unwrap();
@@ -68,16 +67,9 @@ async fn every_way_of_sending_is_counted() {
     assert_eq!(spliced.await, 2 * LENGTH as u64);
 }
 
-#[test]
-fn what_streams_send_is_counted() {
-    drivers().into_iter().for_each(|driver| one_worker(driver).block_on(every_way_of_sending_is_counted()));
-}
-
 #[runtime::test]
 async fn lines_are_read_from_the_lent_buffer_and_the_rest_stays() {
-    let listener = TcpListener::bind(local()).unwrap();
-    let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-    let (mut server, _) = listener.accept().await.unwrap();
+    let (mut client, mut server) = pair().await;
     client.write_all(b"first\nsecond\nrest").await.unwrap();
     let mut line = String::new();
     server.read_line(&mut line).await.unwrap();
@@ -90,9 +82,7 @@ async fn lines_are_read_from_the_lent_buffer_and_the_rest_stays() {
 
 #[runtime::test]
 async fn vectored_writes_arrive_in_order() {
-    let listener = TcpListener::bind(local()).unwrap();
-    let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-    let (mut server, _) = listener.accept().await.unwrap();
+    let (mut client, mut server) = pair().await;
     let parts = [std::io::IoSlice::new(b"one "), std::io::IoSlice::new(b"two")];
     assert_eq!(client.write_vectored(&parts).await.unwrap(), 7);
     let mut buffer = [0; 7];
@@ -103,7 +93,7 @@ async fn vectored_writes_arrive_in_order() {
 /// More of them than one `sendmsg(2)` takes: it would send nothing, which `write_all` takes for an error.
 #[runtime::test]
 async fn a_vectored_write_skips_empty_slices_at_its_front() {
-    let (mut client, mut server) = crate::common::pair().await;
+    let (mut client, mut server) = pair().await;
     for length in [10, 20_000] {
         let bytes = vec![7; length];
         let mut parts = vec![std::io::IoSlice::new(b""); 1500];
@@ -222,7 +212,6 @@ async fn nobody_connects_to_a_path_before_it_has_its_mode() {
 
 #[runtime::test(workers = 2)]
 async fn a_shutdown_returns_when_the_aborted_handlers_are_dropped() {
-    /// Takes its time to be dropped.
     struct Held(std::sync::Arc<()>);
     impl Drop for Held {
         fn drop(&mut self) {

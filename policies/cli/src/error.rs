@@ -3,7 +3,6 @@
 use std::io;
 use std::net::IpAddr;
 
-/// What ends the command with a message.
 #[derive(Debug, thiserror::Error)]
 pub enum CommandError {
     #[error(transparent)]

@@ -6,7 +6,6 @@ use serde_json::{Value, json};
 
 use crate::output::table;
 
-/// The command that measures it.
 const COMMAND: &str = "lab --latency-budget 0,20,50";
 
 type LastResult = Result<Option<Measured>, UnusableResult>;
@@ -19,7 +18,6 @@ pub fn to_json(last: &LastResult) -> Value {
     }
 }
 
-/// The result for people.
 pub fn to_text(last: &LastResult, present: &Machine) -> String {
     let measured = match last {
         Ok(Some(measured)) => measured,

@@ -41,7 +41,6 @@ pub enum Format {
 }
 
 impl Format {
-    /// Prints `json` or calls `print_table`.
     pub fn print(self, json: &serde_json::Value, print_table: impl FnOnce()) {
         match self {
             Format::Json => print_line!("{:#}", with_schema(json.clone())),
@@ -57,7 +56,6 @@ pub const PREVENTED: u8 = 3;
 /// The version of what JSON contains. It is raised when a field is removed or gets another meaning.
 const SCHEMA: u32 = 1;
 
-/// An object with the version of its schema.
 pub fn with_schema(mut json: serde_json::Value) -> serde_json::Value {
     if let Some(object) = json.as_object_mut() {
         object.insert("schema".to_owned(), SCHEMA.into());
@@ -65,7 +63,6 @@ pub fn with_schema(mut json: serde_json::Value) -> serde_json::Value {
     json
 }
 
-/// Whether output was lost.
 pub fn has_failed() -> bool {
     FAILED.load(Ordering::Relaxed)
 }
@@ -250,7 +247,6 @@ pub fn print_explanation(explanation: &Explanation) {
     print_findings(&explanation.findings);
 }
 
-/// Writes a line to standard error.
 pub fn write_error(line: impl fmt::Display) {
     // There is nowhere else to say it.
     let _ = writeln!(io::stderr(), "policies: {line}");

@@ -12,7 +12,6 @@ type Labels = Vec<(&'static str, String)>;
 type Setting = fn(&Napi) -> Option<u64>;
 type Micros = fn(&QueueStatus) -> Option<u64>;
 
-/// The present metrics of an interface.
 pub fn metrics(name: &str, journals: &JournalDir) -> Result<String, Error> {
     let interface = host::interface(name)?;
     let snapshot = Snapshot::take(&interface)?;

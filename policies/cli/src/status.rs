@@ -54,7 +54,6 @@ pub fn print(journals: &JournalDir, format: Format) -> Result<ExitCode, CommandE
     Ok(if unreadable.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Whether a thread is of a process.
 fn is_of(thread: i32, pid: u32) -> bool {
     std::path::Path::new(&format!("/proc/{pid}/task/{thread}")).exists()
 }

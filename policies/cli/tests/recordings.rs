@@ -75,7 +75,6 @@ fn what_prevents_a_policy_has_an_exit_code_of_its_own() {
     assert_eq!(vanilla.status.code(), Some(0), "nothing prevents vanilla");
 }
 
-/// A worker polls one queue.
 #[test]
 fn a_device_keeps_no_more_queues_than_workers_poll() {
     let plan = |recording: &str, flags: &str| {

@@ -19,9 +19,7 @@ pub struct AdaptedQueue {
     ifindex: u32,
     queue: u32,
     defer_hard_irqs: u64,
-    /// Nanoseconds.
     gro_flush_timeout: u64,
-    /// Nanoseconds.
     irq_suspend_timeout: u64,
 }
 
@@ -87,7 +85,6 @@ impl AdaptedQueue {
     }
 }
 
-/// As one line of JSON.
 impl fmt::Display for AdaptedQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&serde_json::to_string(self).map_err(|_| fmt::Error)?)

@@ -107,7 +107,6 @@ fn restore(directory: &JournalDir, select: impl Fn(&FoundJournal) -> bool) -> Re
     }
 }
 
-/// The journals of other running processes on the interface.
 fn others(plan: &Plan, directory: &JournalDir) -> Result<Vec<Journal>, Error> {
     let contents = directory.read()?;
     let namespace = network_namespace();
@@ -141,7 +140,6 @@ fn record(plan: &Plan, lifetime: Lifetime, original: Originals<'_>) -> Result<Jo
     Ok(journal)
 }
 
-/// A guard that has set nothing yet.
 fn guard(plan: &Plan, lifetime: Lifetime, directory: &JournalDir, undo: Undo) -> Result<Guard, Error> {
     let undo = Arc::new(Mutex::new(Some(undo)));
     let signals = match lifetime {
@@ -274,7 +272,6 @@ impl Guard {
         Ok(true)
     }
 
-    /// Changes the number of queues, and plans the other steps for the new queues.
     fn change_queue_count(&mut self, device: &Device, others: &[Journal]) -> Result<(), Error> {
         let Some(step) = self.plan.queue_count_change().cloned() else { return Ok(()) };
         self.set(&step.knob, &step.target, device, others)?;

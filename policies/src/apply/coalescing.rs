@@ -18,10 +18,8 @@ use crate::netlink::ethtool::{Coalescing, Ethtool};
 /// [`write_verified`](super::write_verified::write_verified).
 type Attempt = (Coalescing, u32, Outcome, Option<Value>);
 
-/// A device whose coalescing is read and set.
 trait CoalescingDevice {
     fn read(&mut self) -> io::Result<Vec<(Coalescing, u32)>>;
-    /// Sets all values or none.
     fn write(&mut self, values: &[(Coalescing, u32)]) -> io::Result<()>;
 }
 

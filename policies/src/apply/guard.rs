@@ -160,7 +160,6 @@ impl Guard {
         Ok(())
     }
 
-    /// Follows a rename of the interface, in the journal first.
     pub(crate) fn rename_interface(&mut self, name: &str) -> Result<(), Error> {
         name.clone_into(&mut self.plan.interface);
         let _locked = self.directory.lock()?;

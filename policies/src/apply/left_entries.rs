@@ -11,9 +11,6 @@ pub(super) struct LeftEntries(Vec<FoundJournal>);
 
 impl LeftEntries {
     /// Of the journals of an interface that are selected. The directory must be locked.
-    ///
-    /// # Errors
-    /// [`Error::Journal`] if the directory can't be read.
     pub(super) fn read(
         directory: &JournalDir,
         ifindex: u32,

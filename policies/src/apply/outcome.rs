@@ -7,7 +7,6 @@ use serde::Serialize;
 use crate::knob::{Knob, Value};
 use crate::policy::Policy;
 
-/// The result of one step of a plan.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "outcome", rename_all = "kebab-case")]
 #[non_exhaustive]
@@ -18,16 +17,12 @@ pub enum Outcome {
     Set,
     /// The driver refused the target, and took a smaller value: its limit, if that is known.
     AtLimit {
-        /// The smaller value.
         value: String,
         /// The kernel's error for the target.
         refusal: String,
     },
     /// The knob was set, and the driver rounded the value up or down.
-    Rounded {
-        /// The value that it has.
-        value: String,
-    },
+    Rounded { value: String },
     /// An interrupt's affinity was set, and takes effect with the next interrupt: without interrupt
     /// remapping the kernel moves an interrupt only while it handles it (`irq_move_masked_irq`).
     Pending {
@@ -35,15 +30,9 @@ pub enum Outcome {
         still: String,
     },
     /// The knob could not be set.
-    Failed {
-        /// The kernel's error.
-        reason: String,
-    },
+    Failed { reason: String },
     /// The knob was set, but reads back as another value.
-    ReadsBack {
-        /// The value that was read.
-        value: String,
-    },
+    ReadsBack { value: String },
 }
 
 impl Outcome {
@@ -53,18 +42,13 @@ impl Outcome {
     }
 }
 
-/// A step that was carried out.
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct Applied {
-    /// The knob.
     #[serde(flatten)]
     pub knob: Knob,
-    /// The value to set.
     pub target: Value,
-    /// The policy that is applied.
     pub policy: Policy,
-    /// The result.
     #[serde(flatten)]
     pub outcome: Outcome,
 }

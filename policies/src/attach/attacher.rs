@@ -35,13 +35,11 @@ const AGREEING_SCANS: u32 = 2;
 /// More threads of a process are not looked at.
 const MOST_THREADS: usize = 128;
 
-/// An instance of the target.
 struct Known {
     instance: Instance,
     name: InstanceName,
     /// The queue that its connections were on in the last scans, and in how many of them.
     seen_on: Option<(QueueName, u32)>,
-    /// The queue it is attached to.
     attached: Option<QueueName>,
     paused_until: Option<Instant>,
     /// Why it is left alone, as it was reported.
@@ -328,7 +326,6 @@ impl Attacher {
         self.events.send_all(events.unwrap_or_default());
     }
 
-    /// Notes which threads wait on the attached instances.
     fn note_waiting_threads(&mut self) {
         let pids: BTreeSet<u32> = self
             .queues

@@ -82,7 +82,6 @@ impl Attachment {
         }
     }
 
-    /// What is attached, as of the last second.
     pub fn status(&self) -> AttachStatus {
         self.status.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -6,7 +6,6 @@ use std::net::SocketAddr;
 use super::queue_map::QueueName;
 use crate::supervise::Change;
 
-/// An epoll instance of a server.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 #[non_exhaustive]
 pub struct InstanceName {
@@ -14,7 +13,6 @@ pub struct InstanceName {
     pub pid: u32,
     /// The process's name, of at most 15 bytes.
     pub process: String,
-    /// The descriptor in the process.
     pub descriptor: i32,
 }
 
@@ -24,74 +22,57 @@ impl fmt::Display for InstanceName {
     }
 }
 
-/// A change of what is attached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AttachEvent {
     /// An epoll instance is attached: from now on the law decides when its waits poll.
     Attached {
-        /// The epoll instance, and the process that has it.
         instance: InstanceName,
-        /// The queue of its connections.
         queue: QueueName,
     },
-    /// An epoll instance is left alone.
     LeftAlone {
-        /// The epoll instance, and the process that has it.
         instance: InstanceName,
         /// What stands against kernel polling there, as a clause.
         reason: String,
     },
     /// An epoll instance is no longer attached.
     Detached {
-        /// The epoll instance, and the process that had it.
         instance: InstanceName,
-        /// What ended it, as a clause.
         reason: String,
     },
-    /// A queue can't be used.
     QueueRefused {
-        /// The interface, and the number of its receive queue.
         queue: QueueName,
         /// What the queue lacks or who has it, as a clause.
         reason: String,
     },
     /// A queue under kernel polling goes back to plain interrupts for some time.
     SteppedBack {
-        /// The interface, and the number of its receive queue.
         queue: QueueName,
-        /// What the watchdog measured, with its figures.
         reason: String,
     },
     /// A queue's settings have changed, or its link.
     Queue {
-        /// The interface, and the number of its receive queue.
         queue: QueueName,
         /// The setting that has another value, or what became of the link.
         change: Change,
     },
     /// New connections to an address go to the listener of their queue.
     Steered {
-        /// The listeners' address.
         address: SocketAddr,
-        /// How many there are.
         listeners: usize,
     },
     /// New connections to an address can't be steered.
     NotSteered {
-        /// The listeners' address.
         address: SocketAddr,
         /// What the listeners or the kernel lack, as a clause.
         reason: String,
     },
-    /// A process is left alone.
     ProcessLeftAlone {
         /// The process id, in the PID namespace of the attaching process.
         pid: u32,
         /// The step that failed, with the kernel's error.
         reason: String,
     },
-    /// All processes have ended.
     TargetEnded,
 }
 

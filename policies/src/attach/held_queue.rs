@@ -28,10 +28,8 @@ const BUSY_POLL_BUDGET: u16 = 64;
 /// How long a queue stays at plain interrupts after an instance has left it.
 const PAUSE_AFTER_LEAVING: Duration = Duration::from_secs(1);
 
-/// An epoll instance as it is journalled.
 pub(super) type InstanceKey = (ProcessIdentity, i32);
 
-/// An attached epoll instance.
 #[derive(Debug)]
 pub(super) struct Attached {
     pub(super) name: InstanceName,
@@ -39,7 +37,6 @@ pub(super) struct Attached {
     pub(super) threads: BTreeSet<i32>,
     /// All threads of its process, while none was seen waiting on it.
     pub(super) candidates: Vec<i32>,
-    /// Why it is about to leave.
     leaving: Option<String>,
 }
 
@@ -63,7 +60,6 @@ pub(super) struct HeldQueue {
 }
 
 impl HeldQueue {
-    /// Takes the queue, at plain interrupts.
     pub(super) fn take(
         name: &QueueName,
         config: &AttachConfig,
@@ -132,7 +128,6 @@ impl HeldQueue {
         }
     }
 
-    /// The settings with which the queue is driven, and the budgets.
     pub(super) fn in_effect(&self) -> (QueueSettings, Budgets) {
         (self.change.in_effect(), self.budgets)
     }
@@ -189,7 +184,6 @@ impl HeldQueue {
         events
     }
 
-    /// The threads that serve the queue.
     pub(super) fn threads(&self) -> BTreeSet<(u32, i32)> {
         let mut threads = BTreeSet::new();
         for ((process, _), instance) in &self.instances {

@@ -31,7 +31,6 @@ pub(super) struct Instance {
     pub(super) descriptor: i32,
     sockets: BTreeMap<HeldSocket, Look>,
     scans: u64,
-    /// The socket up to which the sockets have been looked at again.
     looked_again: Option<HeldSocket>,
 }
 
@@ -40,9 +39,7 @@ pub(super) struct Instance {
 pub(super) enum Holds {
     /// No socket whose packets come through a queue.
     Nothing,
-    /// Sockets of one queue.
     One(QueueName),
-    /// Sockets of several queues, with how many there are of each.
     Several(Vec<(QueueName, usize)>),
 }
 
@@ -51,10 +48,6 @@ impl Instance {
         Self { process, descriptor, sockets: BTreeMap::new(), scans: 0, looked_again: None }
     }
 
-    /// Its parameters now.
-    ///
-    /// # Errors
-    /// As [`duplicate`](crate::descriptors::duplicate) and [`EpollParams::read`].
     pub(super) fn params(&self) -> io::Result<EpollParams> {
         EpollParams::read(Descriptors::of(&self.process)?.duplicate(self.descriptor)?)
     }
@@ -105,7 +98,6 @@ impl Instance {
         Ok(())
     }
 
-    /// Which queues its sockets' packets come from.
     pub(super) fn holds(&self, queues: &QueueMap) -> Holds {
         let mut counts: BTreeMap<QueueName, usize> = BTreeMap::new();
         for look in self.sockets.values() {

@@ -19,7 +19,6 @@ const RECEIVE: Duration = Duration::from_micros(5);
 /// A thread that runs for less than this share of a step has no part in serving.
 const SERVES: f64 = 0.01;
 
-/// Counts the packets of queues.
 #[derive(Debug)]
 struct PacketCounter {
     netdev: Netdev,
@@ -60,7 +59,6 @@ impl PacketCounter {
         total
     }
 
-    /// Forgets queues that are no longer held.
     fn keep(&mut self, held: &[QueueName]) {
         self.queues.retain(|queue, _| held.contains(queue));
     }
@@ -86,11 +84,9 @@ pub(super) struct Traffic {
     drops: BTreeMap<String, u64>,
 }
 
-/// The traffic of one step.
 pub(super) struct TrafficStep {
     /// The packets that each queue has received since it was read first.
     pub(super) packets: BTreeMap<QueueName, u64>,
-    /// The packets that busy polls have received in this step.
     pub(super) busy_polled: u64,
     /// The packets that each interface has lost in this step. Which of its queues lost them is not known, so they count
     /// for all of them.
@@ -148,7 +144,6 @@ fn statistic(interface: &str, name: &str) -> u64 {
 /// What the threads of a queue and its packets were during a step.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Load {
-    /// For the law.
     pub(super) epoch: Epoch,
     /// The time that all threads had a core.
     pub(super) run: Duration,
@@ -156,13 +151,11 @@ pub(super) struct Load {
     pub(super) delay: Duration,
 }
 
-/// Measures one queue.
 #[derive(Debug)]
 pub(super) struct LoadMeter {
     last: Instant,
     packets: Option<u64>,
     threads: BTreeMap<(u32, i32), RunTimes>,
-    /// The kernel thread that polls the queue.
     kernel_thread: Option<(AwakeTime, ThreadTimes)>,
 }
 
@@ -171,7 +164,6 @@ impl LoadMeter {
         Self { last: Instant::now(), packets: None, threads: BTreeMap::new(), kernel_thread: None }
     }
 
-    /// Names the kernel thread that polls the queue.
     pub(super) fn set_kernel_thread(&mut self, thread: Option<u32>) {
         let open = |thread: u32| {
             let awake = AwakeTime::open_napi_thread(i32::try_from(thread).ok()?).ok()?;

@@ -7,12 +7,9 @@ use std::os::fd::OwnedFd;
 use rustix::fs::{fstat, minor};
 use rustix::net::{AddressFamily, SocketType, socket};
 
-/// The descriptors of a process that say how it waits.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Descriptors {
-    /// Its epoll instances.
     pub(super) epolls: Vec<i32>,
-    /// Its io_uring instances.
     pub(super) rings: usize,
 }
 
@@ -45,7 +42,6 @@ pub(super) struct HeldSocket {
     pub(super) inode: u64,
 }
 
-/// Reads what epoll instances hold.
 #[derive(Debug)]
 pub(super) struct EpollReader {
     /// The minor device number of the file system of sockets.
@@ -89,10 +85,8 @@ impl EpollReader {
     }
 }
 
-/// What a thread waits in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ThreadWait {
-    /// It runs, or is ready to.
     Runs,
     /// `epoll_wait` and its successors, on this descriptor.
     Epoll(i32),
@@ -104,10 +98,6 @@ pub(super) enum ThreadWait {
     Other,
 }
 
-/// The threads of a process.
-///
-/// # Errors
-/// `NotFound` if it has ended.
 pub(super) fn threads(pid: u32) -> io::Result<Vec<i32>> {
     let entries = fs::read_dir(format!("/proc/{pid}/task"))?;
     Ok(entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
@@ -147,7 +137,6 @@ fn parse_wait(text: &str) -> ThreadWait {
     }
 }
 
-/// How a thread has run since its start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct RunTimes {
     /// Nanoseconds on a core.

@@ -7,12 +7,9 @@ use serde::Serialize;
 use crate::error::Error;
 use crate::host::{Interface, interfaces};
 
-/// A receive queue of the host.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct QueueName {
-    /// The interface's name.
     pub interface: String,
-    /// The queue's number on the interface.
     pub queue: u32,
     #[serde(skip)]
     pub(crate) ifindex: u32,

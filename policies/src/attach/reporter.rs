@@ -20,27 +20,20 @@ use crate::status::{QueueStatus, StatusFile, WorkerStatus};
 pub struct AttachStatus {
     /// Over how many seconds the rates were taken; less than 1 after a change of what is attached.
     pub seconds: f64,
-    /// The processes of the target.
     pub processes: usize,
     /// The epoll instances that were found in them.
     pub instances: usize,
-    /// The queues that are held for them.
     pub queues: Vec<AttachedQueue>,
 }
 
-/// A queue that is held for a server.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct AttachedQueue {
-    /// The queue.
     #[serde(flatten)]
     pub queue: QueueName,
-    /// The epoll instances that are attached to it.
     pub instances: Vec<InstanceName>,
-    /// How it is driven, and why.
     #[serde(flatten)]
     pub status: QueueStatus,
-    /// Received packets per second.
     pub packets_per_second: f64,
     /// The share of the network namespace's packets that busy polls received, 0 to 1.
     pub busy_poll_share: f64,
@@ -67,9 +60,7 @@ pub(super) struct Reporter {
     since: Instant,
     sums: BTreeMap<QueueName, Sums>,
     polled: u64,
-    /// The packets of each queue at the last step.
     packets: BTreeMap<QueueName, u64>,
-    /// The interrupts of each interface's queues at the last status.
     interrupts: BTreeMap<QueueName, u64>,
     files: BTreeMap<u32, StatusFile>,
     running: BTreeMap<QueueName, Duration>,
@@ -100,7 +91,6 @@ impl Reporter {
         (self.on_event)(event);
     }
 
-    /// The share of the queues' packets of a step that busy polls received, 0 to 1.
     pub(super) fn polled_share(&mut self, polled: u64, packets: &BTreeMap<QueueName, u64>) -> f64 {
         let received: u64 = packets
             .iter()
@@ -210,7 +200,6 @@ impl Reporter {
     }
 }
 
-/// The interrupts of the queues so far, of those that have one.
 fn interrupts(queues: &BTreeMap<QueueName, HeldQueue>, map: &QueueMap) -> BTreeMap<QueueName, u64> {
     let mut counts = BTreeMap::new();
     for interface in &map.interfaces {

@@ -27,7 +27,6 @@ pub(super) struct Steerer {
     others: BTreeSet<u64>,
 }
 
-/// A group that is steered, by the listener through which it was.
 #[derive(Debug)]
 struct Steered {
     process: ProcessIdentity,

@@ -17,10 +17,8 @@ const HIERARCHIES: [&str; 3] = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup/system
 /// How deep units are looked for below a hierarchy: `user.slice/user-0.slice/user@0.service/app.slice/NAME`.
 const DEEPEST_UNIT: usize = 6;
 
-/// What to attach to, and how.
 #[derive(Debug, Clone)]
 pub struct AttachConfig {
-    /// The server.
     pub target: Target,
     /// Only queues of this interface of the server's network namespace; `None` is all interfaces.
     pub interface: Option<String>,
@@ -29,7 +27,6 @@ pub struct AttachConfig {
     /// Whether listeners with `SO_REUSEPORT`, one for each queue, are steered: each then gets the new connections of one
     /// queue.
     pub steer: bool,
-    /// Where the old values are journalled.
     pub journals: JournalDir,
     /// Polls whenever packets come, also where that takes more CPU time or delays more than interrupts, for tests of what
     /// polling does: what it costs depends on the machine and the moment.
@@ -51,13 +48,10 @@ impl AttachConfig {
     }
 }
 
-/// The processes of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Target {
-    /// A process and its descendants.
     Process(u32),
-    /// The descendants of a process, without itself.
     DescendantsOf(u32),
     /// A systemd unit by its name; without a suffix it is a service.
     Unit(String),
@@ -201,7 +195,6 @@ fn descendants(root: u32) -> BTreeSet<u32> {
     found
 }
 
-/// The parent of a process that has not ended.
 fn parent(pid: u32) -> io::Result<u32> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     // The name before it may have spaces and parentheses.

@@ -28,7 +28,6 @@ pub(super) struct StepBack {
     pub(super) pause: Duration,
 }
 
-/// What one step was like.
 #[derive(Debug, Clone, Copy, Default)]
 struct Step {
     delay: Duration,
@@ -37,7 +36,6 @@ struct Step {
     polled: u64,
 }
 
-/// Watches one queue.
 #[derive(Debug)]
 pub(super) struct Watchdog {
     plain: VecDeque<Step>,

@@ -7,7 +7,6 @@ use serde::Serialize;
 use super::cpu_time::CpuTime;
 use super::napi_threads::NapiThread;
 use super::received::RxPackets;
-use crate::host::Cpus;
 
 /// What changed between two snapshots.
 #[derive(Debug, Clone, Serialize)]
@@ -15,9 +14,7 @@ use crate::host::Cpus;
 pub struct Delta {
     /// Wall-clock time between the snapshots.
     pub elapsed: Duration,
-    /// Received packets.
     pub rx_packets: RxPackets,
-    /// NET_RX softirqs of each CPU.
     pub net_rx: Vec<u64>,
     /// Packets that each CPU handed to protocols, whether in a softirq, in a kernel thread or in a busy poll.
     /// The index is the CPU's number. Counts all interfaces of all network namespaces, and packets that GRO
@@ -31,12 +28,10 @@ pub struct Delta {
     pub tx_irqs: Vec<(u32, u64)>,
     /// Packets that busy polls received, in the network namespace (`BusyPollRxPackets`).
     pub busy_poll_rx_packets: u64,
-    /// How each CPU spent the time.
     pub cpus: Vec<CpuTime>,
     pub(super) has_interrupts: bool,
 }
 
-/// Packets per event, with the name of the event.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct PacketsPer {
@@ -67,13 +62,6 @@ impl Delta {
         PacketsPer { name, value: self.rx_packets.total() as f64 / events as f64 }
     }
 
-    /// Packets per interrupt including those of transmit completion, as the paper counts them for kernel
-    /// polling.
-    pub fn packets_per_any_interrupt(&self) -> f64 {
-        let events: u64 = self.irqs.iter().chain(&self.tx_irqs).map(|(_, count)| count).sum();
-        self.rx_packets.total() as f64 / events as f64
-    }
-
     /// CPU time of the kernel threads that poll the interface's queues and ran last on another CPU than `core`: the
     /// part of the receiving that the busy time of a worker's core leaves out.
     pub fn napi_thread_time_beside(&self, core: u32) -> Duration {
@@ -82,18 +70,5 @@ impl Delta {
             .filter(|thread| thread.core != Some(core))
             .map(|thread| thread.cpu_time)
             .sum()
-    }
-
-    /// The share of the packets that these CPUs received ([`Delta::received_by_cpu`]), 0 to 1; NaN if there
-    /// were none.
-    pub fn received_share(&self, cpus: &Cpus) -> f64 {
-        let total: u64 = self.received_by_cpu.iter().sum();
-        let there: u64 = cpus.iter().filter_map(|cpu| self.received_by_cpu.get(cpu as usize)).sum();
-        there as f64 / total as f64
-    }
-
-    /// The largest share of a CPU that the hypervisor took, 0 to 1.
-    pub fn worst_steal(&self) -> f64 {
-        self.cpus.iter().map(|cpu| cpu.steal.as_secs_f64() / self.elapsed.as_secs_f64()).fold(0.0, f64::max)
     }
 }

@@ -14,9 +14,7 @@ use crate::thread_time::AwakeTime;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct NapiThread {
-    /// The receive queue's index, from 0.
     pub queue: u32,
-    /// The thread's id.
     pub thread: i32,
     /// The CPU that it ran on last, if the kernel says.
     pub core: Option<u32>,

@@ -13,13 +13,10 @@ use serde::Serialize;
 pub enum PerfTarget {
     /// One CPU, including softirqs and other processes. Needs `CAP_PERFMON`.
     Cpu(u32),
-    /// One thread, by its thread id.
     Thread(i32),
-    /// The calling thread.
     ThisThread,
 }
 
-/// Running hardware counters.
 #[derive(Debug)]
 pub struct PerfCounters {
     cycles: Counter,
@@ -76,10 +73,6 @@ impl PerfCounters {
         })
     }
 
-    /// Reads the counters.
-    ///
-    /// # Errors
-    /// The error of `read(2)` on a counter.
     pub fn read(&mut self) -> io::Result<PerfReading> {
         Ok(PerfReading {
             cycles: self.cycles.read()?,
@@ -110,7 +103,6 @@ pub struct PerformanceModel {
 }
 
 impl PerformanceModel {
-    /// Computes the model of a run.
     pub fn new(queries: u64, elapsed: Duration, perf: Option<PerfReading>) -> Self {
         let seconds = elapsed.as_secs_f64();
         Self {

@@ -10,18 +10,15 @@ use crate::host::Interface;
 use crate::netlink::netdev::Netdev;
 use crate::netlink::route;
 
-/// Received packets of an interface.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RxPackets {
-    /// By queue: `(queue, packets)`.
     PerQueue(Vec<(u32, u64)>),
     /// Of the whole interface, if the driver doesn't count by queue.
     Interface(u64),
 }
 
 impl RxPackets {
-    /// The sum over all queues.
     pub fn total(&self) -> u64 {
         match self {
             RxPackets::PerQueue(queues) => queues.iter().map(|(_, packets)| packets).sum(),
@@ -30,9 +27,6 @@ impl RxPackets {
     }
 
     /// Reads the netdev netlink queue statistics, or else the link's counter.
-    ///
-    /// # Errors
-    /// [`Error::Kernel`] if rtnetlink can't be read.
     pub fn read(interface: &Interface) -> Result<Self, Error> {
         let by_queue = Netdev::open().and_then(|mut netdev| netdev.rx_packets(interface.index));
         match by_queue {

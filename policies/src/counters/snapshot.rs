@@ -32,13 +32,11 @@ pub struct Snapshot {
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct Totals<'a> {
-    /// Received packets.
     pub rx_packets: &'a RxPackets,
     /// Interrupts of each receive queue: `(queue, interrupts)`.
     pub irqs: &'a [(u32, u64)],
     /// Interrupts of each transmit queue that doesn't share one with a receive queue.
     pub tx_irqs: &'a [(u32, u64)],
-    /// NET_RX softirqs of each CPU.
     pub net_rx: &'a [u64],
     /// Packets that busy polls received, in the network namespace (`BusyPollRxPackets`).
     pub busy_poll_rx_packets: u64,
@@ -46,7 +44,6 @@ pub struct Totals<'a> {
     pub napi_threads: &'a [NapiThread],
 }
 
-/// `(queue, count)`.
 type QueueCounts = Vec<(u32, u64)>;
 
 impl Snapshot {
@@ -83,7 +80,6 @@ impl Snapshot {
         }
     }
 
-    /// The difference to an earlier snapshot.
     pub fn since(&self, before: &Snapshot) -> Delta {
         let difference = |now: u64, then: u64| now.saturating_sub(then);
         let pairs = |now: &[(u32, u64)], then: &[(u32, u64)]| {

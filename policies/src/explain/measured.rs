@@ -27,13 +27,11 @@ const LONGEST_FILE: u64 = 64 << 20;
 pub struct Measured {
     /// When the measurement ended, in seconds since 1970.
     pub finished: u64,
-    /// The machine that was measured.
     pub machine: Machine,
     /// The rates of requests, in the order in which they were measured.
     pub rates: Vec<MeasuredRate>,
 }
 
-/// What was measured at one rate of requests.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MeasuredRate {
     /// Requests per second that the load generator sent, whatever the server answered.
@@ -61,7 +59,6 @@ pub struct MeasuredBudget {
     pub p50_ratio: MeasuredRatio,
 }
 
-/// A median over the rounds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct MeasuredRatio {
     /// The median of the rounds' ratios; 1 is as vanilla.
@@ -76,20 +73,10 @@ pub struct MeasuredRatio {
 pub enum UnusableResult {
     /// The file can't be read.
     #[error("cannot read {path}: {source}", path = path.display())]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// The kernel's error.
-        source: io::Error,
-    },
+    Unreadable { path: PathBuf, source: io::Error },
     /// The file's content is something else, or that of another version of `lab`.
     #[error("{path} is not a result of this version of lab ({reason}); measure again", path = path.display())]
-    Foreign {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with the content.
-        reason: String,
-    },
+    Foreign { path: PathBuf, reason: String },
 }
 
 #[derive(Serialize)]
@@ -113,16 +100,12 @@ struct ReadFile {
 }
 
 impl Measured {
-    /// A measurement of this machine that has ended now.
     pub fn now(rates: Vec<MeasuredRate>) -> Self {
         let finished = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
         Self { finished, machine: Machine::read(), rates }
     }
 
     /// The result that this user has written last, or else root; `None` without one.
-    ///
-    /// # Errors
-    /// If the file can't be used.
     pub fn last() -> Result<Option<Self>, UnusableResult> {
         first_of(Self::path().into_iter().chain([Path::new(SYSTEM_FOLDER).join(FILE_NAME)]))
     }
@@ -183,7 +166,6 @@ impl Measured {
     }
 }
 
-/// The result in the first of the files that exists.
 fn first_of(paths: impl IntoIterator<Item = PathBuf>) -> Result<Option<Measured>, UnusableResult> {
     paths.into_iter().find_map(|path| read(&path).transpose()).transpose()
 }

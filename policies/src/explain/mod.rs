@@ -37,7 +37,6 @@ use crate::supervise::status;
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Severity {
-    /// Nothing to fix.
     Ok,
     /// Kernel polling works, but not as well as it could.
     Degrades,
@@ -45,29 +44,23 @@ pub enum Severity {
     Prevents,
 }
 
-/// A finding and its remedy.
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct Finding {
     /// How much the finding affects kernel polling.
     pub severity: Severity,
-    /// The finding in a sentence.
     pub summary: String,
     /// A command, or what else fixes it; `None` if there is nothing to fix.
     pub remedy: Option<String>,
 }
 
-/// The findings about an interface.
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct Explanation {
-    /// The interface's name.
     pub interface: String,
-    /// The findings, in the order in which to fix them.
     pub findings: Vec<Finding>,
 }
 
-/// How long traffic is observed.
 const OBSERVATION_TIME: Duration = Duration::from_secs(1);
 
 impl Explanation {
@@ -116,7 +109,6 @@ impl Explanation {
         self.findings.iter().any(|finding| finding.severity == Severity::Prevents)
     }
 
-    /// The conclusion in a sentence.
     pub fn verdict(&self) -> String {
         let name = &self.interface;
         let count = |severity| self.findings.iter().filter(|finding| finding.severity == severity).count();
@@ -526,9 +518,6 @@ fn worker_count(interface: &Interface, host: &HostFacts) -> usize {
 }
 
 /// The journals that can't be read, and may be of the interface with an index.
-///
-/// # Errors
-/// [`Error::Journal`] if the directory of journals can't be read.
 fn unreadable_journals(ifindex: u32, journals: &JournalDir) -> Result<Vec<LeftJournal>, Error> {
     let namespace = network_namespace();
     let unreadable = journals.read()?.unreadable.into_iter();

@@ -10,7 +10,6 @@ struct Nearness<'a> {
     node: u32,
     /// The cores of that node.
     near: Cpus,
-    /// The cores of this process.
     allowed: Cpus,
     /// The running Lull workers: number, thread, and the cores on which it may run.
     workers: Vec<(usize, i32, Cpus)>,
@@ -95,7 +94,6 @@ impl Nearness<'_> {
         list.0
     }
 
-    /// Whether none of these cores is near.
     fn is_far(&self, cores: &Cpus) -> bool {
         !cores.is_empty() && !cores.iter().any(|core| self.near.contains(core))
     }

@@ -22,7 +22,6 @@ pub(crate) fn has_net_admin() -> bool {
     has_capability(CapabilitySet::NET_ADMIN)
 }
 
-/// Whether a thread of this process may set the values of NAPIs.
 pub(crate) fn may_set_napis(thread: Pid) -> bool {
     let sets = rustix::thread::capabilities(Some(thread));
     sets.is_ok_and(|sets| sets.effective.contains(CapabilitySet::NET_ADMIN)) && in_initial_user_namespace()

@@ -71,7 +71,6 @@ impl Device {
         )
     }
 
-    /// The number of a queue's interrupt.
     pub(crate) fn irq(&self, queue: u32, direction: Direction) -> io::Result<u32> {
         self.with_queues(
             |interface| match direction {

@@ -63,9 +63,6 @@ pub(crate) fn wait_for_queues(ifindex: u32, count: Option<u64>) -> Result<Interf
 
 /// The interface that has a local address, or the one below by which that receives (the interface of a VLAN). For the
 /// unspecified address: the only interface besides loopback that is up, or `None` if there are several.
-///
-/// # Errors
-/// [`Error::Kernel`] if rtnetlink can't list the interfaces or addresses.
 pub fn interface_of_address(address: IpAddr) -> Result<Option<Interface>, Error> {
     let links = links()?;
     let found = if address.is_unspecified() {
@@ -100,7 +97,6 @@ fn inspect(link: Link, netdev: &mut std::io::Result<Netdev>) -> Interface {
     Interface::from_facts(&InterfaceFacts::read(link, netdev))
 }
 
-/// The facts about one interface.
 pub(super) fn facts(name: &str) -> Result<InterfaceFacts, Error> {
     Ok(InterfaceFacts::read(link(name)?, &mut Netdev::open()))
 }
@@ -181,7 +177,6 @@ impl Interface {
         interface.with_note_on_interrupts()
     }
 
-    /// Says which interrupts were not found.
     fn with_note_on_interrupts(mut self) -> Self {
         let unknown: Vec<String> = self
             .queues
@@ -204,7 +199,6 @@ impl Interface {
     }
 }
 
-/// The NAPI that the driver reports for a queue.
 fn napi_of<'a>(index: u32, reported: &[ReportedQueue], napis: &'a [Napi]) -> Option<&'a Napi> {
     let id = reported.iter().find(|queue| queue.index == index)?.napi?;
     napis.iter().find(|napi| napi.id == id)

@@ -2,7 +2,6 @@
 
 use std::fmt;
 
-/// Since which kernel a driver has something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Since {
@@ -57,7 +56,6 @@ pub struct Driver {
 pub enum Evidence {
     /// Policies were applied and restored on it; the files were read as well.
     Tried(&'static str),
-    /// Only the source was read.
     Read(&'static str),
 }
 
@@ -86,7 +84,6 @@ const ROW: Driver = Driver {
     evidence: Evidence::Read(""),
 };
 
-/// The drivers that are known.
 pub const DRIVERS: [Driver; 21] = [
     Driver {
         name: "bnxt_en",
@@ -276,14 +273,12 @@ pub const DRIVERS: [Driver; 21] = [
 ];
 
 impl Driver {
-    /// The row of a driver.
     pub fn find(name: &str) -> Option<&'static Self> {
         // One device with two drivers, of which sysfs names the lower.
         let name = if name == "mlx4_core" { "mlx4_en" } else { name };
         DRIVERS.iter().find(|driver| driver.name == name)
     }
 
-    /// The row in a sentence.
     #[cfg(feature = "tools")]
     pub(crate) fn describe(&self) -> String {
         let remark = if self.remark.is_empty() { String::new() } else { format!("; {}", self.remark) };
@@ -309,7 +304,6 @@ fn yes_or_no(it: Option<bool>) -> &'static str {
     }
 }
 
-/// The rows as a table in Markdown.
 pub fn drivers_as_markdown() -> String {
     let mut text = "| Driver | Queue to NAPI | NAPI to interrupt | Interrupts | Settings stay | Coalescing per queue | Deferral | Known from | |\n\
                     |---|---|---|---|---|---|---|---|---|\n"

@@ -23,32 +23,25 @@ pub(crate) struct InterfaceFacts {
     pub(crate) up: bool,
     /// The kind of a virtual device, as rtnetlink has it.
     pub(crate) kind: Option<String>,
-    /// The driver of its device.
     pub(crate) driver: Option<String>,
     /// Its device on a bus: `0000:00:03.0`, `virtio0`. `None` for a virtual device.
     pub(crate) device: Option<String>,
     pub(crate) numa_node: Option<u32>,
     /// The interfaces below it: a bond's ports, the interface of a VLAN, the VF of a netvsc.
     pub(crate) lower: Vec<String>,
-    /// The queues that sysfs lists.
     pub(crate) rx_queues: Vec<RxQueueFacts>,
     pub(crate) tx_queues: Vec<TxQueueFacts>,
-    /// What the netdev family reports.
     pub(crate) reported_rx: Vec<ReportedQueue>,
     pub(crate) reported_tx: Vec<ReportedQueue>,
     pub(crate) napis: Vec<Napi>,
-    /// The kernel threads of NAPIs, by thread id.
     pub(crate) napi_threads: Vec<(u32, NapiThreadSettings)>,
-    /// The interrupts that may be of its queues.
     pub(crate) interrupts: Vec<InterruptFacts>,
     pub(crate) coalescing: Vec<(Coalescing, u32)>,
     pub(crate) channels: Option<Channels>,
     pub(crate) rx_ring: Option<RxRing>,
     /// Whether the device joins received packets itself (large receive offload).
     pub(crate) lro: Option<bool>,
-    /// `napi_defer_hard_irqs` of the device.
     pub(crate) defer_hard_irqs: Option<u64>,
-    /// `gro_flush_timeout` of the device.
     pub(crate) gro_flush_timeout: Option<u64>,
     /// What could not be read, and why.
     pub(crate) unread: Vec<String>,
@@ -69,7 +62,6 @@ pub(crate) struct TxQueueFacts {
     pub(crate) xps_cpus: Option<Cpus>,
 }
 
-/// An interrupt of the machine.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct InterruptFacts {
@@ -146,7 +138,6 @@ fn read_netdev(
     (rx, tx, napis)
 }
 
-/// The device's interrupts, and those that its NAPIs report.
 fn read_interrupts(interface: &str, device: &str, napis: &[Napi]) -> Vec<InterruptFacts> {
     let Ok(lines) = irq::all() else { return Vec::new() };
     let mut numbers: Vec<u32> = napis.iter().filter_map(|napi| napi.irq).collect();

@@ -9,19 +9,15 @@ use super::numa::Topology;
 use crate::cpus::Cpus;
 use crate::netlink::netdev::Netdev;
 
-/// The facts about the host.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct HostFacts {
-    /// The kernel's release.
     pub(crate) kernel: String,
     /// The cores that this process may use.
     pub(crate) allowed: Cpus,
     pub(crate) online: Cpus,
     pub(crate) topology: Topology,
-    /// The process id of a running irqbalance.
     pub(crate) irqbalance: Option<i32>,
-    /// Whether the kernel has the netdev family (6.3).
     pub(crate) has_netdev: bool,
     /// Whether the kernel has NAPI threads that poll all the time; `None` if it doesn't say.
     pub(crate) has_polling_threads: Option<bool>,

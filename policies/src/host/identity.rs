@@ -26,7 +26,6 @@ pub(crate) struct ProcessIdentity {
 /// `PROC_PID_INIT_INO` in the kernel's `include/linux/proc_ns.h`.
 const FIRST_PID_NAMESPACE: u64 = 0xefff_fffc;
 
-/// What this process can see of another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ProcessState {
     Running,
@@ -64,7 +63,6 @@ impl ProcessIdentity {
         }
     }
 
-    /// Whether the process is the one that has this id here.
     pub(crate) fn has_id(&self, pid: u32) -> bool {
         self.pid == pid && self.may_be_of_this_pid_namespace()
     }

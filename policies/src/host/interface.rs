@@ -15,7 +15,6 @@ pub struct Interface {
     pub name: String,
     /// The kernel's interface index; it survives a rename.
     pub index: u32,
-    /// Whether it is administratively up.
     pub up: bool,
     /// The driver (`ena`, `virtio_net`, …), or the kind of a virtual device (`veth`, …).
     pub driver: Option<String>,
@@ -25,11 +24,8 @@ pub struct Interface {
     pub lower: Vec<String>,
     /// The device's NUMA node; `None` on a machine with one node.
     pub numa_node: Option<u32>,
-    /// Receive queues by number.
     pub queues: Vec<RxQueue>,
-    /// Transmit queues by number.
     pub tx_queues: Vec<TxQueue>,
-    /// The names of the interrupts that may be of its queues.
     pub interrupt_names: Vec<String>,
     /// Interrupt coalescing parameters that the device supports, with their values.
     pub coalescing: Vec<(Coalescing, u32)>,
@@ -47,13 +43,10 @@ pub struct Interface {
     pub notes: Vec<String>,
 }
 
-/// A receive queue.
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct RxQueue {
-    /// The queue's number on the interface.
     pub index: u32,
-    /// The NAPI that polls the queue, if known.
     pub napi: Option<Napi>,
     /// Whether the driver reported the NAPI; if `false`, queues and NAPIs were matched by order.
     pub napi_reported: bool,
@@ -66,7 +59,6 @@ pub struct RxQueue {
     pub irq_effective: Option<Cpus>,
     /// Whether the kernel manages the interrupt's affinity, so that user space can't set it.
     pub irq_managed: bool,
-    /// The settings of the kernel thread that polls the NAPI, if there is one.
     pub napi_thread: Option<NapiThreadSettings>,
     /// The CPUs of receive packet steering (`rps_cpus`); empty if it is off.
     pub rps_cpus: Option<Cpus>,
@@ -74,11 +66,9 @@ pub struct RxQueue {
     pub rps_flow_count: Option<u64>,
 }
 
-/// A transmit queue.
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct TxQueue {
-    /// The queue's number on the interface.
     pub index: u32,
     /// The interrupt's number; equal to that of a receive queue if they share one.
     pub irq: Option<u32>,
@@ -90,11 +80,9 @@ pub struct TxQueue {
     pub xps_cpus: Option<Cpus>,
 }
 
-/// The settings of a kernel thread that polls a NAPI.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct NapiThreadSettings {
-    /// The CPUs that it may run on.
     pub cpus: Cpus,
     /// Its `SCHED_FIFO` priority, 0 for an ordinary thread; `None` for another scheduling class.
     pub fifo_priority: Option<u32>,

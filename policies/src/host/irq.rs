@@ -8,10 +8,8 @@ use std::path::PathBuf;
 
 use crate::cpus::Cpus;
 
-/// One line of `/proc/interrupts`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct IrqLine {
-    /// The number of interrupts on each CPU.
     pub(crate) counts: Vec<u64>,
     /// The names of its actions, for example `eth0-rx-0` or `virtio3-input.0`: several if devices share the line.
     pub(crate) actions: Vec<String>,
@@ -44,7 +42,6 @@ fn actions(words: &[&str]) -> Vec<String> {
     words[first..].iter().map(|word| word.trim_end_matches(',').to_owned()).collect()
 }
 
-/// Receive or transmit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Direction {
     Rx,
@@ -55,7 +52,6 @@ pub(crate) fn affinity_path(irq: u32) -> PathBuf {
     format!("/proc/irq/{irq}/smp_affinity_list").into()
 }
 
-/// The CPUs that an interrupt may go to.
 pub(crate) fn affinity(irq: u32) -> io::Result<Cpus> {
     fs::read_to_string(affinity_path(irq))?
         .parse()

@@ -3,12 +3,9 @@
 use super::facts::InterruptFacts;
 use super::irq::Direction;
 
-/// What an interrupt is for, by its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Use {
-    /// A vector of one or both directions, with its number.
     Vector { number: u32, rx: bool, tx: bool },
-    /// All queues share it.
     Shared,
 }
 
@@ -96,7 +93,6 @@ fn use_of(action: &str, names: &[&str]) -> Option<Use> {
 mod tests {
     use super::*;
 
-    /// Interrupts with these names, numbered from 30.
     fn interrupts(names: &[&str]) -> Vec<InterruptFacts> {
         let named = |(at, name): (usize, &&str)| InterruptFacts {
             number: 30 + at as u32,

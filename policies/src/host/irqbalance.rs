@@ -15,7 +15,6 @@ use rustix::net::{
 
 use super::process_stat::ProcessStat;
 
-/// How long a reply may take.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(2);
 /// The most bytes of a reply, which has some sixty bytes for each interrupt.
 const MAX_REPLY: usize = 4 << 20;
@@ -23,7 +22,6 @@ const MAX_REPLY: usize = 4 << 20;
 /// A running irqbalance. It may move any interrupt every ten seconds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Irqbalance {
-    /// The process id.
     pub pid: i32,
 }
 

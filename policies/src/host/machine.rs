@@ -5,15 +5,11 @@ use std::fs;
 
 use serde::{Deserialize, Serialize};
 
-/// A machine: its CPU and its kernel.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Machine {
-    /// The CPU's model name.
     pub cpu: String,
-    /// The number of cores that this process may use.
     pub cores: usize,
-    /// The kernel's release.
     pub kernel: String,
 }
 

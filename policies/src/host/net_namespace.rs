@@ -14,7 +14,6 @@ use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space,
 
 use super::identity::network_namespace;
 
-/// A network namespace, which this keeps alive.
 #[derive(Debug)]
 pub(crate) struct NetNamespace {
     file: File,
@@ -22,7 +21,6 @@ pub(crate) struct NetNamespace {
 }
 
 impl NetNamespace {
-    /// The calling thread's.
     pub(crate) fn current() -> io::Result<Self> {
         Self::open("/proc/thread-self/ns/net")
     }
@@ -53,7 +51,6 @@ impl NetNamespace {
         Ok(Self { file, inode })
     }
 
-    /// The inode, which identifies the namespace.
     #[cfg(feature = "tools")]
     pub(crate) fn inode(&self) -> u64 {
         self.inode

@@ -12,9 +12,6 @@ use crate::cpus::Cpus;
 /// Picks up to `count` CPUs of the calling thread's affinity mask for the workers of an interface: those of the device's
 /// NUMA node first, because a packet that is processed on another node crosses the interconnect; and hardware threads of
 /// a core that is in the list already last, on whichever node, because they share it.
-///
-/// # Errors
-/// The error of `sched_getaffinity(2)`.
 pub fn nearest_cores(interface: &Interface, count: usize) -> io::Result<Vec<u32>> {
     let topology = Topology::read();
     let mut cores = topology.nearest_first(&Cpus::allowed()?, &topology.node_cpus(interface.numa_node));
@@ -22,11 +19,9 @@ pub fn nearest_cores(interface: &Interface, count: usize) -> io::Result<Vec<u32>
     Ok(cores)
 }
 
-/// The CPUs of a NUMA node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct NumaNode {
-    /// The kernel's number of the node.
     pub number: u32,
     /// Its online CPUs. Empty for a node with memory only.
     pub cpus: Cpus,

@@ -3,7 +3,6 @@
 use std::fs;
 use std::io;
 
-/// The fields that are read here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ProcessStat {
     /// The name, at most 15 bytes.
@@ -25,9 +24,6 @@ const CLASS: usize = 38;
 
 impl ProcessStat {
     /// Reads a process's or a thread's. `process`: the id, `self`, or another name below `/proc`.
-    ///
-    /// # Errors
-    /// `NotFound` if it has ended.
     pub(crate) fn read(process: impl std::fmt::Display) -> io::Result<Self> {
         let text = fs::read(format!("/proc/{process}/stat")).map_err(|error| match error.raw_os_error() {
             // It ended between the call that opened the file and the one that read it.

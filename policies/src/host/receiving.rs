@@ -19,11 +19,9 @@ use crate::netlink::netdev::Netdev;
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct Receiving {
-    /// Receive-side scaling.
     pub rss: Option<Rss>,
     /// The number of rules that send flows elsewhere (`ethtool -n`).
     pub ntuple_rules: Option<u32>,
-    /// Flow control of the link.
     pub flow_control: Option<FlowControl>,
     /// Packets that each queue has dropped: `(queue, packets)`. Empty if the driver doesn't count them.
     pub queue_drops: Vec<(u32, u64)>,
@@ -52,7 +50,6 @@ impl Receiving {
         }
     }
 
-    /// What the queue has dropped, if the driver counts it.
     pub fn drops_of(&self, queue: u32) -> Option<u64> {
         self.queue_drops.iter().find(|(index, _)| *index == queue).map(|(_, drops)| *drops)
     }

@@ -36,26 +36,15 @@ pub struct Recording {
     receiving: Receiving,
 }
 
-/// Why a file is no recording.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum UnusableRecording {
     /// The file can't be read.
     #[error("cannot read {path}: {source}", path = path.display())]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// The kernel's error.
-        source: io::Error,
-    },
+    Unreadable { path: PathBuf, source: io::Error },
     /// The content is something else, incomplete, or of another version.
     #[error("{path} is not a recording that this version reads: {reason}; make one with `policies record INTERFACE`", path = path.display())]
-    Foreign {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with the content.
-        reason: String,
-    },
+    Foreign { path: PathBuf, reason: String },
 }
 
 /// The fields that every version has.
@@ -67,9 +56,6 @@ struct Header {
 
 impl Recording {
     /// Records an interface of the calling thread's network namespace.
-    ///
-    /// # Errors
-    /// As [`interface`](super::interface).
     pub fn of(interface: &str) -> Result<Self, Error> {
         let (host, interface) = (HostFacts::read(), discover::facts(interface)?);
         let origin = format!("policies {} on Linux {}", env!("CARGO_PKG_VERSION"), host.kernel);
@@ -135,7 +121,6 @@ impl Recording {
         Ok(())
     }
 
-    /// The interface.
     pub fn interface(&self) -> Interface {
         Interface::from_facts(&self.interface)
     }

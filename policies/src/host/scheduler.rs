@@ -48,9 +48,6 @@ pub fn set_fifo_priority(thread: Pid, priority: u32) -> io::Result<()> {
 /// Makes the calling thread a `SCHED_BATCH` thread with its nice value: it shares a core as an ordinary one does, but does not
 /// preempt the thread that wakes it, nor any other (`kernel/sched/fair.c`, `check_preempt_wakeup_fair`). Needs no privilege.
 /// A thread that is not an ordinary one (`SCHED_OTHER`) stays as it is.
-///
-/// # Errors
-/// The error of the system call.
 pub fn make_batch() -> io::Result<()> {
     // SAFETY: the call takes a thread id, 0 for the calling thread, and no pointers.
     let class = unsafe { libc::syscall(libc::SYS_sched_getscheduler, 0) };

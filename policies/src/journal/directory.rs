@@ -23,7 +23,6 @@ impl Default for JournalDir {
     }
 }
 
-/// The journals of a directory.
 #[derive(Debug, Default)]
 pub(crate) struct Contents {
     /// Newest first: the last policy to be applied is the first to be removed.
@@ -53,7 +52,6 @@ impl JournalDir {
         Self(path.into())
     }
 
-    /// The directory's path.
     pub fn path(&self) -> &Path {
         &self.0
     }
@@ -150,7 +148,6 @@ impl JournalDir {
         self.write_to(&found.path, &found.journal, false).map(|_| ())
     }
 
-    /// Writes a journal's file atomically.
     fn write_to(&self, path: &Path, journal: &Journal, is_locked: bool) -> Result<File, Error> {
         let mut new = AtomicFile::new_in(&self.0).map_err(Error::journal(path))?;
         // Before the file has its name, and while only its owner may open it.
@@ -189,7 +186,6 @@ impl JournalDir {
     }
 }
 
-/// The sequence number in a journal's name.
 pub(super) fn sequence_of(name: &str) -> Option<u64> {
     name.strip_suffix(".json")?.rsplit('-').next()?.strip_prefix('s')?.parse().ok()
 }

@@ -15,15 +15,12 @@ use crate::knob::{Knob, Value};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum OwnedValues {
-    /// The new value.
     New,
     /// Any from the old to the new value: the device may take less than was asked for.
     UpToNew,
     /// Any within bounds: the value is tuned while the policy runs.
     Within {
-        /// The lower bound.
         least: u64,
-        /// The upper bound.
         most: u64,
     },
     /// Any: the device rebuilds its queues and loses the old value.
@@ -70,7 +67,6 @@ impl Entry {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct EpollEntry {
     pub(crate) process: ProcessIdentity,
-    /// The descriptor's number in that process.
     pub(crate) descriptor: i32,
     pub(crate) old: EpollParams,
     /// The budget of the parameters that the journal's writer sets.
@@ -146,7 +142,6 @@ impl fmt::Display for EpollEntry {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ListenerEntry {
     pub(crate) process: ProcessIdentity,
-    /// The descriptor's number in that process.
     pub(crate) descriptor: i32,
 }
 
@@ -192,7 +187,6 @@ impl fmt::Display for ListenerEntry {
     }
 }
 
-/// The result of restoring one knob.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "outcome", rename_all = "kebab-case")]
 #[non_exhaustive]
@@ -200,17 +194,9 @@ pub enum RestoreOutcome {
     /// The knob has its old value.
     Restored,
     /// Of a preview: the old value would be written.
-    WouldRestore {
-        /// The present value.
-        now: String,
-        /// The old one.
-        old: String,
-    },
+    WouldRestore { now: String, old: String },
     /// Another process set the knob in the meantime, and its value was kept.
-    ChangedMeanwhile {
-        /// The present value.
-        value: String,
-    },
+    ChangedMeanwhile { value: String },
     /// The knob disappeared with its device, or with the knob that it depends on.
     Gone,
     /// The old value could not be written, or the device has made another one of it.

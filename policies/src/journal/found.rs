@@ -13,7 +13,6 @@ use super::record::{Journal, JournalHeader, Lifetime, VERSION};
 use crate::error::Error;
 use crate::host::identity::ProcessState;
 
-/// What a file of the directory is.
 #[derive(Debug)]
 pub(super) enum Found {
     Journal(FoundJournal),
@@ -24,7 +23,6 @@ pub(super) enum Found {
     Gone,
 }
 
-/// A journal, and whether it has an owner.
 #[derive(Debug)]
 pub(crate) struct FoundJournal {
     pub(crate) path: PathBuf,
@@ -69,11 +67,9 @@ impl FoundJournal {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct LeftJournal {
-    /// The file in the directory of journals.
     pub path: PathBuf,
     /// Why it can't be restored, as a clause.
     pub reason: String,
-    /// What to do about it.
     pub remedy: String,
 }
 
@@ -141,7 +137,6 @@ fn unreadable(path: &Path, reason: &dyn fmt::Display, remedy: &str, is_held: Opt
     Found::Unreadable(UnreadableJournal { left: LeftJournal::new(path, reason, remedy), is_held })
 }
 
-/// What a file's content is.
 pub(super) fn parse(path: &Path, file: Content, boot: &str) -> Found {
     let is_held = Some(file.is_held);
     let header: JournalHeader = match serde_json::from_slice(&file.text) {

@@ -130,7 +130,6 @@ fn is_kept(path: &Path) -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, message)
 }
 
-/// Adds what to do to an error of locking a file.
 pub(super) fn without_locks(error: io::Error) -> io::Error {
     let message = format!("cannot be locked: {error}; journals need a file system with locks, such as tmpfs");
     io::Error::new(error.kind(), message)
@@ -151,17 +150,11 @@ impl Drop for JournalLock {
 }
 
 /// Holds the lock until the file is closed, here and in processes that have inherited it.
-///
-/// # Errors
-/// If the file is not open for writing or is locked, or if the file system has no locks.
 pub(crate) fn hold_file(file: &File) -> io::Result<()> {
     control(file, libc::F_OFD_SETLK, libc::F_WRLCK).map(drop)
 }
 
 /// Whether a process holds the file's lock. Takes none itself.
-///
-/// # Errors
-/// If the file system has no locks.
 pub(crate) fn is_file_held(file: &File) -> io::Result<bool> {
     // Conflicts with a write lock only.
     Ok(control(file, libc::F_OFD_GETLK, libc::F_RDLCK)? != libc::F_UNLCK)

@@ -16,18 +16,12 @@ use crate::policy::Policy;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct QueueHolder {
-    /// The process id.
     pub pid: u32,
-    /// The policy that the process applied.
     pub policy: Policy,
-    /// The numbers of the receive queues.
     pub queues: Cpus,
 }
 
 /// The running processes that hold queues of an interface. A process whose journal can't be read is not among them.
-///
-/// # Errors
-/// [`Error::Journal`] if the directory of journals can't be read.
 pub fn queue_holders(interface: &str, journals: &JournalDir) -> Result<Vec<QueueHolder>, Error> {
     let running = journals.read()?.journals.into_iter().filter(|found| !found.is_abandoned());
     Ok(running
@@ -45,19 +39,14 @@ pub fn queue_holders(interface: &str, journals: &JournalDir) -> Result<Vec<Queue
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct JournalSummary {
-    /// The file.
     pub path: PathBuf,
     /// The interface's name when the policy was applied.
     pub interface: String,
-    /// Its index.
     pub ifindex: u32,
-    /// The policy that was applied.
     pub policy: Policy,
-    /// The receive queues.
     pub queues: Cpus,
     /// Until when it stays applied.
     pub lifetime: Lifetime,
-    /// The process that applied it.
     pub pid: u32,
     /// Its name; `None` if it has ended, or can't be seen.
     pub process: Option<String>,
@@ -72,9 +61,6 @@ pub struct JournalSummary {
 }
 
 /// The journals of this network namespace, the newest first, and those that can't be read.
-///
-/// # Errors
-/// [`Error::Journal`] if the directory of journals can't be read.
 pub fn summaries(journals: &JournalDir) -> Result<(Vec<JournalSummary>, Vec<LeftJournal>), Error> {
     let contents = journals.read()?;
     let summary = |found: &FoundJournal| {
@@ -106,15 +92,11 @@ pub fn summaries(journals: &JournalDir) -> Result<(Vec<JournalSummary>, Vec<Left
 pub struct JournalsOfProcess {
     /// Whether a running process holds one. After the process that was meant has ended, it is another with its id.
     pub held: bool,
-    /// Whether a process that has ended has left one.
     pub left: bool,
 }
 
 /// Whether a process with this id runs and has a journal, and whether one has ended and has left a journal. The lock of the
 /// journal tells them apart: the id may belong to another process by now.
-///
-/// # Errors
-/// [`Error::Journal`] if the directory of journals can't be read.
 pub fn journals_of(pid: u32, journals: &JournalDir) -> Result<JournalsOfProcess, Error> {
     let mut of_process = JournalsOfProcess { held: false, left: false };
     for found in journals.read()?.journals {

@@ -13,9 +13,7 @@ use crate::knob::{Knob, Value};
 use crate::plan::Plan;
 use crate::policy::Policy;
 
-/// The version of the file format.
 pub(super) const VERSION: u32 = 2;
-/// The number of this process's next journal.
 static NEXT_NUMBER: AtomicU32 = AtomicU32::new(0);
 
 /// How long an applied plan stays in effect.
@@ -41,14 +39,12 @@ pub(crate) struct Journal {
     /// those of earlier versions, which also held no lock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) sequence: Option<u64>,
-    /// The receive queues that the writer holds.
     pub(crate) queues: Vec<u32>,
     pub(crate) writer: ProcessIdentity,
     /// When the policy was applied, in seconds since 1970. Earlier versions did not record it.
     #[serde(default)]
     pub(super) since: Option<u64>,
     boot: String,
-    /// The inode of the network namespace.
     pub(super) namespace: u64,
     /// In the order of the plan's steps.
     pub(crate) entries: Vec<Entry>,

@@ -22,15 +22,12 @@ use crate::law::QueueSettings;
 use crate::netlink::route;
 use crate::policy::Policy;
 
-/// The result of restoring one journal.
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct RestoreReport {
     /// The interface's name when the policy was applied.
     pub interface: String,
-    /// The policy that was removed.
     pub policy: Policy,
-    /// The knobs, in the order in which they were restored.
     pub knobs: Vec<(Knob, RestoreOutcome)>,
     /// The epoll instances and listeners of other processes, as `process 812, epoll instance 5`.
     pub others: Vec<(String, RestoreOutcome)>,
@@ -53,11 +50,9 @@ impl RestoreReport {
     }
 }
 
-/// What was restored, and what was left.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct Recovery {
-    /// The journals that were restored, in that order.
     pub reports: Vec<RestoreReport>,
     /// The journals that could not be read, restored or removed.
     pub left: Vec<LeftJournal>,
@@ -81,9 +76,6 @@ pub fn recover(directory: &JournalDir) -> Result<Recovery, Error> {
 }
 
 /// As [`recover`], on one interface or on all. What `policies apply` set stays.
-///
-/// # Errors
-/// As [`recover`].
 pub fn restore_ended(directory: &JournalDir, interface: Option<&str>) -> Result<Recovery, Error> {
     restore_on(directory, interface, FoundJournal::is_abandoned)
 }
@@ -91,18 +83,12 @@ pub fn restore_ended(directory: &JournalDir, interface: Option<&str>) -> Result<
 /// Restores what `policies apply` set and what ended processes left set, on one interface or on all. Also in the network
 /// namespaces of the processes that ended processes had attached to.
 /// Settings of running processes stay.
-///
-/// # Errors
-/// As [`recover`].
 pub fn restore_all(directory: &JournalDir, interface: Option<&str>) -> Result<Recovery, Error> {
     restore_on(directory, interface, |found| found.journal.lifetime == Lifetime::Host || found.is_abandoned())
 }
 
 /// What [`restore_all`], or with `ended` [`restore_ended`], would do now in this network namespace. Changes nothing, and needs
 /// no privilege.
-///
-/// # Errors
-/// [`Error::Journal`] if the directory of journals can't be read.
 pub fn restore_preview(
     directory: &JournalDir,
     interface: Option<&str>,
@@ -143,7 +129,6 @@ fn preview(journal: &Journal) -> RestoreReport {
     }
 }
 
-/// The index of the interface that has the name now.
 fn index_of(interface: Option<&str>) -> Option<u32> {
     let name = interface?;
     route::links().ok()?.into_iter().find(|link| link.name == name).map(|link| link.index)

@@ -43,7 +43,6 @@ impl Directory {
         self.journals.read().unwrap()
     }
 
-    /// Whether each journal is abandoned, newest first.
     fn abandoned(&self) -> Vec<bool> {
         self.read().journals.iter().map(|found| found.is_abandoned()).collect()
     }

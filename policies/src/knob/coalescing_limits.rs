@@ -45,7 +45,6 @@ const DRIVERS: [(&str, CoalescingLimits); 15] = [
 impl CoalescingLimits {
     /// What most of the drivers above take.
     const UNKNOWN: Self = Self { usecs: 8160, frames: 255 };
-    /// What each of them takes.
     const LOW: Self = Self { usecs: 1000, frames: 32 };
     /// For a driver that refuses all else.
     const LOWEST: Self = Self { usecs: 100, frames: 0 };

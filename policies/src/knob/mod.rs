@@ -22,7 +22,6 @@ use crate::policy::Policy;
 #[serde(tag = "knob", rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Knob {
-    /// The number of receive queues (ethtool channels).
     Channels {
         /// Whether a channel is a pair of a receive and a transmit queue.
         combined: bool,
@@ -30,40 +29,23 @@ pub enum Knob {
     /// The size of the device's receive rings, in descriptors (`ethtool -G`).
     RxRing,
     /// An interrupt coalescing parameter of the device (`ethtool -C`).
-    Coalesce {
-        /// The parameter.
-        parameter: Coalescing,
-    },
+    Coalesce { parameter: Coalescing },
     /// The CPUs of receive packet steering (`rps_cpus`).
-    RpsCpus {
-        /// The receive queue's index, from 0.
-        queue: u32,
-    },
+    RpsCpus { queue: u32 },
     /// The size of the flow table of receive flow steering (`rps_flow_cnt`).
-    RpsFlowCount {
-        /// The receive queue's index, from 0.
-        queue: u32,
-    },
+    RpsFlowCount { queue: u32 },
     /// The CPUs that send through the queue (`xps_cpus`).
-    XpsCpus {
-        /// The transmit queue.
-        queue: u32,
-    },
+    XpsCpus { queue: u32 },
     /// Whether irqbalance is banned from moving an interrupt: 1 or 0.
-    IrqbalanceBan {
-        /// The interrupt's number.
-        irq: u32,
-    },
+    IrqbalanceBan { irq: u32 },
     /// The CPUs that the receive queue's interrupt may go to (`smp_affinity_list`).
     IrqAffinity {
-        /// The receive queue's index, from 0.
         queue: u32,
         /// The interrupt's number when the plan was made.
         irq: u32,
     },
     /// The CPUs that the interrupt of a transmit queue may go to, if no receive queue shares it.
     TxIrqAffinity {
-        /// The transmit queue.
         queue: u32,
         /// The interrupt's number when the plan was made.
         irq: u32,
@@ -74,48 +56,28 @@ pub enum Knob {
     GroFlushTimeout,
     /// `defer-hard-irqs` of the queue's NAPI: the number of empty polls that re-arm the timer instead of
     /// the interrupt.
-    NapiDeferHardIrqs {
-        /// The receive queue's index, from 0.
-        queue: u32,
-    },
+    NapiDeferHardIrqs { queue: u32 },
     /// `gro-flush-timeout` of the queue's NAPI in nanoseconds: the grace time after an empty poll.
-    NapiGroFlushTimeout {
-        /// The receive queue's index, from 0.
-        queue: u32,
-    },
+    NapiGroFlushTimeout { queue: u32 },
     /// `irq-suspend-timeout` of the queue's NAPI in nanoseconds: after this time without a poll the
     /// kernel polls again itself.
-    NapiIrqSuspendTimeout {
-        /// The receive queue's index, from 0.
-        queue: u32,
-    },
+    NapiIrqSuspendTimeout { queue: u32 },
     /// Who polls the queue's NAPI: the softirq (0), a kernel thread that packets wake (1), or a kernel thread
     /// that polls all the time and keeps the interrupt masked (2, Linux 6.19).
-    NapiThreaded {
-        /// The receive queue's index, from 0.
-        queue: u32,
-    },
+    NapiThreaded { queue: u32 },
     /// The CPUs of the kernel thread that polls the queue's NAPI.
-    NapiThreadAffinity {
-        /// The receive queue's index, from 0.
-        queue: u32,
-    },
+    NapiThreadAffinity { queue: u32 },
     /// The `SCHED_FIFO` priority of the kernel thread that polls the queue's NAPI, 1 to 99; 0 is an ordinary
     /// thread (`SCHED_OTHER`).
-    NapiThreadPriority {
-        /// The receive queue's index, from 0.
-        queue: u32,
-    },
+    NapiThreadPriority { queue: u32 },
 }
 
-/// A knob's value.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 #[non_exhaustive]
 pub enum Value {
     /// A count, a switch (0 or 1), or nanoseconds.
     Number(u64),
-    /// A set of CPUs.
     Cpus(Cpus),
 }
 

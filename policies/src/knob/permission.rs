@@ -15,7 +15,6 @@ use crate::host::irq;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotPermitted {
-    /// The process lacks a capability.
     #[error("needs {0}")]
     MissingCapability(&'static str),
     /// The process has a capability only in its own user namespace.
@@ -24,17 +23,11 @@ pub enum NotPermitted {
     /// irqbalance accepts requests from root only.
     #[error("irqbalance accepts requests from root only")]
     NotRoot,
-    /// The kernel manages the affinity of an interrupt.
     #[error("the kernel manages the affinity of irq {0}; user space can't set it")]
     ManagedIrq(u32),
     /// The knob's file can't be written.
     #[error("{}: {source}", .path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// The error of `access(2)`.
-        source: io::Error,
-    },
+    File { path: PathBuf, source: io::Error },
 }
 
 /// Checks whether this process may set `knob` on `interface`. Inspects capabilities and file permissions;

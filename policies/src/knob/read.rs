@@ -46,7 +46,6 @@ impl Knob {
         }
     }
 
-    /// Reads the present value from the kernel.
     pub(crate) fn read(&self, device: &Device) -> io::Result<Value> {
         match *self {
             Knob::Channels { .. } => {

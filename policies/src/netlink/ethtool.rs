@@ -58,7 +58,6 @@ mod features {
     pub const BIT_VALUE: u16 = 3;
 }
 
-/// The `ethtool` family.
 #[derive(Debug, Clone)]
 pub struct EthtoolFamily;
 
@@ -109,7 +108,6 @@ impl Coalescing {
         }
     }
 
-    /// Whether the parameter is a switch (0 or 1).
     pub fn is_switch(self) -> bool {
         matches!(self, Coalescing::AdaptiveRx | Coalescing::AdaptiveTx)
     }
@@ -132,9 +130,7 @@ impl Coalescing {
 pub struct Channels {
     /// Whether a channel is a pair of a receive and a transmit queue.
     pub combined: bool,
-    /// The present number.
     pub count: u32,
-    /// The device's maximum.
     pub max: u32,
 }
 
@@ -142,9 +138,7 @@ pub struct Channels {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct RxRing {
-    /// The present size of each ring.
     pub size: u32,
-    /// The device's maximum.
     pub max: u32,
 }
 
@@ -170,7 +164,6 @@ pub struct Rss {
     pub contexts: Option<u32>,
 }
 
-/// A connection to the `ethtool` family.
 #[derive(Debug)]
 pub struct Ethtool(GenericConnection<EthtoolFamily>);
 

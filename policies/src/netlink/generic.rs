@@ -36,7 +36,6 @@ mod controller {
 /// `struct genlmsghdr`: command, version, two reserved bytes.
 const HEADER: usize = 4;
 
-/// A generic netlink family.
 pub trait Family: Debug + Clone + 'static {
     /// The name under which the kernel registers the family.
     const NAME: &'static str;
@@ -50,7 +49,6 @@ pub struct Frame<F> {
 }
 
 impl<F> Frame<F> {
-    /// The first attribute of a type, as a number.
     pub fn number(&self, kind: u16) -> Option<u64> {
         number_in(&self.attributes, kind)
     }
@@ -71,7 +69,6 @@ fn number_in(attributes: &[Attribute], kind: u16) -> Option<u64> {
     attributes.iter().find(|attribute| attribute.kind() == kind)?.as_number()
 }
 
-/// A connection to one generic netlink family.
 #[derive(Debug)]
 pub struct GenericConnection<F> {
     connection: Connection,
@@ -105,9 +102,6 @@ impl<F: Family> GenericConnection<F> {
 
     /// The largest value that the kernel accepts for an attribute of a command (`CTRL_CMD_GETPOLICY`, Linux
     /// 5.10); `None` if the command has no such attribute, or no limit for it.
-    ///
-    /// # Errors
-    /// As [`Connection::request`].
     pub fn limit(&mut self, command: u8, attribute: u16) -> io::Result<Option<u64>> {
         let query = [
             Attribute::bytes(controller::FAMILY_ID, self.family_id.to_ne_bytes()),
@@ -129,10 +123,6 @@ impl<F: Family> GenericConnection<F> {
         Ok(found.and_then(|found| number_in(&found.inner(), controller::MAX_VALUE)))
     }
 
-    /// Sends one command and returns its replies.
-    ///
-    /// # Errors
-    /// As [`Connection::request`].
     pub fn request(
         &mut self,
         command: u8,

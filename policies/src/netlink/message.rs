@@ -29,29 +29,24 @@ impl Attribute {
         Self { kind, value: value.into() }
     }
 
-    /// A `u32` attribute.
     pub fn number(kind: u16, value: u32) -> Self {
         Self::bytes(kind, value.to_ne_bytes())
     }
 
-    /// A `u8` attribute.
     pub fn byte(kind: u16, value: u8) -> Self {
         Self::bytes(kind, [value])
     }
 
-    /// A zero-terminated string.
     pub fn text(kind: u16, value: &str) -> Self {
         let mut bytes = value.as_bytes().to_vec();
         bytes.push(0);
         Self::bytes(kind, bytes)
     }
 
-    /// A flag: true by its presence.
     pub fn flag(kind: u16) -> Self {
         Self::bytes(kind, [])
     }
 
-    /// An attribute that contains attributes.
     pub fn nested(kind: u16, inner: &[Attribute]) -> Self {
         Self::bytes(kind | NESTED, emit(inner))
     }
@@ -84,7 +79,6 @@ impl Attribute {
         })
     }
 
-    /// The value as text, without its zero.
     pub fn as_text(&self) -> String {
         String::from_utf8_lossy(&self.value).trim_end_matches('\0').to_owned()
     }

@@ -46,9 +46,6 @@ pub struct Connection {
 
 impl Connection {
     /// Opens a socket for a protocol (`NETLINK_ROUTE`, `NETLINK_GENERIC`).
-    ///
-    /// # Errors
-    /// If the socket can't be opened, bound or configured.
     pub fn open(protocol: isize) -> io::Result<Self> {
         let mut socket = Socket::new(protocol)?;
         socket.bind_auto()?;

@@ -51,7 +51,6 @@ mod qstats {
 /// masked (`NETDEV_NAPI_THREADED_BUSY_POLL`).
 pub const THREADED_BUSY_POLL: u64 = 2;
 
-/// The `netdev` family.
 #[derive(Debug, Clone)]
 pub struct NetdevFamily;
 
@@ -98,17 +97,12 @@ impl Napi {
     }
 }
 
-/// A setting of a NAPI.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NapiSetting {
-    /// [`Napi::defer_hard_irqs`]
     DeferHardIrqs,
-    /// [`Napi::gro_flush_timeout`]
     GroFlushTimeout,
-    /// [`Napi::irq_suspend_timeout`]
     IrqSuspendTimeout,
-    /// [`Napi::threaded`]
     Threaded,
 }
 
@@ -123,17 +117,14 @@ impl NapiSetting {
     }
 }
 
-/// A queue as the driver reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ReportedQueue {
-    /// The queue's number.
     pub index: u32,
     /// The id of the queue's NAPI, if the driver links them.
     pub napi: Option<u32>,
 }
 
-/// A connection to the `netdev` family.
 #[derive(Debug)]
 pub struct Netdev(GenericConnection<NetdevFamily>);
 

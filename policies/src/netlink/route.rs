@@ -49,11 +49,9 @@ mod address {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Link {
-    /// The interface index in the network namespace.
     pub index: u32,
     /// For example `eth0`.
     pub name: String,
-    /// Whether it is administratively up.
     pub up: bool,
     /// The kind of a virtual device (`veth`, `bridge`, …); `None` for hardware.
     pub kind: Option<String>,
@@ -68,9 +66,6 @@ pub struct Link {
 }
 
 /// Lists the interfaces of the calling thread's network namespace.
-///
-/// # Errors
-/// As [`Connection::open`] and [`Connection::request`].
 pub fn links() -> io::Result<Vec<Link>> {
     let mut connection = Connection::open(NETLINK_ROUTE)?;
     let replies = connection.request(GET_LINK, &[0; link::HEADER], Request::Dump)?;
@@ -100,9 +95,6 @@ fn parse_link(body: &[u8]) -> Option<Link> {
 }
 
 /// The addresses of the calling thread's network namespace, with the index of their interface.
-///
-/// # Errors
-/// As [`Connection::open`] and [`Connection::request`].
 pub fn addresses() -> io::Result<Vec<(u32, IpAddr)>> {
     let mut connection = Connection::open(NETLINK_ROUTE)?;
     let replies = connection.request(GET_ADDRESS, &[0; address::HEADER], Request::Dump)?;
@@ -124,7 +116,6 @@ fn parse_address(body: &[u8]) -> Option<(u32, IpAddr)> {
 /// What ended a wait of a [`LinkMonitor`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Woken {
-    /// An interface has changed.
     LinkChange,
     /// The other descriptor can be read.
     Other,
@@ -140,10 +131,6 @@ pub struct LinkMonitor(Socket);
 const LINKS: u32 = 1;
 
 impl LinkMonitor {
-    /// Subscribes to link changes.
-    ///
-    /// # Errors
-    /// If the socket can't be opened or join the multicast group.
     pub fn open() -> io::Result<Self> {
         let mut socket = Socket::new(NETLINK_ROUTE)?;
         socket.bind_auto()?;
@@ -153,9 +140,6 @@ impl LinkMonitor {
     }
 
     /// Waits for a change, until `other` can be read, or to the end of `timeout`. Discards the messages of changes.
-    ///
-    /// # Errors
-    /// The error of `poll(2)` or of reading the socket.
     pub fn wait_with(&self, other: BorrowedFd<'_>, timeout: Duration) -> io::Result<Woken> {
         let timeout = Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos().into() };
         let mut descriptors =

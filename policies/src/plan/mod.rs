@@ -14,18 +14,14 @@ use crate::policy::Policy;
 
 pub use settings::{Settings, SuppressionValues};
 
-/// A knob to set.
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct Step {
-    /// The knob.
     #[serde(flatten)]
     pub knob: Knob,
     /// The present value; `None` if it can't be read (before an earlier step, for example).
     pub current: Option<Value>,
-    /// The value to set.
     pub target: Value,
-    /// What the step achieves.
     pub purpose: &'static str,
     /// Why this process may not set the knob ([`may_set`](crate::may_set)); `None` if it may.
     pub forbidden: Option<String>,
@@ -44,17 +40,11 @@ impl Step {
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct Plan {
-    /// The policy to apply.
     pub policy: Policy,
-    /// The interface's name.
     pub interface: String,
-    /// The interface's index.
     pub ifindex: u32,
-    /// The numbers of the receive queues that the plan is for.
     pub queues: Vec<u32>,
-    /// The parameters that the plan was made from.
     pub settings: Settings,
-    /// The knobs to set, in order.
     pub steps: Vec<Step>,
     /// What the policy needs and this host lacks, and what is unusual about the interface.
     pub notes: Vec<String>,
@@ -69,7 +59,6 @@ impl Plan {
         self.steps.first().filter(|step| matches!(step.knob, Knob::Channels { .. }) && !step.is_done())
     }
 
-    /// Whether a pending step has the driver rebuild the queues.
     pub(crate) fn rebuilds_queues(&self) -> bool {
         self.steps.iter().any(|step| step.knob.rebuilds_queues() && !step.is_done())
     }

@@ -87,15 +87,12 @@ impl Source<'_> {
     }
 }
 
-/// Collects the steps of a plan.
 pub(super) struct Planner<'a> {
     source: Source<'a>,
     pub(super) host: &'a HostFacts,
     pub(super) policy: Policy,
     pub(super) settings: &'a Settings,
-    /// The receive queues that the plan is for.
     pub(super) rx: Vec<&'a RxQueue>,
-    /// The transmit queues that the plan is for.
     pub(super) tx: Vec<&'a TxQueue>,
     steps: Vec<Step>,
     pub(super) notes: Vec<String>,

@@ -55,7 +55,6 @@ pub struct Settings {
     /// Interrupt coalescing, set under suppression only. It applies to the whole device, so a plan for some of its queues
     /// leaves it alone.
     pub suppression: SuppressionValues,
-    /// Whether to ban the queues' interrupts from a running irqbalance.
     pub ban_irqbalance: bool,
     /// The core of each worker if workers are pinned; queue `i` belongs to worker `i` modulo their number.
     /// Empty if workers are not pinned: interrupts then stay where they are.

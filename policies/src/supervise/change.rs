@@ -8,9 +8,7 @@ use crate::law::QueueSettings;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Change {
-    /// The link went down.
     LinkDown,
-    /// The link came up.
     LinkUp,
     /// The interface was removed, or moved to another network namespace.
     InterfaceGone,
@@ -18,30 +16,23 @@ pub enum Change {
     InterfaceBack(String),
     /// It is there again, and the policy can't be applied to it. It is tried again each second.
     NotAppliedAgain {
-        /// Its name.
         interface: String,
-        /// Why not.
         reason: String,
     },
-    /// The interface was renamed.
     Renamed(String),
     /// A knob had lost its value, and was set again or could not be.
     Reapplied {
-        /// The knob and the result.
         outcome: String,
         /// The value that the knob had in between, if it could be read.
         previous: Option<String>,
     },
     /// A worker's law has chosen other settings for its queue, and they are set.
     QueueSettings {
-        /// The receive queue's index, from 0.
         queue: u32,
-        /// The new settings.
         settings: QueueSettings,
     },
     /// The settings that a worker's law has chosen can't be set. The queue keeps the values that it has.
     AdaptationStopped {
-        /// The receive queue's index, from 0.
         queue: u32,
         /// Why they can't be set.
         reason: String,
@@ -49,7 +40,6 @@ pub enum Change {
     /// irqbalance had lost its bans, for instance because it was restarted, and was asked again; or it could not be asked
     /// whether it has them.
     IrqbalanceBans {
-        /// Its process id.
         pid: i32,
         /// The interrupts that it is to leave alone, separated by commas.
         irqs: String,
@@ -58,9 +48,7 @@ pub enum Change {
     },
     /// A queue's interrupt was moved to another core.
     InterruptMoved {
-        /// The receive queue's index, from 0.
         queue: u32,
-        /// The new core.
         core: u32,
     },
 }

@@ -11,9 +11,7 @@ use crate::netlink::route::Link;
 pub(super) struct InterfaceIdentity {
     name: String,
     driver: Option<String>,
-    /// The address that its card has by itself.
     permanent_address: Option<Vec<u8>>,
-    /// Its place on a bus.
     device: Option<String>,
     /// Which of several interfaces of that place it is: the port's number and its name.
     port: (Option<String>, Option<String>),

@@ -14,15 +14,18 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 /// What a check of irqbalance's ban list found, and what came of asking again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum BanOutcome {
-    /// irqbalance has the bans.
     Kept,
     /// irqbalance had lost the bans, was asked again, and has them.
-    AskedAgain { pid: i32 },
+    AskedAgain {
+        pid: i32,
+    },
     /// It could not be asked. The next check tries again.
-    Failed { pid: i32, reason: String },
+    Failed {
+        pid: i32,
+        reason: String,
+    },
 }
 
-/// The interrupts that a policy has banned from irqbalance.
 #[derive(Debug)]
 pub(super) struct IrqbalanceBans {
     irqs: BTreeSet<u32>,
@@ -30,7 +33,6 @@ pub(super) struct IrqbalanceBans {
 }
 
 impl IrqbalanceBans {
-    /// The bans of an applied plan.
     pub(super) fn new(applied: &[Applied], now: Instant) -> Self {
         let is_set = |step: &&Applied| step.target == Value::Number(1) && step.outcome.is_ok();
         let irqs = applied.iter().filter(is_set).filter_map(|step| match step.knob {
@@ -59,7 +61,6 @@ impl IrqbalanceBans {
         }
     }
 
-    /// Returns whether irqbalance had to be asked.
     fn ask(&self, irqbalance: &Irqbalance) -> io::Result<bool> {
         let mut banned: BTreeSet<u32> = irqbalance.banned()?.into_iter().collect();
         if self.irqs.is_subset(&banned) {
@@ -75,7 +76,6 @@ impl IrqbalanceBans {
         }
     }
 
-    /// The interrupts, for messages.
     pub(super) fn irqs(&self) -> String {
         self.irqs.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
     }

@@ -59,7 +59,6 @@ pub enum ChangeStep {
 }
 
 impl QueueChange {
-    /// A queue with these settings.
     pub fn new(queue: u32, requests: Option<Arc<QueueRequests>>, in_effect: QueueSettings) -> Self {
         Self {
             queue,
@@ -72,12 +71,10 @@ impl QueueChange {
         }
     }
 
-    /// The settings with which the queue is driven.
     pub fn in_effect(&self) -> QueueSettings {
         self.in_effect
     }
 
-    /// Whether the queue's values can be set.
     pub fn can_set_values(&self) -> bool {
         self.requests.is_some()
     }
@@ -170,7 +167,6 @@ impl QueueChange {
         self.in_effect.why = why;
     }
 
-    /// The waits are set.
     pub fn finish(&mut self, settings: QueueSettings) {
         self.phase = Phase::Settled;
         self.in_effect = settings;

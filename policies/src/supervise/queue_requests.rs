@@ -17,7 +17,6 @@ use crate::law::QueueSettings;
 pub struct QueueRequests {
     /// Written on each request.
     eventfd: OwnedFd,
-    /// By queue.
     states: Mutex<BTreeMap<u32, State>>,
     /// Who sets the values; empty until a supervisor runs.
     setter: OnceLock<Setter>,
@@ -36,10 +35,6 @@ enum State {
 }
 
 impl QueueRequests {
-    /// An empty list.
-    ///
-    /// # Errors
-    /// If there is no descriptor left for the eventfd.
     pub fn new() -> io::Result<Self> {
         let eventfd = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
         Ok(Self { eventfd, states: Mutex::default(), setter: OnceLock::new() })

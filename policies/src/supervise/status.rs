@@ -53,9 +53,6 @@ impl StatusFile {
     }
 
     /// Replaces the file's content atomically.
-    ///
-    /// # Errors
-    /// If the file can't be written or renamed, for example because the directory does not exist.
     pub fn write(&self, workers: Vec<WorkerStatus>) -> io::Result<()> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.is_closed {

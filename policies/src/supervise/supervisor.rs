@@ -161,7 +161,6 @@ struct SupervisedInterface {
     takes_back: bool,
     /// By what the interface is recognised after it was gone; `None` until it was seen.
     identity: Option<InterfaceIdentity>,
-    /// Whether each of its queues was seen to have a NAPI.
     had_napis: bool,
     /// The indices of the interfaces beside it, as long as it was there.
     others: BTreeSet<u32>,
@@ -201,7 +200,6 @@ impl SupervisedInterface {
         false
     }
 
-    /// Sets what the workers' laws have chosen.
     fn set_requested(&mut self) {
         for (queue, settings) in self.requests.pending() {
             let result = if self.is_gone {

@@ -18,15 +18,13 @@ pub(crate) struct Hooks {
 /// Called with a worker's number, on its thread.
 pub(crate) type WorkerHook = Arc<dyn Fn(usize) + Send + Sync>;
 
-impl fmt::Debug for Hooks {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Hooks")
-            .field("on_stall", &self.on_stall.is_some())
-            .field("on_worker_start", &self.on_worker_start.is_some())
-            .field("on_worker_stop", &self.on_worker_stop.is_some())
-            .finish()
-    }
-}
+opaque_debug!(
+    Hooks,
+    "Hooks",
+    |it| "on_stall" = it.on_stall.is_some(),
+    "on_worker_start" = it.on_worker_start.is_some(),
+    "on_worker_stop" = it.on_worker_stop.is_some()
+);
 
 /// A poll of a task that took longer than [`Builder::stall_threshold`](crate::Builder::stall_threshold).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,5 +57,4 @@ impl fmt::Display for Stall {
     }
 }
 
-/// What is called on each stall, on the worker that stalled.
 pub(crate) type StallHook = Arc<dyn Fn(&Stall) + Send + Sync>;

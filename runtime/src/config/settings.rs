@@ -16,7 +16,6 @@ use crate::error::BuildError;
 
 /// A setting that the environment and the attributes can give, as strings.
 struct Setting {
-    /// The attribute's argument.
     argument: &'static str,
     /// The environment variable; empty if there is none.
     variable: &'static str,
@@ -27,7 +26,6 @@ macro_rules! settings {
     ($($name:ident: $argument:literal, $variable:literal, $shown:literal, $values:literal;)*) => {
         $(const $name: Setting = Setting { argument: $argument, variable: $variable };)*
 
-        /// The settings as a Markdown table.
         macro_rules! settings_table {
             () => {
                 concat!(
@@ -79,7 +77,6 @@ pub struct Attribute {
     pub cpu_budget: Option<String>,
 }
 
-/// The settings that the code has made.
 #[derive(Debug, Default)]
 pub(crate) struct CodeSettings {
     pub(crate) policy: Option<Policy>,
@@ -107,7 +104,6 @@ pub(crate) struct CodeSettings {
     pub(crate) journals: JournalDir,
 }
 
-/// Every setting, decided.
 #[derive(Debug)]
 pub(crate) struct Config {
     pub(crate) policy: Policy,
@@ -129,7 +125,6 @@ pub(crate) struct Config {
     pub(crate) max_blocking_threads: usize,
     pub(crate) threads: ThreadOptions,
     pub(crate) ring: RingOptions,
-    /// Whether worker 0 has a thread of its own.
     pub(crate) background: bool,
     pub(crate) poll_time_histogram: bool,
     pub(crate) schedule_latency_histogram: bool,

@@ -7,7 +7,6 @@ use serde::Serialize;
 use super::Counter;
 use super::histogram::{Histogram, Recorder};
 
-/// The counters that only the worker writes.
 #[derive(Debug, Default)]
 pub(crate) struct WorkerCounters {
     pub(crate) turns: Counter,
@@ -74,11 +73,6 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Mean number of events per wait; 0 without waits.
-    pub fn events_per_wait(&self) -> f64 {
-        if self.waits == 0 { 0.0 } else { self.events as f64 / self.waits as f64 }
-    }
-
     /// [`running_ns`](Self::running_ns) as a duration.
     pub fn running(&self) -> Duration {
         Duration::from_nanos(self.running_ns)
@@ -106,7 +100,6 @@ impl WorkerCounters {
         }
     }
 
-    /// Whether polls are timed precisely.
     pub(crate) fn times_polls(&self) -> bool {
         self.poll_times.is_some() || self.schedule_latency.is_some()
     }

@@ -1,8 +1,5 @@
 //! Which driver workers use.
 
-use std::fmt;
-use std::str::FromStr;
-
 use serde::{Deserialize, Serialize};
 
 /// Which driver workers use.
@@ -20,42 +17,4 @@ pub enum DriverKind {
     Uring,
 }
 
-const KINDS: [(DriverKind, &str); 3] =
-    [(DriverKind::Auto, "auto"), (DriverKind::Epoll, "epoll"), (DriverKind::Uring, "uring")];
-
-impl fmt::Display for DriverKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = KINDS.iter().find(|(kind, _)| kind == self).map_or("", |(_, name)| name);
-        f.pad(name)
-    }
-}
-
-/// A string that is not a driver.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("unknown driver {given:?}; the drivers are: auto, epoll, uring")]
-pub struct UnknownDriver {
-    given: String,
-}
-
-impl FromStr for DriverKind {
-    type Err = UnknownDriver;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let kind = KINDS.iter().find(|(_, name)| *name == text);
-        kind.map(|(kind, _)| *kind).ok_or_else(|| UnknownDriver { given: text.to_owned() })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_driver_parses_back_from_its_name_and_the_error_for_an_unknown_one_lists_them() {
-        for (kind, name) in KINDS {
-            assert_eq!(name.parse(), Ok(kind));
-            assert_eq!(kind.to_string(), name);
-        }
-        assert!("iouring".parse::<DriverKind>().unwrap_err().to_string().contains("auto, epoll, uring"));
-    }
-}
+policies::names!(DriverKind, "driver": Auto = "auto", Epoll = "epoll", Uring = "uring");

@@ -75,7 +75,6 @@ mod tests {
     use crate::timers::clock::monotonic_nanos;
     use rustix::time::timerfd_gettime;
 
-    /// How many timers are pending.
     fn pending(timer: &EarlierTimer) -> usize {
         let timers = timer.timers.get().and_then(Option::as_ref).map_or(&[][..], |timers| timers);
         timers.iter().filter(|timer| timerfd_gettime(timer).unwrap().it_value.tv_nsec > 0).count()

@@ -54,7 +54,6 @@ pub(crate) struct EpollDriver {
     wake: Option<Arc<WakeHandle>>,
     wake_armed: Cell<bool>,
     other_armed: Cell<bool>,
-    /// The number of sockets in the polling instance.
     in_polling: Cell<usize>,
     /// The number of events that the last wait in the polling instance returned.
     last_events: Cell<usize>,
@@ -71,7 +70,6 @@ pub(crate) struct EpollDriver {
 /// How many events without datagrams are remembered. Of sockets whose readers don't count datagrams all are.
 const MOST_ANNOUNCED: usize = 16;
 
-/// A registered descriptor.
 #[derive(Clone)]
 struct Source {
     readiness: Rc<Readiness>,
@@ -184,7 +182,6 @@ impl EpollDriver {
         self.timed.iter().for_each(|timed| timed.add(socket));
     }
 
-    /// The opposite of [`took_in`](Self::took_in).
     fn gave_up(&self, socket: BorrowedFd<'_>) {
         self.in_polling.set(self.in_polling.get() - 1);
         self.timed.iter().for_each(|timed| timed.remove(socket));
@@ -200,7 +197,6 @@ impl EpollDriver {
         Ok(())
     }
 
-    /// The instance for descriptors of the queue, or for others.
     fn instance(&self, of_queue: bool) -> &OwnedFd {
         match &self.other {
             Some(other) if !of_queue => other,
@@ -279,7 +275,6 @@ impl EpollDriver {
         let _ = epoll::modify(instance, descriptor, EventData::new_u64(key as u64), edges);
     }
 
-    /// Counts datagrams that were received from a socket of the queue.
     pub(crate) fn received_datagrams(&self, count: usize) {
         self.datagrams.set(self.datagrams.get() + count);
     }
@@ -292,7 +287,6 @@ impl EpollDriver {
         datagrams.saturating_sub(announced)
     }
 
-    /// Waits, and dispatches what came.
     pub(crate) fn wait(&self, wait: Wait) -> io::Result<WaitOutcome> {
         let pass = if self.polls.get() { POLL_PASS } else { Duration::ZERO };
         let timeout = match wait {
@@ -349,12 +343,10 @@ impl EpollDriver {
         Ok(())
     }
 
-    /// What polls the NAPI if that is in timed mode.
     fn timed(&self) -> Option<&TimedPolls> {
         self.timed.as_deref().filter(|timed| timed.are_on())
     }
 
-    /// Whether a poll of timed mode has failed.
     pub(super) fn polls_have_failed(&self) -> bool {
         self.timed.as_ref().is_some_and(|timed| timed.have_failed())
     }

@@ -19,14 +19,13 @@ use std::time::Duration;
 use policies::descriptors::EpollParams;
 use policies::law::QueueSettings;
 
-pub use self::driver_kind::{DriverKind, UnknownDriver};
+pub use self::driver_kind::DriverKind;
 use self::epoll::EpollDriver;
 use self::uring::driver::UringDriver;
 use self::uring::ring_options::RingOptions;
 use self::wait::{POLLING_TASK_BUDGET, POLLING_TURN_LIMIT, TURN_LIMIT, Wait, WaitOutcome};
 use crate::waking::wake_handle::WakeHandle;
 
-/// A worker's driver.
 pub(crate) enum Driver {
     Epoll(EpollDriver),
     Uring(Rc<UringDriver>),
@@ -110,7 +109,6 @@ impl Driver {
         }
     }
 
-    /// Waits, and dispatches what came.
     pub(crate) fn wait(&self, wait: Wait) -> io::Result<WaitOutcome> {
         let unannounced = self.epoll().take_unannounced();
         let mut outcome = match self {
@@ -145,7 +143,6 @@ impl Driver {
         }
     }
 
-    /// Whether a poll of timed mode has failed.
     pub(crate) fn polls_have_failed(&self) -> bool {
         match self {
             Self::Epoll(epoll) => epoll.polls_have_failed(),
@@ -210,7 +207,6 @@ impl Driver {
         }
     }
 
-    /// Submits what was written in this turn.
     pub(crate) fn submit(&self) -> io::Result<()> {
         match self {
             Self::Uring(ring) => ring.submit(),

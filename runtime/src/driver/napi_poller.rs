@@ -23,7 +23,6 @@ pub(super) struct NapiPoller {
     next: Cell<usize>,
 }
 
-/// The sockets of the NAPI, each of which is found by its number.
 #[derive(Default)]
 struct Sockets {
     list: Vec<RawFd>,

@@ -33,7 +33,6 @@ pub enum SourceKind {
 pub(crate) struct Readiness {
     /// Whether its events come by the queue that the worker polls.
     pub(crate) of_queue: Cell<bool>,
-    /// Whether the driver watches for room to write.
     pub(crate) watches_writes: Cell<bool>,
     read: Side,
     write: Side,

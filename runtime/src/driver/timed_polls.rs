@@ -25,7 +25,6 @@ pub(super) struct TimedPolls {
     interval: Cell<u64>,
     /// When the NAPI was polled last, on the monotonic clock.
     polled: Cell<u64>,
-    /// When the poller has polled last.
     poller_polled: Cell<u64>,
     earlier_timer: EarlierTimer,
     /// Whether the poller has failed: it is said once.
@@ -56,12 +55,10 @@ impl TimedPolls {
         self.poller.remove(socket);
     }
 
-    /// Whether the queue is in timed mode.
     pub(super) fn are_on(&self) -> bool {
         self.interval.get() > 0
     }
 
-    /// Whether a poll has failed.
     pub(super) fn have_failed(&self) -> bool {
         self.failed.get()
     }
@@ -95,7 +92,6 @@ impl TimedPolls {
         })
     }
 
-    /// Takes in what a wait has returned.
     pub(super) fn waited(&self, network_events: bool) {
         self.knows_napi.set(network_events);
         if network_events {

@@ -24,10 +24,8 @@ pub(crate) enum Wait {
     Park(Option<Duration>),
 }
 
-/// What a wait returned.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct WaitOutcome {
-    /// Events of descriptors, and receives.
     pub(crate) events: usize,
     /// Those of them that came by the queue that the worker polls, if the policy polls; and the datagrams that were received from
     /// the queue's sockets before the wait, beyond one for each event of an earlier wait.
@@ -39,7 +37,6 @@ pub(crate) struct WaitOutcome {
     pub(crate) overslept: (Duration, u32),
     /// Whether operations of the ring have completed, also those that are not counted as events.
     pub(crate) completed: bool,
-    /// System calls made.
     pub(crate) calls: usize,
     /// Whether an extra poll pass was made because the first one had returned only wake-ups or events of
     /// the other epoll instance.

@@ -1,7 +1,6 @@
 //! The tasks that wait for one thing: readiness of a descriptor, or a connection to accept.
 
 use std::cell::RefCell;
-use std::fmt;
 use std::task::{Context, Waker};
 
 use slab::Slab;
@@ -24,12 +23,7 @@ impl Waiters {
     }
 }
 
-impl fmt::Debug for Waiters {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let count = self.0.borrow().as_ref().map_or(0, |waiters| waiters.len());
-        f.debug_struct("Waiters").field("count", &count).finish()
-    }
-}
+opaque_debug!(Waiters, "Waiters", |it| "count" = it.0.borrow().as_ref().map_or(0, |waiters| waiters.len()));
 
 /// The place of one future among the waiters.
 pub(crate) struct Waiting<'a> {

@@ -62,12 +62,6 @@ impl File {
 
     /// Reads at most as many bytes as the buffer is long (not its capacity) from an offset on, and returns their number and
     /// the buffer, which begins with them. 0: the file ends at the offset or before it.
-    ///
-    /// # Errors
-    /// Those of `pread(2)`.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     #[doc(alias = "pread")]
     pub async fn read_at<B>(&self, mut buffer: B, offset: u64) -> io::Result<(usize, B)>
     where
@@ -83,9 +77,6 @@ impl File {
     ///
     /// # Errors
     /// `UnexpectedEof` if the file ends before the buffer is full; else those of `pread(2)`.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     pub async fn read_exact_at<B>(&self, mut buffer: B, offset: u64) -> io::Result<B>
     where
         B: AsMut<[u8]> + Send + 'static,
@@ -100,12 +91,6 @@ impl File {
 
     /// Writes bytes from an offset on, and returns how many were written, and the buffer. Beyond the file's end there are zeros
     /// up to the offset.
-    ///
-    /// # Errors
-    /// Those of `pwrite(2)`.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     #[doc(alias = "pwrite")]
     pub async fn write_at<B>(&self, buffer: B, offset: u64) -> io::Result<(usize, B)>
     where
@@ -118,9 +103,6 @@ impl File {
     ///
     /// # Errors
     /// Those of `pwrite(2)`. Some of the bytes may be written then.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     pub async fn write_all_at<B>(&self, buffer: B, offset: u64) -> io::Result<B>
     where
         B: AsRef<[u8]> + Send + 'static,
@@ -132,9 +114,6 @@ impl File {
     ///
     /// # Errors
     /// Those of `fsync(2)`, which include errors of earlier writes.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     #[doc(alias = "fsync")]
     pub async fn sync_all(&self) -> io::Result<()> {
         self.call(std::fs::File::sync_all).await
@@ -144,9 +123,6 @@ impl File {
     ///
     /// # Errors
     /// Those of `fdatasync(2)`, which include errors of earlier writes.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     #[doc(alias = "fdatasync")]
     pub async fn sync_data(&self) -> io::Result<()> {
         self.call(std::fs::File::sync_data).await
@@ -156,21 +132,12 @@ impl File {
     ///
     /// # Errors
     /// Those of `ftruncate(2)`; `InvalidInput` if the file was not opened to be written.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     #[doc(alias = "ftruncate")]
     pub async fn set_len(&self, length: u64) -> io::Result<()> {
         self.call(move |file| file.set_len(length)).await
     }
 
     /// The file's metadata.
-    ///
-    /// # Errors
-    /// Those of `statx(2)`.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     #[doc(alias = "fstat")]
     pub async fn metadata(&self) -> io::Result<Metadata> {
         self.call(std::fs::File::metadata).await

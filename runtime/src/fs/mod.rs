@@ -17,8 +17,8 @@
 //! [`write()`] leaves no half of its bytes, and a cancelled [`File::write_all_at`] neither; wait for them all the same before
 //! others read the file. A future that was never polled does nothing.
 //!
-//! # Panics
-//! All of these functions panic outside of a runtime, at the first poll of their future. A thread that has
+//! # Errors and panics
+//! Errors are those of the functions of the same names in [`std::fs`]. All of these functions panic outside of a runtime, at the first poll of their future. A thread that has
 //! [entered](crate::Handle::enter) a runtime will do.
 //!
 //! ```
@@ -53,9 +53,6 @@ pub use self::read_dir::{ReadDir, read_dir};
 use crate::pool_call::pool_call;
 
 /// Reads a whole file.
-///
-/// # Errors
-/// As [`std::fs::read`].
 pub async fn read(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
     let path = path.as_ref().to_owned();
     pool_call(move || std::fs::read(path)).await
@@ -75,18 +72,12 @@ pub async fn read_to_string(path: impl AsRef<Path>) -> io::Result<String> {
 ///
 /// Others may see the file while it is written. To replace a file at once, write another, [`File::sync_all`] it, and
 /// [`rename`] it.
-///
-/// # Errors
-/// As [`std::fs::write`].
 pub async fn write(path: impl AsRef<Path>, contents: impl AsRef<[u8]> + Send + 'static) -> io::Result<()> {
     let path = path.as_ref().to_owned();
     pool_call(move || std::fs::write(path, contents)).await
 }
 
 /// The metadata of a file or folder. Follows symbolic links.
-///
-/// # Errors
-/// As [`std::fs::metadata`].
 #[doc(alias = "stat")]
 pub async fn metadata(path: impl AsRef<Path>) -> io::Result<Metadata> {
     let path = path.as_ref().to_owned();
@@ -94,9 +85,6 @@ pub async fn metadata(path: impl AsRef<Path>) -> io::Result<Metadata> {
 }
 
 /// Creates a folder and the folders that lead to it, as far as they don't exist.
-///
-/// # Errors
-/// As [`std::fs::create_dir_all`].
 #[doc(alias = "mkdir")]
 pub async fn create_dir_all(path: impl AsRef<Path>) -> io::Result<()> {
     let path = path.as_ref().to_owned();
@@ -104,9 +92,6 @@ pub async fn create_dir_all(path: impl AsRef<Path>) -> io::Result<()> {
 }
 
 /// Removes a file, or a symbolic link itself.
-///
-/// # Errors
-/// As [`std::fs::remove_file`].
 #[doc(alias = "unlink")]
 pub async fn remove_file(path: impl AsRef<Path>) -> io::Result<()> {
     let path = path.as_ref().to_owned();
@@ -114,36 +99,24 @@ pub async fn remove_file(path: impl AsRef<Path>) -> io::Result<()> {
 }
 
 /// Renames a file or folder, and replaces a file that has the new name. Both must be on the same file system.
-///
-/// # Errors
-/// As [`std::fs::rename`].
 pub async fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<()> {
     let (from, to) = (from.as_ref().to_owned(), to.as_ref().to_owned());
     pool_call(move || std::fs::rename(from, to)).await
 }
 
 /// Copies a file's contents and permissions to another, which is created or replaced. Returns how many bytes.
-///
-/// # Errors
-/// As [`std::fs::copy`].
 pub async fn copy(from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<u64> {
     let (from, to) = (from.as_ref().to_owned(), to.as_ref().to_owned());
     pool_call(move || std::fs::copy(from, to)).await
 }
 
 /// Makes a symbolic link at `link` that leads to `original`.
-///
-/// # Errors
-/// As [`std::os::unix::fs::symlink`].
 pub async fn symlink(original: impl AsRef<Path>, link: impl AsRef<Path>) -> io::Result<()> {
     let (original, link) = (original.as_ref().to_owned(), link.as_ref().to_owned());
     pool_call(move || std::os::unix::fs::symlink(original, link)).await
 }
 
 /// Sets the permissions of a file or folder. Follows symbolic links.
-///
-/// # Errors
-/// As [`std::fs::set_permissions`].
 #[doc(alias = "chmod")]
 pub async fn set_permissions(path: impl AsRef<Path>, permissions: Permissions) -> io::Result<()> {
     let path = path.as_ref().to_owned();

@@ -74,12 +74,6 @@ impl OpenOptions {
     }
 
     /// Opens a file with these options, on a thread of the blocking pool.
-    ///
-    /// # Errors
-    /// As [`std::fs::OpenOptions::open`].
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     pub async fn open(&self, path: impl AsRef<Path>) -> io::Result<File> {
         let (options, path) = (self.0.clone(), path.as_ref().to_owned());
         pool_call(move || options.open(path)).await.map(File::from_std)
@@ -89,23 +83,11 @@ impl OpenOptions {
 // Here, so that the two files don't import each other.
 impl File {
     /// Opens a file to read it.
-    ///
-    /// # Errors
-    /// As [`std::fs::File::open`].
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     pub async fn open(path: impl AsRef<Path>) -> io::Result<Self> {
         OpenOptions::new().read(true).open(path).await
     }
 
     /// Opens a file to write it: creates it, or truncates the one that there is.
-    ///
-    /// # Errors
-    /// As [`std::fs::File::create`].
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     pub async fn create(path: impl AsRef<Path>) -> io::Result<Self> {
         OpenOptions::new().write(true).create(true).truncate(true).open(path).await
     }

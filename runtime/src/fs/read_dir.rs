@@ -1,7 +1,6 @@
 //! The entries of a folder.
 
 use std::collections::VecDeque;
-use std::fmt;
 use std::fs::DirEntry;
 use std::future::Future;
 use std::io;
@@ -27,9 +26,6 @@ type Batch = (Option<std::fs::ReadDir>, VecDeque<io::Result<DirEntry>>);
 type Reading = Pin<Box<dyn Future<Output = io::Result<Batch>> + Send>>;
 
 /// Opens a folder, to read its entries.
-///
-/// # Errors
-/// As [`std::fs::read_dir`].
 pub async fn read_dir(path: impl AsRef<Path>) -> io::Result<ReadDir> {
     let path = path.as_ref().to_owned();
     let (rest, read) = pool_call(move || Ok(read_some(std::fs::read_dir(path)?))).await?;
@@ -56,11 +52,7 @@ impl ReadDir {
     }
 }
 
-impl fmt::Debug for ReadDir {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ReadDir").field("read", &self.read).finish_non_exhaustive()
-    }
-}
+opaque_debug!(ReadDir, "ReadDir", |it| "read" = it.read);
 
 /// Reads some entries. Also returns the folder, if it may have more.
 fn read_some(mut folder: std::fs::ReadDir) -> Batch {

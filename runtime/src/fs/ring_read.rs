@@ -27,7 +27,6 @@ pub(super) fn is_readable(file: &File) -> bool {
     regular().unwrap_or(false)
 }
 
-/// Whether the calling worker has a ring that takes reads of this length.
 pub(super) fn ring_takes(length: usize) -> bool {
     // A paused clock waits for threads of blocking work, not for the ring.
     let has_ring = current::try_with(|worker| worker.driver.ring().is_some() && !worker.clock.is_paused());

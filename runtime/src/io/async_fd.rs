@@ -82,9 +82,6 @@ impl<T: AsFd> AsyncFd<T> {
     ///
     /// # Errors
     /// Those of `epoll_ctl(2)`, for example `EPERM` for a regular file.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     pub fn new(inner: T, kind: SourceKind) -> io::Result<Self> {
         let registration = Registration::new(&inner, kind)?;
         Ok(Self { on_its_worker: PhantomData, registration, inner: Some(inner) })
@@ -241,9 +238,6 @@ impl<T: AsFd> AsyncFd<T> {
     }
 
     /// [`AsyncFd::poll_io`] as a future. Any number of tasks may wait: all of them are woken, and try again.
-    ///
-    /// # Errors
-    /// As [`AsyncFd::poll_io`].
     pub async fn io<R>(
         &self,
         direction: Direction,

@@ -10,9 +10,6 @@ use crate::worker::{current, startup};
 
 /// The worker that serves connections of this NAPI (`SO_INCOMING_NAPI_ID`). Id 0 means no NAPI, and gives the worker with
 /// the fewest connections ([`CountedConnection`]).
-///
-/// # Panics
-/// Outside of a runtime.
 #[doc(alias = "SO_INCOMING_NAPI_ID")]
 #[track_caller]
 pub fn worker_of_napi(napi: u32) -> usize {
@@ -21,18 +18,12 @@ pub fn worker_of_napi(napi: u32) -> usize {
 
 /// The receive queues of the runtime's interface that this process serves, in order. Empty without an interface, or where
 /// it has no NAPIs.
-///
-/// # Panics
-/// Outside of a runtime.
 #[track_caller]
 pub fn owned_queues() -> Vec<OwnedQueue> {
     current::with(|worker| worker.runtime.napis.queues())
 }
 
 /// The number that a packet of the interface's receive queue 0 has for a BPF program (`SKF_AD_QUEUE`): 1 on hardware, 0 on veth.
-///
-/// # Panics
-/// Outside of a runtime.
 #[doc(alias = "SKF_AD_QUEUE")]
 #[track_caller]
 pub fn first_queue_number() -> u32 {
@@ -40,9 +31,6 @@ pub fn first_queue_number() -> u32 {
 }
 
 /// The NAPI that the calling worker polls, or would poll under a policy that polls. 0: it has none.
-///
-/// # Panics
-/// Outside of a runtime.
 #[track_caller]
 pub fn own_napi() -> u32 {
     current::with(|worker| worker.handle.napi.load(Ordering::Relaxed))
@@ -50,9 +38,6 @@ pub fn own_napi() -> u32 {
 
 /// The value that sockets of this worker should set `SO_BUSY_POLL` to. `None` unless the policy busy-polls
 /// and the kernel can't set the worker's epoll instance to do so (Linux before 6.9).
-///
-/// # Panics
-/// Outside of a runtime.
 #[doc(alias = "SO_BUSY_POLL")]
 #[track_caller]
 pub fn socket_busy_poll() -> Option<Duration> {

@@ -1,6 +1,5 @@
 //! Readiness that its user clears.
 
-use std::fmt;
 use std::io;
 use std::os::fd::AsFd;
 use std::task::{Context, Poll, ready};
@@ -76,21 +75,13 @@ impl<T: AsFd> AsyncFd<T> {
 pub struct AsyncFdReadyGuard<'a, T: AsFd> {
     fd: &'a AsyncFd<T>,
     direction: Direction,
-    /// The number of events when the guard was made.
     events: u32,
 }
 
 /// [`AsyncFdReadyGuard::try_io`]: the operation would have blocked, and the readiness is cleared.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the operation would have blocked")]
 pub struct TryIoError(());
-
-impl fmt::Display for TryIoError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the operation would have blocked")
-    }
-}
-
-impl std::error::Error for TryIoError {}
 
 impl<'a, T: AsFd> AsyncFdReadyGuard<'a, T> {
     /// Tries an operation. Its result is returned, errors included, unless it is `WouldBlock`.
@@ -128,8 +119,4 @@ impl<'a, T: AsFd> AsyncFdReadyGuard<'a, T> {
     }
 }
 
-impl<T: AsFd> fmt::Debug for AsyncFdReadyGuard<'_, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AsyncFdReadyGuard").field("direction", &self.direction).finish_non_exhaustive()
-    }
-}
+opaque_debug!(AsyncFdReadyGuard<'_, T>, "AsyncFdReadyGuard", [T: AsFd], |it| "direction" = it.direction);

@@ -12,9 +12,6 @@ use crate::worker::current;
 
 /// Takes a connected stream socket onto this worker's ring. `None` where the worker's driver has no ring
 /// ([`DriverKind::Epoll`](crate::DriverKind::Epoll)): use an [`AsyncFd`](crate::io::AsyncFd) there.
-///
-/// # Panics
-/// Outside of a runtime.
 #[track_caller]
 pub fn ring_socket(descriptor: Arc<impl AsFd + 'static>, kind: SourceKind) -> Option<RingSocket> {
     current::with(|worker| {
@@ -28,9 +25,6 @@ pub fn ring_socket(descriptor: Arc<impl AsFd + 'static>, kind: SourceKind) -> Op
 }
 
 /// Takes a listening socket onto this worker's ring. `None` where the worker's driver has no ring.
-///
-/// # Panics
-/// Outside of a runtime.
 #[track_caller]
 pub fn ring_listener(descriptor: Arc<impl AsFd + 'static>) -> Option<RingListener> {
     current::with(|worker| {

@@ -50,12 +50,8 @@ impl RingFd {
     ///
     /// # Errors
     /// Those of `openat(2)`; `InvalidInput` for a path with a zero byte; `Unsupported` without a ring.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     #[doc(alias = "IORING_OP_OPENAT")]
     pub async fn open(path: impl AsRef<Path>, flags: libc::c_int, mode: libc::mode_t) -> io::Result<Self> {
-        /// Takes over the result of an open.
         fn take(result: io::Result<u32>) -> io::Result<OwnedFd> {
             let fd = RawFd::try_from(result?).map_err(io::Error::other)?;
             // SAFETY: the kernel has just opened it for this operation, and nobody else knows of it.
@@ -80,7 +76,6 @@ impl<T: AsFd + 'static> RingFd<T> {
         Self(Arc::new(inner))
     }
 
-    /// Shares a descriptor with others.
     pub(crate) fn shared(inner: Arc<T>) -> Self {
         Self(inner)
     }
@@ -96,9 +91,6 @@ impl<T: AsFd + 'static> RingFd<T> {
     /// # Errors
     /// Those of `pread(2)`; `InvalidInput` for an offset above `i64::MAX`; `Unsupported` without a ring. `buffer` is then as
     /// it was.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     #[doc(alias = "IORING_OP_READ")]
     pub async fn read_at(&self, buffer: Vec<u8>, offset: u64) -> (io::Result<usize>, Vec<u8>) {
         match check_offset(offset) {
@@ -114,9 +106,6 @@ impl<T: AsFd + 'static> RingFd<T> {
     ///
     /// # Errors
     /// Those of `read(2)`, else as [`RingFd::read_at`].
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     pub async fn read(&self, buffer: Vec<u8>) -> (io::Result<usize>, Vec<u8>) {
         self.read_from(buffer, AT_POSITION).await
     }
@@ -140,9 +129,6 @@ impl<T: AsFd + 'static> RingFd<T> {
     ///
     /// # Errors
     /// Those of `pwrite(2)`; `InvalidInput` for an offset above `i64::MAX`; `Unsupported` without a ring.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     #[doc(alias = "IORING_OP_WRITE")]
     pub async fn write_at(&self, bytes: Bytes, offset: u64) -> (io::Result<usize>, Bytes) {
         match check_offset(offset) {
@@ -158,9 +144,6 @@ impl<T: AsFd + 'static> RingFd<T> {
     ///
     /// # Errors
     /// Those of `write(2)`, else as [`RingFd::write_at`].
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     pub async fn write(&self, bytes: Bytes) -> (io::Result<usize>, Bytes) {
         self.write_from(bytes, AT_POSITION).await
     }
@@ -177,21 +160,12 @@ impl<T: AsFd + 'static> RingFd<T> {
     ///
     /// # Errors
     /// Those of `fsync(2)`; `Unsupported` without a ring.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     #[doc(alias = "IORING_OP_FSYNC")]
     pub async fn sync_all(&self) -> io::Result<()> {
         self.sync(FsyncFlags::empty()).await
     }
 
     /// Like [`RingFd::sync_all`], with the metadata that reading the file needs only (`fdatasync(2)`).
-    ///
-    /// # Errors
-    /// As [`RingFd::sync_all`].
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     pub async fn sync_data(&self) -> io::Result<()> {
         self.sync(FsyncFlags::DATASYNC).await
     }
@@ -209,9 +183,6 @@ impl<T: AsFd + 'static> RingFd<T> {
     ///
     /// # Errors
     /// Those of `splice(2)`; `InvalidInput` for an offset above `i64::MAX`; `Unsupported` without a ring.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     #[doc(alias = "IORING_OP_SPLICE")]
     pub async fn splice<U: AsFd + 'static>(
         &self,
@@ -235,9 +206,6 @@ impl<T: AsFd + 'static> RingFd<T> {
     ///
     /// # Errors
     /// `Unsupported` without a ring.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     #[doc(alias = "IORING_OP_POLL_ADD")]
     pub async fn poll(&self, events: libc::c_short) -> io::Result<libc::c_short> {
         let entry = opcode::PollAdd::new(self.fd(), u32::from(events.cast_unsigned())).build();

@@ -1,7 +1,6 @@
 //! Operations that an application submits to its worker's ring.
 
 use std::cell::RefCell;
-use std::fmt;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
@@ -28,9 +27,6 @@ impl From<NoRing> for io::Error {
 }
 
 /// Whether the calling worker has a ring, so that [`submit`] and [`RingFd`](super::RingFd) work.
-///
-/// # Panics
-/// Outside of a runtime.
 #[track_caller]
 pub fn has_ring() -> bool {
     current::with(|worker| worker.driver.ring().is_some())
@@ -58,9 +54,6 @@ pub fn has_ring() -> bool {
 ///
 /// # Errors
 /// [`NoRing`], with `keep`. All other errors are the operation's result; `NotConnected` if the runtime is ending.
-///
-/// # Panics
-/// Outside of a runtime.
 ///
 /// # Safety
 /// - Everything that the entry points to is owned by `keep` or lives forever. It stays valid while `keep` does, also when
@@ -135,12 +128,7 @@ impl<T> Future for RingOperation<T> {
     }
 }
 
-impl<T> fmt::Debug for RingOperation<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ended = self.submission.0.borrow().ended;
-        f.debug_struct("RingOperation").field("ended", &ended).finish_non_exhaustive()
-    }
-}
+opaque_debug!(RingOperation<T>, "RingOperation", [T], |it| "ended" = it.submission.0.borrow().ended);
 
 impl<T> Drop for RingOperation<T> {
     fn drop(&mut self) {
@@ -163,9 +151,7 @@ struct Submission<T>(RefCell<SubmissionState<T>>);
 struct SubmissionState<T> {
     /// What the kernel uses; not to be touched until the operation has ended.
     keep: Option<T>,
-    /// That of the first completion.
     result: Option<i32>,
-    /// The last completion has come.
     ended: bool,
     waker: Option<Waker>,
     dispose: Option<fn(io::Result<u32>, T)>,

@@ -9,9 +9,6 @@ use crate::worker::current;
 /// The calling worker's state of a type, made by the first call. It lives as long as the worker.
 ///
 /// A thread local is not the same: runtimes that were made on one thread have their worker 0 on it, each with tasks of its own.
-///
-/// # Panics
-/// Outside of a runtime.
 #[track_caller]
 pub fn worker_state<T: WorkerState + Default>() -> Rc<T> {
     current::with(|worker| worker.states.get())

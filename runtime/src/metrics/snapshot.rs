@@ -54,9 +54,6 @@ pub struct PolledPackets {
 impl Snapshot {
     /// The metrics of the calling task's runtime, or of the one that the thread has [entered](crate::Handle::enter). With an
     /// interface this asks rtnetlink and reads a file of `/proc`.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     #[track_caller]
     pub fn take() -> Self {
         Self::of(&current::runtime())

@@ -31,7 +31,6 @@ pub struct Child {
 
 #[derive(Debug)]
 enum State {
-    /// It was not waited for.
     Running(WatchedProcess),
     Reaped(ExitStatus),
 }
@@ -88,9 +87,6 @@ impl Child {
     }
 
     /// How the child has ended; `None` if it has not. It doesn't close the child's standard input.
-    ///
-    /// # Errors
-    /// As [`wait`](Self::wait).
     pub fn try_wait(&mut self) -> io::Result<Option<ExitStatus>> {
         let status = match &mut self.state {
             State::Running(process) => process.try_wait()?,
@@ -115,9 +111,6 @@ impl Child {
     }
 
     /// Sends SIGKILL to the child, and waits for its end.
-    ///
-    /// # Errors
-    /// As [`start_kill`](Self::start_kill) and [`wait`](Self::wait).
     pub async fn kill(&mut self) -> io::Result<()> {
         self.start_kill()?;
         self.wait().await.map(drop)

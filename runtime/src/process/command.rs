@@ -96,11 +96,6 @@ impl Command {
         self
     }
 
-    /// The standard library's command.
-    pub fn as_std(&self) -> &std::process::Command {
-        &self.command
-    }
-
     /// The standard library's command, for its other settings (`std::os::unix::process::CommandExt`).
     pub fn as_std_mut(&mut self) -> &mut std::process::Command {
         &mut self.command
@@ -125,12 +120,6 @@ impl Command {
 
     /// Starts the program, and waits until it has ended. It starts with this call, not with the first poll of the future. Pipes
     /// that are set are closed.
-    ///
-    /// # Errors
-    /// As [`spawn`](Self::spawn) and [`Child::wait`].
-    ///
-    /// # Panics
-    /// As [`spawn`](Self::spawn).
     pub fn status(&mut self) -> impl Future<Output = io::Result<ExitStatus>> + use<> {
         let child = self.spawn();
         async move {
@@ -143,12 +132,6 @@ impl Command {
     /// Starts the program, and collects what it writes to its standard output and error until it has ended. It starts with this
     /// call, not with the first poll of the future. As with tokio, both are pipes, whatever was set, and standard input is this
     /// process's unless it was set; the standard library's `output` gives `/dev/null`.
-    ///
-    /// # Errors
-    /// As [`spawn`](Self::spawn) and [`Child::wait_with_output`].
-    ///
-    /// # Panics
-    /// As [`spawn`](Self::spawn).
     pub fn output(&mut self) -> impl Future<Output = io::Result<Output>> + use<> {
         self.command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let child = self.spawn();

@@ -39,7 +39,6 @@ impl WatchedProcess {
         Ok(pidfd_send_signal(self.pidfd.get_ref(), Signal::KILL)?)
     }
 
-    /// Reaps the process if it has ended.
     pub(super) fn try_wait(&mut self) -> io::Result<Option<ExitStatus>> {
         self.child.try_wait()
     }
@@ -53,7 +52,6 @@ impl WatchedProcess {
         pidfd.io(Direction::Read, reap).await
     }
 
-    /// No longer watches the child.
     pub(super) fn into_child(self) -> Child {
         self.child
     }

@@ -44,9 +44,6 @@ impl Builder {
     }
 
     /// As [`runtime::spawn`](crate::spawn).
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     #[track_caller]
     pub fn spawn<F>(self, future: F) -> JoinHandle<F::Output>
     where

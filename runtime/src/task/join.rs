@@ -1,6 +1,5 @@
 //! Handles to spawned tasks.
 
-use std::fmt;
 use std::future::Future;
 use std::marker::PhantomData;
 use std::pin::Pin;
@@ -16,7 +15,6 @@ use crate::worker::worker_handle::WorkerHandle;
 /// A spawned task. Awaiting it gives the task's result; dropping it detaches the task, which runs on.
 pub struct JoinHandle<T> {
     task: TaskRef<WorkerHandle>,
-    /// The result has been returned.
     taken: bool,
     /// The handle owns the result: it is `Send` only if the result is.
     result: PhantomData<T>,
@@ -58,7 +56,6 @@ impl<T> JoinHandle<T> {
         self.task.identity().name.as_deref().map(String::as_str)
     }
 
-    /// Whether the result has been returned.
     pub(super) fn is_taken(&self) -> bool {
         self.taken
     }
@@ -95,11 +92,7 @@ impl<T> Drop for JoinHandle<T> {
     }
 }
 
-impl<T> fmt::Debug for JoinHandle<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("JoinHandle").field("finished", &self.is_finished()).finish()
-    }
-}
+opaque_debug!(JoinHandle<T>, "JoinHandle", [T], |it| "finished" = it.is_finished());
 
 /// Aborts a task; see [`JoinHandle::abort`].
 #[derive(Clone)]
@@ -122,8 +115,4 @@ impl AbortHandle {
     }
 }
 
-impl fmt::Debug for AbortHandle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("AbortHandle").finish()
-    }
-}
+opaque_debug!(AbortHandle, "AbortHandle");

@@ -1,7 +1,6 @@
 //! Tasks that are awaited together.
 
 use std::collections::VecDeque;
-use std::fmt;
 use std::future::Future;
 use std::panic::Location;
 use std::pin::Pin;
@@ -44,7 +43,6 @@ struct Member<T> {
     waker: Waker,
 }
 
-/// The tasks to look at.
 pub(crate) struct Ended {
     state: Mutex<EndedState>,
 }
@@ -60,7 +58,6 @@ impl Ended {
         Arc::new(Self { state: Mutex::new(EndedState::default()) })
     }
 
-    /// The waker of one task's joiner.
     pub(crate) fn waker(self: &Arc<Self>, key: usize) -> Waker {
         Waker::from(Arc::new(MemberWaker { key, ended: Arc::clone(self) }))
     }
@@ -219,9 +216,6 @@ impl<T> JoinSet<T> {
 
 impl<T: 'static> JoinSet<T> {
     /// Spawns a task on the calling worker, as [`runtime::spawn`](crate::spawn) does.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     #[track_caller]
     pub fn spawn(&mut self, future: impl Future<Output = T> + 'static) -> AbortHandle {
         self.add(spawn_local(Identity::new(Location::caller()), future))
@@ -248,8 +242,4 @@ impl<T> Drop for JoinSet<T> {
     }
 }
 
-impl<T> fmt::Debug for JoinSet<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("JoinSet").field("len", &self.len()).finish()
-    }
-}
+opaque_debug!(JoinSet<T>, "JoinSet", [T], |it| "len" = it.len());

@@ -1,7 +1,6 @@
 //! Values that belong to a task.
 
 use std::cell::RefCell;
-use std::fmt;
 use std::future::Future;
 use std::thread::LocalKey as ThreadKey;
 
@@ -75,9 +74,6 @@ impl<T: 'static> LocalKey<T> {
     }
 
     /// Gives the value to a function.
-    ///
-    /// # Errors
-    /// [`NotInScope`] outside of a scope of this value.
     pub fn try_with<R>(&'static self, action: impl FnOnce(&T) -> R) -> Result<R, NotInScope> {
         let found = self.0.try_with(|value| value.borrow().as_ref().map(action));
         found.ok().flatten().ok_or(NotInScope)
@@ -95,11 +91,7 @@ impl<T: 'static> LocalKey<T> {
     }
 }
 
-impl<T> fmt::Debug for LocalKey<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LocalKey").finish_non_exhaustive()
-    }
-}
+opaque_debug!(LocalKey<T>, "LocalKey", [T]);
 
 /// A task's value was asked for outside of its scope.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

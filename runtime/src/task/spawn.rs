@@ -14,9 +14,6 @@ use crate::worker::runtime_state::RuntimeState;
 use crate::worker::worker_handle::Message;
 
 /// Spawns a task on the calling worker.
-///
-/// # Panics
-/// Outside of a runtime.
 #[track_caller]
 pub fn spawn<F>(future: F) -> JoinHandle<F::Output>
 where

@@ -287,7 +287,6 @@ impl<S: Schedule> Drop for TaskRef<S> {
     }
 }
 
-/// The vtable of the wakers of tasks on `S`, for [`Schedule::waker_vtable`].
 pub(crate) const fn waker_vtable<S: Schedule>() -> RawWakerVTable {
     RawWakerVTable::new(
         |data| {
@@ -361,7 +360,6 @@ impl<S: Schedule> NewTask<S> {
         (Self(Some(task)), joiner)
     }
 
-    /// Hands the task to its worker.
     pub(crate) fn adopt(mut self) -> TaskRef<S> {
         self.0.take().expect("a new task is adopted once")
     }

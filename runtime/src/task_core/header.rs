@@ -22,19 +22,14 @@ use crate::sync::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Mutex, Ordering,
 /// The key of a worker's root future, which is not in the slab.
 pub(crate) const ROOT: u32 = u32::MAX;
 
-/// The result is stored.
 const DONE: u8 = 1;
-/// The joiner has stored a waker.
 const JOINING: u8 = 2;
 /// The join handle was dropped; nobody will take the result.
 const DETACHED: u8 = 4;
 
-/// Who drops the result.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ResultOwner {
-    /// The join handle, which may still take it.
     JoinHandle,
-    /// The caller, immediately.
     Caller,
 }
 
@@ -90,7 +85,6 @@ impl<S> Header<S> {
         }
     }
 
-    /// The worker that the task runs on.
     pub(crate) fn scheduler(&self) -> &Arc<S> {
         &self.scheduler
     }
@@ -144,7 +138,6 @@ impl<S> Header<S> {
         self.aborted.load(Ordering::Acquire)
     }
 
-    /// The result is stored: wakes the joiner.
     pub(crate) fn complete(&self) -> ResultOwner {
         self.queued.store(true, Ordering::Relaxed);
         let before = self.outcome.fetch_or(DONE, Ordering::AcqRel);

@@ -5,7 +5,6 @@ use std::fmt;
 use std::panic::resume_unwind;
 use std::sync::{Mutex, PoisonError};
 
-/// The value that a panic was raised with.
 type PanicPayload = Box<dyn Any + Send>;
 
 /// A task was cancelled, or panicked.

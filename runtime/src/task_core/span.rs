@@ -12,7 +12,6 @@ use super::identity::Identity;
 /// nothing.
 pub(crate) struct TaskSpan(Span);
 
-/// A span's number, which outlives the span.
 pub(crate) struct SpanId(Option<Id>);
 
 macro_rules! task_span {

@@ -52,17 +52,11 @@ pub struct Interval {
 
 impl Interval {
     /// Waits for the next tick, and returns when it was due. A dropped wait loses no tick.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     pub async fn tick(&mut self) -> Instant {
         std::future::poll_fn(|context| self.poll_tick(context)).await
     }
 
     /// [`Interval::tick`] for use in a `poll` function.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     pub fn poll_tick(&mut self, context: &mut Context<'_>) -> Poll<Instant> {
         ready!(Pin::new(&mut self.next).poll(context));
         let due = self.next.deadline();
@@ -84,11 +78,6 @@ impl Interval {
     /// What happens after missed ticks. Default: [`MissedTickBehavior::Skip`].
     pub fn set_missed_tick_behavior(&mut self, behavior: MissedTickBehavior) {
         self.missed = behavior;
-    }
-
-    /// What happens after missed ticks.
-    pub fn missed_tick_behavior(&self) -> MissedTickBehavior {
-        self.missed
     }
 
     /// The time between two ticks.

@@ -1,6 +1,5 @@
 //! A limit on how long a future is awaited.
 
-use std::fmt;
 use std::future::Future;
 use std::task::{Poll, ready};
 use std::time::{Duration, Instant};
@@ -12,9 +11,6 @@ use crate::coop;
 ///
 /// # Errors
 /// [`Elapsed`] if the future was not ready in time.
-///
-/// # Panics
-/// Outside of a runtime.
 pub async fn timeout<F: Future>(duration: Duration, future: F) -> Result<F::Output, Elapsed> {
     limited(sleep(duration), future).await
 }
@@ -23,9 +19,6 @@ pub async fn timeout<F: Future>(duration: Duration, future: F) -> Result<F::Outp
 ///
 /// # Errors
 /// [`Elapsed`] if the future was not ready by then.
-///
-/// # Panics
-/// Outside of a runtime.
 pub async fn timeout_at<F: Future>(deadline: Instant, future: F) -> Result<F::Output, Elapsed> {
     limited(sleep_until(deadline), future).await
 }
@@ -45,16 +38,9 @@ async fn limited<F: Future>(sleep: Sleep, future: F) -> Result<F::Output, Elapse
 }
 
 /// A [`timeout`] has expired. Converts to an [`io::Error`](std::io::Error) of the kind `TimedOut`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the timeout has expired")]
 pub struct Elapsed;
-
-impl fmt::Display for Elapsed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the timeout has expired")
-    }
-}
-
-impl std::error::Error for Elapsed {}
 
 impl From<Elapsed> for std::io::Error {
     fn from(elapsed: Elapsed) -> Self {

@@ -24,12 +24,10 @@ const LEVELS: usize = 9;
 /// the slot's start instead, and its timers are sorted into the levels below.
 const MAX_SEARCHED: usize = 16;
 
-/// The number of wheels made so far.
 static WHEELS: AtomicU64 = AtomicU64::new(0);
 
 const NONE: u32 = u32::MAX;
 
-/// Identifies a timer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TimerKey {
     index: u32,
@@ -51,11 +49,9 @@ struct Timer {
 struct Level {
     /// One bit per slot: whether it has timers.
     occupied: u64,
-    /// The first timer of each slot.
     first: [u32; SLOTS],
 }
 
-/// One worker's timers.
 pub(crate) struct TimerWheel {
     start: Instant,
     /// `start` on the other clock, or slightly later, so that no timer fires early.
@@ -113,7 +109,6 @@ impl TimerWheel {
         TimerKey { index, sequence }
     }
 
-    /// The waker of a timer that has not fired.
     pub(crate) fn waker(&mut self, key: TimerKey) -> Option<&mut Waker> {
         let timer = self.timers.get_mut(key.index as usize)?;
         (timer.sequence == key.sequence).then_some(&mut timer.waker)
@@ -186,7 +181,6 @@ impl TimerWheel {
         due.into_iter().map(|(_, _, waker)| waker).collect()
     }
 
-    /// The slot with the earliest timers, as level and slot.
     fn first_slot(&self) -> Option<(usize, usize)> {
         let level = self.levels.iter().position(|level| level.occupied != 0)?;
         Some((level, self.levels[level].occupied.trailing_zeros() as usize))
@@ -290,7 +284,6 @@ mod tests {
         assert_eq!(timers.take_due(century).len(), 1);
     }
 
-    /// Records its number when it is woken.
     struct Numbered(u64, Arc<Mutex<Vec<u64>>>);
 
     impl Wake for Numbered {

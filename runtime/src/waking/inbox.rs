@@ -3,7 +3,6 @@
 use super::park_state::ParkState;
 use crate::sync::{AtomicBool, Mutex, MutexGuard, Ordering, lock};
 
-/// Many senders, one worker.
 pub(crate) struct Inbox<M> {
     messages: Mutex<Vec<M>>,
     /// Whether there are messages: a hint for those who don't hold the lock.

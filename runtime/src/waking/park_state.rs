@@ -21,7 +21,6 @@ impl ParkState {
         self.0.store(PARKED, Ordering::Release);
     }
 
-    /// The worker runs again.
     pub(crate) fn unpark(&self) {
         self.0.store(RUNNING, Ordering::Release);
     }

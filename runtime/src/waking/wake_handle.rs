@@ -1,6 +1,5 @@
 //! What wakes a parked worker.
 
-use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -42,7 +41,6 @@ impl WakeHandle {
         claimed
     }
 
-    /// Wakes the worker by its eventfd, if it is parked.
     pub(crate) fn wake(&self) {
         if self.claim_wake() {
             self.write_eventfd();
@@ -77,8 +75,4 @@ impl WakeHandle {
     }
 }
 
-impl fmt::Debug for WakeHandle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WakeHandle").field("eventfd", &self.eventfd).finish_non_exhaustive()
-    }
-}
+opaque_debug!(WakeHandle, "WakeHandle", |it| "eventfd" = it.eventfd);

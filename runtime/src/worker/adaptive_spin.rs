@@ -35,12 +35,10 @@ impl AdaptiveSpin {
         self.expecting.get()
     }
 
-    /// A spin found what it waited for.
     pub(crate) fn found(&self) {
         self.last_skip.set(0);
     }
 
-    /// A spin found nothing.
     pub(crate) fn missed(&self) {
         let skip = (self.last_skip.get() * 2).clamp(1, MAX_SKIPPED);
         self.last_skip.set(skip);

@@ -20,9 +20,6 @@ thread_local! {
 }
 
 /// Runs `action` with this thread's worker.
-///
-/// # Panics
-/// Outside of a runtime.
 #[track_caller]
 pub(crate) fn with<R>(action: impl FnOnce(&Rc<Worker>) -> R) -> R {
     match try_with(action) {
@@ -44,9 +41,6 @@ const NO_WORKER: &str = "this needs a worker's thread, and the calling thread is
     before, or within a task: Handle::current().block_on(runtime::spawn_on(0, || async { … }))";
 
 /// The runtime of this thread's worker, else the one that the thread has entered.
-///
-/// # Panics
-/// Outside of a runtime.
 #[track_caller]
 pub(crate) fn runtime() -> Arc<RuntimeState> {
     try_runtime().expect(NO_RUNTIME)

@@ -8,7 +8,6 @@ use tracing::level_filters::LevelFilter;
 /// How many warnings are kept. Of later ones only the number is.
 const MOST: usize = 16;
 
-/// The warnings of one worker.
 #[derive(Debug, Default)]
 pub(crate) struct EarlyLogs {
     kept: RefCell<Vec<String>>,
@@ -28,7 +27,6 @@ impl EarlyLogs {
         self.log_kept();
     }
 
-    /// Logs what was kept, if there is a subscriber by now.
     pub(crate) fn log_kept(&self) {
         if self.kept.borrow().is_empty() || LevelFilter::current() == LevelFilter::OFF {
             return;

@@ -63,9 +63,7 @@ pub(crate) struct Worker {
     spin: AdaptiveSpin,
     begun: Cell<bool>,
     stopping: Cell<bool>,
-    /// The tasks are dropped, and the driver is closed.
     closed: Cell<bool>,
-    /// The memory that messages are swapped into.
     messages: RefCell<Vec<Message>>,
     pub(crate) states: WorkerStates,
     pub(super) early_logs: EarlyLogs,
@@ -372,7 +370,6 @@ impl Worker {
         self.messages.replace(messages);
     }
 
-    /// Counts a poll that begins, of a task that was woken at a time.
     fn count_poll(&self, woken: Option<u64>) {
         let counters = &self.handle.counters;
         counters.polls.add(1);

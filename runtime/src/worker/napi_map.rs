@@ -84,7 +84,6 @@ impl NapiMap {
         *self.queues.write().unwrap_or_else(PoisonError::into_inner) = assigned;
     }
 
-    /// The number that packets of queue 0 have.
     pub(crate) fn first_queue_number(&self) -> u32 {
         u32::from(!self.plain_numbers.load(Ordering::Relaxed))
     }
@@ -154,7 +153,6 @@ impl NapiMap {
         }
     }
 
-    /// Whether the interface has to be read (again).
     fn take_refresh(&self) -> bool {
         let mut refresh = self.lock_refresh();
         refresh.running = std::mem::take(&mut refresh.again);

@@ -106,7 +106,6 @@ impl WorkerReport {
         Some(QueueStatus::new(&settings, None))
     }
 
-    /// Takes in what the law has set.
     pub(crate) fn set_queue_settings(&mut self, settings: QueueSettings) {
         let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         if let Some(napi) = &mut self.napi {

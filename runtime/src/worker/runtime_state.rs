@@ -22,16 +22,13 @@ pub(crate) struct RuntimeState {
     pub(crate) napis: Arc<NapiMap>,
     pub(crate) host: HostState,
     pub(crate) blocking: Arc<BlockingPool>,
-    /// Counts what was spawned on any worker.
     spawned: AtomicUsize,
     /// Why the first worker that failed did.
     failure: Mutex<Option<String>>,
 }
 
-/// What the policy has set on the host.
 #[derive(Default)]
 pub(crate) struct HostState {
-    /// The outcome of each setting.
     pub(crate) applied: Vec<Applied>,
     /// Why settings were not applied.
     pub(crate) notes: Vec<String>,
@@ -43,7 +40,6 @@ pub(crate) struct HostState {
     pub(crate) requests: Option<Arc<QueueRequests>>,
 }
 
-/// This process's queues of an interface, each with its NAPI.
 fn read_queues(napis: &NapiMap, interface: Option<&str>) -> Option<Vec<(u32, u32)>> {
     let interface = host::interface(interface?).ok()?;
     Some(napis.own_queues(&interface))
@@ -81,7 +77,6 @@ impl RuntimeState {
         (!cores.is_empty()).then(|| cores[worker % cores.len()])
     }
 
-    /// The worker that serves the connections of a NAPI.
     pub(crate) fn worker_of_napi(&self, napi: u32) -> usize {
         let interface = self.config.interface.clone();
         self.napis.owner(napi, &self.workers, move |napis| read_queues(napis, interface.as_deref()))
@@ -94,7 +89,6 @@ impl RuntimeState {
         }
     }
 
-    /// Stops all workers because one has failed.
     pub(crate) fn fail(&self, worker: usize, error: &dyn fmt::Display) {
         let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
         failure.get_or_insert_with(|| format!("worker {worker} stopped: {error}"));
@@ -115,7 +109,6 @@ impl RuntimeState {
         first + self.spawned.fetch_add(1, Ordering::Relaxed) % (self.workers.len() - first)
     }
 
-    /// Asks all workers to stop.
     pub(crate) fn stop(&self) {
         self.workers.iter().for_each(|worker| worker.request_stop());
     }

@@ -127,7 +127,6 @@ enum Adaptation {
     Unprepared,
 }
 
-/// `napi_id` and `thread`: the queue's NAPI and the worker's thread id.
 fn queue_control(runtime: &RuntimeState, worker: usize, napi_id: u32, thread: i32) -> Adaptation {
     let settings = &runtime.config.settings;
     let queue = runtime.host.queues.get(worker).copied();

@@ -6,7 +6,6 @@ use std::task::Wake;
 use crate::sync::{AtomicU8, Condvar, Mutex, Ordering, lock};
 
 const EMPTY: u8 = 0;
-/// The thread sleeps, or is about to.
 const ASLEEP: u8 = 1;
 /// The future was woken since it was last polled.
 const NOTIFIED: u8 = 2;
@@ -20,7 +19,6 @@ pub(crate) struct ThreadParker {
 }
 
 impl ThreadParker {
-    /// Takes a notification, if there is one.
     pub(crate) fn take(&self) -> bool {
         // A locked instruction in a spin would take the cache line away from the one who wakes.
         self.state.load(Ordering::Relaxed) == NOTIFIED

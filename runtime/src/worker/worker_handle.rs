@@ -1,6 +1,5 @@
 //! What other threads see of a worker.
 
-use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -14,13 +13,11 @@ use crate::timers::clock::monotonic_nanos;
 use crate::waking::inbox::Inbox;
 use crate::waking::wake_handle::WakeHandle;
 
-/// A message from another thread to a worker.
 pub(crate) enum Message {
     /// Queue a task, which was woken at [`WorkerHandle::wake_time`].
     Wake(TaskRef<WorkerHandle>, u64),
     /// Adopt a task that was spawned on another thread, at [`WorkerHandle::wake_time`].
     Adopt(NewTask<WorkerHandle>, u64),
-    /// Check [`WorkerHandle::stop`].
     CheckStop,
 }
 
@@ -33,10 +30,8 @@ pub(crate) struct WorkerHandle {
     pub(crate) counters: WorkerCounters,
     /// The NAPI whose sockets the worker's epoll instance holds. 0: none.
     pub(crate) napi: AtomicU32,
-    /// Connections that the worker serves.
     pub(crate) connections: AtomicUsize,
     report: Mutex<Option<WorkerReport>>,
-    /// The worker's thread id.
     pub(crate) thread: OnceLock<i32>,
     /// Whether the thread runs the worker's loop. Between two `block_on`s worker 0's is its caller's.
     in_loop: Mutex<bool>,
@@ -112,7 +107,6 @@ impl WorkerHandle {
         }
     }
 
-    /// Locks the report, to read it without a copy.
     pub(crate) fn locked_report(&self) -> MutexGuard<'_, Option<WorkerReport>> {
         self.report.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -154,8 +148,4 @@ impl WorkerHandle {
     }
 }
 
-impl fmt::Debug for WorkerHandle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WorkerHandle").field("index", &self.index).finish_non_exhaustive()
-    }
-}
+opaque_debug!(WorkerHandle, "WorkerHandle", |it| "index" = it.index);

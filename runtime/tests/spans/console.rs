@@ -15,7 +15,6 @@ use console_api::tasks::{Stats, Task};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// What the console knows of the tasks.
 #[derive(Default)]
 struct Console {
     tasks: HashMap<u64, Task>,

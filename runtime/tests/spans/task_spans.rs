@@ -15,7 +15,6 @@ use tracing::{Event, Metadata, Subscriber};
 
 static SPANS: Mutex<Vec<Seen>> = Mutex::new(Vec::new());
 
-/// A span, by its number less one.
 #[derive(Clone, Default)]
 struct Seen {
     target: String,

@@ -6,7 +6,6 @@ use std::task::Poll;
 
 use futures_util::task::AtomicWaker;
 
-/// Starts at 0.
 #[derive(Default)]
 pub struct AwaitedNumber {
     value: AtomicU64,
@@ -14,7 +13,6 @@ pub struct AwaitedNumber {
 }
 
 impl AwaitedNumber {
-    /// Sets the number, and wakes who waits.
     pub fn set(&self, value: u64) {
         self.value.store(value, Ordering::Release);
         self.waker.wake();

@@ -2,7 +2,6 @@
 
 use runtime::{Builder, DriverKind};
 
-/// All that this machine has.
 pub fn drivers() -> Vec<DriverKind> {
     let all = [DriverKind::Epoll, DriverKind::Uring];
     requirements::drivers(all, |driver| Builder::new().ignore_environment().workers(1).driver(driver).build())

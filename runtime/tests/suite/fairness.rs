@@ -170,7 +170,6 @@ async fn foreign_futures_and_joins_are_operations_of_the_poll() {
     }
 }
 
-/// Counts polls, and keeps the count at which it is woken.
 #[derive(Default)]
 struct PollsWhenWoken {
     polls: AtomicUsize,

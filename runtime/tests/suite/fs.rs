@@ -147,7 +147,6 @@ async fn a_file_is_shared_by_the_tasks_of_several_workers() {
     assert!(content.iter().enumerate().all(|(at, byte)| usize::from(*byte) == at / 1000));
 }
 
-/// Polls an operation once, and drops it.
 async fn begin_and_cancel(operation: impl Future) {
     let mut operation = Box::pin(operation);
     std::future::poll_fn(|context| {
@@ -231,69 +230,60 @@ fn numbered_file(folder: &Folder, length: usize) -> (PathBuf, Vec<u8>) {
     (path, content)
 }
 
-#[test]
-fn reads_of_all_lengths_return_the_same_bytes_on_all_drivers() {
-    for driver in drivers() {
-        let folder = Folder::new();
-        let (path, content) = numbered_file(&folder, 300_000);
-        with_one_blocking_thread(driver).block_on(async {
-            let file = File::open(&path).await.unwrap();
-            for length in [0, 1, 4095, 4096, 4097, 64 << 10, 200_000, 400_000] {
-                for offset in [0, 1, 4097, 299_990, 300_000, 1 << 40] {
-                    let rest = content.get(offset..).unwrap_or(&[]);
-                    let expected = &rest[..rest.len().min(length)];
-                    let (read, buffer) = file.read_at(vec![7; length], offset as u64).await.unwrap();
-                    assert!(buffer[..read] == *expected, "{length} at {offset} on {driver}");
-                    assert!(buffer.len() == length && buffer[read..].iter().all(|byte| *byte == 7));
-                    let exact = file.read_exact_at(vec![7; length], offset as u64).await;
-                    match exact {
-                        Ok(buffer) => assert!(buffer == expected, "{length} at {offset} on {driver}"),
-                        Err(error) => {
-                            assert!(expected.len() < length);
-                            assert_eq!(error.kind(), ErrorKind::UnexpectedEof);
-                        }
-                    }
+#[runtime::test]
+async fn reads_of_all_lengths_return_the_same_bytes_on_all_drivers() {
+    let folder = Folder::new();
+    let (path, content) = numbered_file(&folder, 300_000);
+    let file = File::open(&path).await.unwrap();
+    for length in [0, 1, 4095, 4096, 4097, 64 << 10, 200_000, 400_000] {
+        for offset in [0, 1, 4097, 299_990, 300_000, 1 << 40] {
+            let rest = content.get(offset..).unwrap_or(&[]);
+            let expected = &rest[..rest.len().min(length)];
+            let (read, buffer) = file.read_at(vec![7; length], offset as u64).await.unwrap();
+            assert!(buffer[..read] == *expected, "{length} at {offset}");
+            assert!(buffer.len() == length && buffer[read..].iter().all(|byte| *byte == 7));
+            let exact = file.read_exact_at(vec![7; length], offset as u64).await;
+            match exact {
+                Ok(buffer) => assert!(buffer == expected, "{length} at {offset}"),
+                Err(error) => {
+                    assert!(expected.len() < length);
+                    assert_eq!(error.kind(), ErrorKind::UnexpectedEof);
                 }
             }
-        });
+        }
     }
 }
 
-#[test]
-fn reads_of_unusual_files_are_those_of_the_system_call() {
-    for driver in drivers() {
-        let folder = Folder::new();
-        let (path, content) = numbered_file(&folder, 8192);
-        with_one_blocking_thread(driver).block_on(async {
-            let code = |result: std::io::Result<(usize, [u8; 4])>| result.unwrap_err().raw_os_error();
-            let (reader, mut writer) = std::io::pipe().unwrap();
-            std::io::Write::write_all(&mut writer, b"kept").unwrap();
-            let pipe = File::from_std(std::fs::File::from(std::os::fd::OwnedFd::from(reader)));
-            assert_eq!(code(pipe.read_at([0; 4], 0).await), Some(Errno::SPIPE.raw_os_error()), "on {driver}");
-            drop(writer);
-            let mut left = String::new();
-            let mut pipe = pipe.try_into_std().expect("no operation goes on");
-            std::io::Read::read_to_string(&mut pipe, &mut left).unwrap();
-            assert_eq!(left, "kept", "on {driver}");
+#[runtime::test]
+async fn reads_of_unusual_files_are_those_of_the_system_call() {
+    let folder = Folder::new();
+    let (path, content) = numbered_file(&folder, 8192);
+    let code = |result: std::io::Result<(usize, [u8; 4])>| result.unwrap_err().raw_os_error();
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    std::io::Write::write_all(&mut writer, b"kept").unwrap();
+    let pipe = File::from_std(std::fs::File::from(std::os::fd::OwnedFd::from(reader)));
+    assert_eq!(code(pipe.read_at([0; 4], 0).await), Some(Errno::SPIPE.raw_os_error()));
+    drop(writer);
+    let mut left = String::new();
+    let mut pipe = pipe.try_into_std().expect("no operation goes on");
+    std::io::Read::read_to_string(&mut pipe, &mut left).unwrap();
+    assert_eq!(left, "kept");
 
-            let written = OpenOptions::new().write(true).open(&path).await.unwrap();
-            assert_eq!(code(written.read_at([0; 4], 0).await), Some(Errno::BADF.raw_os_error()));
-            let directory = File::open(&folder.0).await.unwrap();
-            assert_eq!(code(directory.read_at([0; 4], 0).await), Some(Errno::ISDIR.raw_os_error()));
-            let file = File::open(&path).await.unwrap();
-            assert_eq!(code(file.read_at([0; 4], u64::MAX).await), Some(Errno::INVAL.raw_os_error()));
+    let written = OpenOptions::new().write(true).open(&path).await.unwrap();
+    assert_eq!(code(written.read_at([0; 4], 0).await), Some(Errno::BADF.raw_os_error()));
+    let directory = File::open(&folder.0).await.unwrap();
+    assert_eq!(code(directory.read_at([0; 4], 0).await), Some(Errno::ISDIR.raw_os_error()));
+    let file = File::open(&path).await.unwrap();
+    assert_eq!(code(file.read_at([0; 4], u64::MAX).await), Some(Errno::INVAL.raw_os_error()));
 
-            // A page that is not in the cache would have to be waited for.
-            let file =
-                OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&path).await.unwrap();
-            rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
-            let buffer = file.read_exact_at(vec![0; 4096], 0).await.unwrap();
-            assert!(buffer == content[..4096], "on {driver}");
-            let status = File::open("/proc/self/status").await.unwrap();
-            let (read, buffer) = status.read_at(vec![0; 4096], 0).await.unwrap();
-            assert!(buffer[..read].starts_with(b"Name:"), "on {driver}");
-        });
-    }
+    // A page that is not in the cache would have to be waited for.
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&path).await.unwrap();
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+    let buffer = file.read_exact_at(vec![0; 4096], 0).await.unwrap();
+    assert!(buffer == content[..4096]);
+    let status = File::open("/proc/self/status").await.unwrap();
+    let (read, buffer) = status.read_at(vec![0; 4096], 0).await.unwrap();
+    assert!(buffer[..read].starts_with(b"Name:"));
 }
 
 #[test]
@@ -317,28 +307,24 @@ fn short_reads_need_no_thread_where_the_worker_waits_in_a_ring() {
     }
 }
 
-#[test]
-fn a_cancelled_read_keeps_the_file_until_it_has_ended() {
-    for driver in drivers() {
-        let folder = Folder::new();
-        let (path, content) = numbered_file(&folder, 8192);
-        with_one_blocking_thread(driver).block_on(async {
-            let mut file = File::open(&path).await.unwrap();
-            // Ready only if it has ended already.
-            let _ = runtime::timeout(Duration::ZERO, file.read_at(vec![0; 4096], 0)).await;
-            let end = std::time::Instant::now() + LIMIT;
-            let file = loop {
-                match file.try_into_std() {
-                    Ok(file) => break file,
-                    Err(again) => file = again,
-                }
-                assert!(std::time::Instant::now() < end, "the read never ends on {driver}");
-                runtime::sleep(Duration::from_millis(1)).await;
-            };
-            let buffer = File::from_std(file).read_exact_at(vec![0; 4096], 0).await.unwrap();
-            assert!(buffer == content[..4096]);
-        });
-    }
+#[runtime::test]
+async fn a_cancelled_read_keeps_the_file_until_it_has_ended() {
+    let folder = Folder::new();
+    let (path, content) = numbered_file(&folder, 8192);
+    let mut file = File::open(&path).await.unwrap();
+    // Ready only if it has ended already.
+    let _ = runtime::timeout(Duration::ZERO, file.read_at(vec![0; 4096], 0)).await;
+    let end = std::time::Instant::now() + LIMIT;
+    let file = loop {
+        match file.try_into_std() {
+            Ok(file) => break file,
+            Err(again) => file = again,
+        }
+        assert!(std::time::Instant::now() < end, "the read never ends");
+        runtime::sleep(Duration::from_millis(1)).await;
+    };
+    let buffer = File::from_std(file).read_exact_at(vec![0; 4096], 0).await.unwrap();
+    assert!(buffer == content[..4096]);
 }
 
 #[test]
@@ -362,21 +348,16 @@ fn a_read_that_has_begun_can_be_sent_to_another_worker() {
     }
 }
 
-#[test]
-fn a_paused_clock_waits_for_reads() {
-    for driver in drivers() {
-        let folder = Folder::new();
-        let (path, content) = numbered_file(&folder, 8192);
-        with_one_blocking_thread(driver).block_on(async {
-            let file = File::open(&path).await.unwrap();
-            runtime::time::pause();
-            for _ in 0..20 {
-                rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
-                let read =
-                    runtime::timeout(Duration::from_secs(1), file.read_exact_at(vec![0; 4096], 0)).await;
-                assert!(read.expect("the clock jumped").unwrap() == content[..4096], "on {driver}");
-            }
-        });
+#[runtime::test]
+async fn a_paused_clock_waits_for_reads() {
+    let folder = Folder::new();
+    let (path, content) = numbered_file(&folder, 8192);
+    let file = File::open(&path).await.unwrap();
+    runtime::time::pause();
+    for _ in 0..20 {
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+        let read = runtime::timeout(Duration::from_secs(1), file.read_exact_at(vec![0; 4096], 0)).await;
+        assert!(read.expect("the clock jumped").unwrap() == content[..4096]);
     }
 }
 

@@ -27,7 +27,6 @@ fn with_histograms(driver: DriverKind) -> Runtime {
         .unwrap()
 }
 
-/// A metric as a scrape reads it.
 #[derive(Debug, Default)]
 struct Family {
     kind: String,

@@ -20,7 +20,6 @@ use crate::drivers::drivers;
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Counts as one while it lives.
 struct Counted {
     bytes: Vec<u8>,
     count: Rc<Cell<usize>>,
@@ -51,7 +50,6 @@ fn memory_file(bytes: &[u8]) -> File {
     file
 }
 
-/// Reads into a counted buffer.
 fn read(file: &File, mut keep: Counted) -> RingOperation<Counted> {
     let fd = types::Fd(file.as_raw_fd());
     let entry = opcode::Read::new(fd, keep.bytes.as_mut_ptr(), keep.bytes.len() as u32).offset(u64::MAX);

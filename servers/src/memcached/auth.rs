@@ -9,37 +9,19 @@ use subtle::{Choice, ConstantTimeEq};
 /// The longest user name and the longest password, in bytes.
 const MAX_LENGTH: usize = 256;
 
-/// The file of users cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum UsersFileError {
-    /// The file cannot be read.
     #[error("cannot read the users from {}: {source}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The kernel's error.
-        source: io::Error,
-    },
+    Read { path: PathBuf, source: io::Error },
     /// A line is not `user:password`.
     #[error("{}, line {line}: {problem}", path.display())]
-    Line {
-        /// The file.
-        path: PathBuf,
-        /// The line's number, from 1.
-        line: usize,
-        /// What is wrong with it.
-        problem: &'static str,
-    },
+    Line { path: PathBuf, line: usize, problem: &'static str },
     /// The file contains no user.
     #[error("{} contains no user; write lines of user:password", path.display())]
-    Empty {
-        /// The file.
-        path: PathBuf,
-    },
+    Empty { path: PathBuf },
 }
 
-/// Users and their passwords.
 #[derive(Debug)]
 pub struct Users {
     path: PathBuf,

@@ -12,7 +12,6 @@ const MAX_RELATIVE: i64 = 60 * 60 * 24 * 30;
 /// clock does not change it, and it goes on while the machine is suspended.
 #[derive(Debug)]
 pub struct Clock {
-    /// The start, on the kernel's clock.
     started: Duration,
     /// The clock's second 0, as Unix time.
     epoch: i64,
@@ -24,7 +23,6 @@ pub struct Clock {
 const FIRST_SECOND: u32 = 2;
 
 impl Clock {
-    /// Starts a clock at the current time.
     pub fn start() -> Self {
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
         let epoch = i64::try_from(unix.as_secs()).unwrap_or(i64::MAX) - i64::from(FIRST_SECOND);
@@ -51,7 +49,6 @@ impl Clock {
         self.epoch + i64::from(self.now())
     }
 
-    /// A second of this clock as Unix time.
     pub fn unix_of(&self, second: u32) -> i64 {
         self.epoch + i64::from(second)
     }

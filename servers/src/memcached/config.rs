@@ -6,13 +6,11 @@ use std::time::Duration;
 
 use super::tls::TlsConfig;
 
-/// The protocol of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Protocol {
     /// Text: the classic commands and the meta commands.
     Ascii,
-    /// The binary protocol.
     Binary,
 }
 
@@ -125,12 +123,10 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Whether clients must authenticate.
     pub fn requires_authentication(&self) -> bool {
         self.users_file.is_some()
     }
 
-    /// Whether any time limit applies to connections.
     pub(super) fn has_time_limits(&self) -> bool {
         self.requires_authentication() || self.idle_timeout.is_some()
     }

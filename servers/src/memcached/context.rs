@@ -19,7 +19,6 @@ use super::store::{Store, StoreConfig};
 use super::tls::Tls;
 use crate::connection_limit::ConnectionLimit;
 
-/// The server's shared state.
 #[derive(Debug)]
 pub struct ServerContext {
     pub store: Store,
@@ -97,7 +96,6 @@ impl ServerContext {
         super::logging::set_verbosity(level);
     }
 
-    /// Whether a user has this password.
     pub fn authenticate(&self, user: &[u8], password: &[u8]) -> bool {
         self.users.as_ref().is_some_and(|users| users.verify(user, password))
     }

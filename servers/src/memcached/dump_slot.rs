@@ -18,7 +18,6 @@ struct Slot {
 #[derive(Debug)]
 struct Current {
     number: u64,
-    /// The second of its last step.
     last_step: u32,
 }
 

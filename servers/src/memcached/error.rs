@@ -6,25 +6,16 @@ use std::net::IpAddr;
 use super::auth::UsersFileError;
 use super::tls::TlsError;
 
-/// A server cannot start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// An address cannot be listened on.
     #[error("cannot listen on {address}: {source}")]
-    Listen {
-        /// The address or path.
-        address: String,
-        /// The kernel's error.
-        source: io::Error,
-    },
-    /// The address may be publicly reachable, and clients need not authenticate.
+    Listen { address: String, source: io::Error },
     #[error(
         "{0} may be publicly reachable and clients need not authenticate; require authentication (-Y or -S), \
          listen on a loopback or private address (-l), or give --listen-unauthenticated"
     )]
     Unprotected(IpAddr),
-    /// The file of users cannot be used.
     #[error(transparent)]
     Users(#[from] UsersFileError),
     /// Certificates or key cannot be used.
@@ -36,7 +27,6 @@ pub enum StartError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReloadError {
-    /// The file of users cannot be used.
     #[error(transparent)]
     Users(#[from] UsersFileError),
     /// Certificates or key cannot be used.

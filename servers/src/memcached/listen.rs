@@ -59,7 +59,6 @@ pub fn remove_stale_socket(path: &Path) -> io::Result<()> {
     }
 }
 
-/// The path of a Unix socket that this server has bound.
 #[derive(Debug)]
 pub struct BoundPath {
     path: PathBuf,
@@ -72,7 +71,6 @@ fn identity(metadata: &Metadata) -> (u64, u64, i64, i64) {
 }
 
 impl BoundPath {
-    /// Remembers the socket that is at the path now.
     pub fn of(path: &Path) -> io::Result<Self> {
         let identity = identity(&std::fs::symlink_metadata(path)?);
         Ok(Self { path: path.to_owned(), identity })

@@ -8,16 +8,19 @@ use super::store::{ItemBits, LargeValue, LockedEntry, NewItem, NewValue, OutOfMe
 /// When a storage command stores its item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Condition {
-    /// `set`: always.
     Always,
     /// `add`: if the key is absent.
     Absent,
     /// `replace`: if the key is present.
     Present,
     /// `append`: if the key is present; with `vivify` also if it is absent.
-    Append { vivify: bool },
+    Append {
+        vivify: bool,
+    },
     /// `prepend`: if the key is present; with `vivify` also if it is absent.
-    Prepend { vivify: bool },
+    Prepend {
+        vivify: bool,
+    },
     /// `cas`: if the item's CAS unique is the expected one.
     CasMatches,
 }
@@ -42,7 +45,6 @@ pub struct StoreRequest<B> {
 }
 
 impl<B: AsRef<[u8]>> StoreRequest<B> {
-    /// A copy that owns its key.
     pub fn to_owned(&self) -> StoreRequest<Box<[u8]>> {
         StoreRequest {
             condition: self.condition,
@@ -58,16 +60,13 @@ impl<B: AsRef<[u8]>> StoreRequest<B> {
     }
 }
 
-/// The outcome of a storage command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StoreOutcome {
     Stored {
-        /// The item's CAS unique.
         cas: u64,
         /// Bytes of the stored value.
         length: usize,
     },
-    /// The condition does not hold.
     NotStored,
     /// The item's CAS unique is not the expected one.
     Exists,
@@ -75,7 +74,6 @@ pub enum StoreOutcome {
     OutOfMemory,
 }
 
-/// A value that was received completely.
 #[derive(Debug)]
 pub enum ReceivedValue<'a> {
     Bytes(&'a [u8]),
@@ -91,7 +89,6 @@ impl ReceivedValue<'_> {
     }
 }
 
-/// Executes a storage command.
 pub fn store_item<B: AsRef<[u8]>>(
     store: &Store,
     request: &StoreRequest<B>,
@@ -199,13 +196,10 @@ fn concatenate<B: AsRef<[u8]>>(
     }
 }
 
-/// The outcome of an arithmetic command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeltaOutcome {
     Changed {
-        /// The new value.
         value: u64,
-        /// The item's CAS unique.
         cas: u64,
     },
     NotFound,
@@ -215,7 +209,6 @@ pub enum DeltaOutcome {
     OutOfMemory,
 }
 
-/// An arithmetic command.
 #[derive(Debug, Clone, Copy)]
 pub struct Delta {
     pub amount: u64,

@@ -42,9 +42,6 @@ impl Server {
     /// # Errors
     /// If an address cannot be listened on or is not protected, or if the users or the certificates cannot be
     /// read.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     pub fn start(config: &Config) -> Result<Self, StartError> {
         let context = Arc::new(ServerContext::new(config, runtime::workers())?);
         let (serving, addresses, udp) = (Vec::new(), Vec::new(), Vec::new());
@@ -142,7 +139,6 @@ impl Server {
         &self.addresses
     }
 
-    /// The UDP addresses.
     pub fn udp_addresses(&self) -> impl Iterator<Item = SocketAddr> {
         self.udp.iter().map(UdpServing::local_addr)
     }
@@ -158,7 +154,6 @@ impl Server {
         totals.get_hits + totals.get_misses + totals.cmd_set
     }
 
-    /// The item store.
     pub fn store(&self) -> &Store {
         &self.context.store
     }

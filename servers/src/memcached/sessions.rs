@@ -25,23 +25,19 @@ use super::context::ServerContext;
 use super::error::StartError;
 use super::session::{Session, SessionStep};
 
-/// The store and the settings that all sessions share.
 #[derive(Debug)]
 pub struct Sessions {
     context: ServerContext,
 }
 
-/// One client's conversation.
 pub struct ClientSession<'a> {
     session: Session<'a>,
     /// Input that does not form a complete request yet, or waits for replies to be sent.
     incomplete: Vec<u8>,
 }
 
-/// What a session waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SessionProgress {
-    /// More input.
     AwaitsInput,
     /// Its replies, 64 KiB or more, to be sent. There is input left: call [`ClientSession::execute`] again, with more or
     /// with none.

@@ -23,7 +23,6 @@ pub struct TlsConfig {
     pub require_tls13: bool,
 }
 
-/// Whether clients present a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ClientCertificates {
     /// Clients are not asked for a certificate.
@@ -86,7 +85,6 @@ mod enabled {
             Ok(LoadedTls(self.0.load()?))
         }
 
-        /// Uses what was loaded for all later connections.
         pub fn replace(&self, loaded: LoadedTls) {
             self.0.replace(loaded.0);
         }
@@ -112,11 +110,9 @@ mod disabled {
 
     use super::{TlsConfig, TlsError};
 
-    /// Cannot be created.
     #[derive(Debug)]
     pub struct Tls(Infallible);
 
-    /// Cannot be created.
     pub struct LoadedTls(Infallible);
 
     impl Tls {

@@ -25,7 +25,6 @@ const MAX_REPLY: usize = 16 << 10;
 /// How many requests one call receives at most, each into a buffer of the largest datagram's size.
 const REQUESTS_AT_ONCE: usize = 16;
 
-/// Serves an address on every worker.
 pub fn serve(address: SocketAddr, context: &Arc<ServerContext>) -> io::Result<UdpServing> {
     let context = Arc::clone(context);
     let socket = UdpSocket::bind_with(address, &BindOptions::new().only_v6(true))?;
@@ -63,7 +62,6 @@ async fn serve_socket(socket: UdpSocket, context: Arc<ServerContext>) {
     }
 }
 
-/// Sends replies, each to its client.
 async fn send(socket: &UdpSocket, replies: &[(Vec<u8>, SocketAddr)], counters: &WorkerCounters) {
     let options = SendOptions::new();
     let outgoing = replies.iter().map(|(bytes, to)| OutgoingDatagram { bytes, to: *to, options });
@@ -80,7 +78,6 @@ async fn send(socket: &UdpSocket, replies: &[(Vec<u8>, SocketAddr)], counters: &
     }
 }
 
-/// The reply to a request.
 pub struct DatagramReply {
     request_id: [u8; 2],
     bytes: Vec<u8>,
@@ -123,7 +120,6 @@ pub async fn answer(
     Some(DatagramReply { request_id: [frame[0], frame[1]], bytes })
 }
 
-/// Executes a request and returns the whole reply.
 async fn execute(request: &[u8], mut session: Session<'_>) -> Vec<u8> {
     let (mut reply, mut used) = (Vec::new(), 0);
     loop {

@@ -19,13 +19,6 @@ impl From<Child> for KillOnDrop {
 }
 
 impl KillOnDrop {
-    /// Waits until the process exits. Returns its output.
-    ///
-    /// # Errors
-    /// If its output can't be read.
-    ///
-    /// # Panics
-    /// If it has crashed.
     pub fn wait_with_output(mut self) -> io::Result<Output> {
         let Some(child) = self.0.take() else { return Err(io::ErrorKind::NotFound.into()) };
         let process = child.id();

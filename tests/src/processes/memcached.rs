@@ -12,9 +12,7 @@ use super::server_log::ServerLog;
 /// A server's process, which is killed when this is dropped.
 #[derive(Debug)]
 pub struct Memcached {
-    /// The child process; its id, for example.
     pub child: KillOnDrop,
-    /// The TCP address that it listens on.
     pub address: SocketAddr,
     /// Checked after the child has ended.
     log: ServerLog,
@@ -23,28 +21,17 @@ pub struct Memcached {
 /// How long conditions, and reads from a server, are waited for.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The path of the binary.
-///
-/// # Panics
-/// If it was not built.
 pub fn binary() -> PathBuf {
     crate::own_program("memcached")
 }
 
 /// A command that starts the binary. Started as root it stays root, unless another `-u` follows.
-///
-/// # Panics
-/// If it was not built.
 pub fn command() -> Command {
     let mut command = Command::new(binary());
     command.args(["-u", "root"]);
     command
 }
 
-/// A port that was free a moment ago.
-///
-/// # Panics
-/// If there is none.
 pub fn free_port() -> u16 {
     let free = std::net::TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
     free.expect("a free port").port()
@@ -55,10 +42,7 @@ pub fn set_request(key: &str, length: usize) -> Vec<u8> {
     [format!("set {key} 0 0 {length}\r\n").as_bytes(), &vec![b'v'; length], b"\r\n"].concat()
 }
 
-/// Waits until a condition holds.
-///
-/// # Panics
-/// If it does not within 60 seconds.
+/// Waits until a condition holds, for 60 seconds at most.
 pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     let give_up = Instant::now() + PATIENCE;
     while !holds() {
@@ -69,17 +53,11 @@ pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
 
 impl Memcached {
     /// Starts one with two workers on a free port, and waits until it listens.
-    ///
-    /// # Panics
-    /// If it does not start.
     pub fn start(arguments: &[&str]) -> Self {
         Self::start_on(free_port(), arguments)
     }
 
     /// Starts one with two workers on a port, and waits until it listens.
-    ///
-    /// # Panics
-    /// If it does not start.
     pub fn start_on(port: u16, arguments: &[&str]) -> Self {
         let mut command = command();
         command.args(["-t", "2", "-p", &port.to_string()]).args(arguments);
@@ -87,9 +65,6 @@ impl Memcached {
     }
 
     /// Runs a command that starts a server on a port, and waits until it listens.
-    ///
-    /// # Panics
-    /// If it does not start.
     pub fn run(command: &mut Command, port: u16) -> Self {
         let address = SocketAddr::from(([127, 0, 0, 1], port));
         let log = ServerLog::new().expect("a file in memory");
@@ -101,9 +76,6 @@ impl Memcached {
     }
 
     /// Connects, with a read timeout of 60 seconds.
-    ///
-    /// # Panics
-    /// If it can't.
     pub fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(self.address).expect("a connection");
         stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
@@ -111,9 +83,6 @@ impl Memcached {
     }
 
     /// Sends `input`, shuts down writing, and reads until the server closes the connection.
-    ///
-    /// # Panics
-    /// If it can't connect.
     pub fn talk(&self, input: &[u8]) -> Vec<u8> {
         let mut stream = self.connect();
         stream.write_all(input).expect("the server takes it");
@@ -125,9 +94,6 @@ impl Memcached {
     }
 
     /// The value of a number in `stats`.
-    ///
-    /// # Panics
-    /// If there is no such number.
     pub fn stat(&self, name: &str) -> u64 {
         let answer = String::from_utf8_lossy(&self.talk(b"stats\r\n")).into_owned();
         let prefix = format!("STAT {name} ");
@@ -135,24 +101,16 @@ impl Memcached {
         value.unwrap_or_else(|| panic!("no {name} in {answer}"))
     }
 
-    /// The standard error of the server up to now.
     pub fn standard_error(&self) -> String {
         self.log.read()
     }
 
-    /// How many descriptors it has open.
-    ///
-    /// # Panics
-    /// If the process is gone.
     pub fn descriptors(&self) -> u64 {
         let open = std::fs::read_dir(format!("/proc/{}/fd", self.child.id()));
         open.expect("descriptors of the server").count() as u64
     }
 
     /// The CPU time that it has used, in user space and in the kernel.
-    ///
-    /// # Panics
-    /// If the process is gone.
     pub fn cpu_time(&self) -> Duration {
         let text = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap_or_default();
         // Fields 14 and 15 of proc_pid_stat(5); the second field, a name, may contain spaces.
@@ -166,9 +124,6 @@ impl Memcached {
     }
 
     /// Its resident memory in KiB.
-    ///
-    /// # Panics
-    /// If the process is gone.
     pub fn resident_kib(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap_or_default();
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -176,19 +131,11 @@ impl Memcached {
         number.expect("VmRSS of the server")
     }
 
-    /// Sends it a signal.
-    ///
-    /// # Panics
-    /// If the process is gone.
     pub fn signal(&self, signal: rustix::process::Signal) {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, signal).expect("the process is there");
     }
 
-    /// Waits until it exits.
-    ///
-    /// # Panics
-    /// If it does not within 60 seconds.
     pub fn wait(&mut self) -> ExitStatus {
         let mut status = None;
         wait_until("the server exits", || {
@@ -199,10 +146,7 @@ impl Memcached {
     }
 }
 
-/// Reads as many bytes as are expected, and compares them.
-///
-/// # Errors
-/// The bytes that came, if they differ.
+/// Reads as many bytes as are expected, and compares them. The error is what came instead.
 pub fn expect(stream: &mut impl Read, expected: &[u8]) -> Result<(), String> {
     let mut got = vec![0; expected.len()];
     let mut filled = 0;
@@ -220,9 +164,6 @@ pub fn expect(stream: &mut impl Read, expected: &[u8]) -> Result<(), String> {
 }
 
 /// Reads what there is. A read with a time limit is interrupted by signals, also by those that are ignored.
-///
-/// # Errors
-/// Those of the read.
 pub fn read_some(stream: &mut (impl Read + ?Sized), buffer: &mut [u8]) -> io::Result<usize> {
     loop {
         match stream.read(buffer) {

@@ -21,7 +21,6 @@ impl ServerLog {
         self.0.try_clone()
     }
 
-    /// What was written up to now.
     pub(crate) fn read(&self) -> String {
         let length = self.0.metadata().map_or(0, |metadata| metadata.len());
         let mut bytes = vec![0; usize::try_from(length).unwrap_or(0)];

@@ -15,7 +15,6 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// A server's process, which is killed when this is dropped.
 #[derive(Debug)]
 pub struct Web {
-    /// The child process; its id, for example.
     pub child: KillOnDrop,
     /// Where it listens, as URLs: `http://127.0.0.1:1234`, then those with TLS.
     pub urls: Vec<String>,
@@ -28,15 +27,10 @@ pub struct Web {
 pub struct RawResponse {
     /// The status line and the headers, with the empty line.
     pub head: String,
-    /// What came after the head.
     pub body: Vec<u8>,
 }
 
 impl RawResponse {
-    /// The status.
-    ///
-    /// # Panics
-    /// If there is none.
     pub fn status(&self) -> u16 {
         let status = self.head.split(' ').nth(1).and_then(|status| status.parse().ok());
         status.unwrap_or_else(|| panic!("no status in {:?}", self.head))
@@ -50,27 +44,16 @@ impl RawResponse {
         })
     }
 
-    /// The body as text.
-    ///
-    /// # Panics
-    /// If it is none.
     pub fn text(&self) -> &str {
         std::str::from_utf8(&self.body).expect("text")
     }
 }
 
-/// The path of the binary.
-///
-/// # Panics
-/// If it was not built.
 pub fn binary() -> PathBuf {
     crate::own_program("web")
 }
 
 /// A command that starts the binary. Started as root it stays root, unless another `-u` follows.
-///
-/// # Panics
-/// If it was not built.
 pub fn command() -> Command {
     let mut command = Command::new(binary());
     command.args(["-u", "root"]);
@@ -79,17 +62,11 @@ pub fn command() -> Command {
 
 impl Web {
     /// Serves a folder with two workers on a free port, and waits until it listens.
-    ///
-    /// # Panics
-    /// If it does not start.
     pub fn serve(root: &Path, arguments: &[&str]) -> Self {
         Self::run(command().args(["-t", "2", "-l", "127.0.0.1:0"]).args(arguments).arg(root))
     }
 
     /// Runs a command that starts a server, and waits until it listens.
-    ///
-    /// # Panics
-    /// If it does not start.
     pub fn run(command: &mut Command) -> Self {
         let log = ServerLog::new().expect("a file in memory");
         let stderr = log.file().expect("a descriptor");
@@ -109,19 +86,12 @@ impl Web {
         Self { child, urls, log }
     }
 
-    /// The first address.
-    ///
-    /// # Panics
-    /// If its URL has none.
     pub fn address(&self) -> SocketAddr {
         let (_, address) = self.urls[0].split_once("://").expect("a URL");
         address.parse().expect("an address")
     }
 
     /// Connects to the first address, with a read timeout of 60 s.
-    ///
-    /// # Panics
-    /// If it can't.
     pub fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(self.address()).expect("a connection");
         stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
@@ -129,9 +99,6 @@ impl Web {
     }
 
     /// Sends bytes on a new connection, and returns everything that comes until the server closes it.
-    ///
-    /// # Panics
-    /// If it can't connect, or the server neither answers nor closes.
     pub fn talk(&self, input: impl AsRef<[u8]>) -> Vec<u8> {
         let mut stream = self.connect();
         // Fails if the server has refused the first of it already.
@@ -146,18 +113,10 @@ impl Web {
         }
     }
 
-    /// Requests a path by GET, with more header lines, and returns the response.
-    ///
-    /// # Panics
-    /// If there is none.
     pub fn get(&self, path: &str, headers: &[&str]) -> RawResponse {
         self.request("GET", path, headers)
     }
 
-    /// Sends a request without a body, and returns the response.
-    ///
-    /// # Panics
-    /// If there is none.
     pub fn request(&self, method: &str, path: &str, headers: &[&str]) -> RawResponse {
         let headers: String = headers.iter().map(|line| format!("{line}\r\n")).collect();
         split(
@@ -167,30 +126,20 @@ impl Web {
         )
     }
 
-    /// The standard error of the server up to now.
     pub fn standard_error(&self) -> String {
         self.log.read()
     }
 
-    /// The id of its process.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Sends it a signal.
-    ///
-    /// # Panics
-    /// If the process is gone.
     pub fn signal(&self, signal: rustix::process::Signal) {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, signal).expect("the process is there");
     }
 }
 
-/// Separates the head of a response from what follows.
-///
-/// # Panics
-/// If `answer` has no empty line that ends a head.
 pub fn split(answer: &[u8]) -> RawResponse {
     let end = answer.windows(4).position(|window| window == b"\r\n\r\n");
     let end = end.unwrap_or_else(|| panic!("no response in {:?}", String::from_utf8_lossy(answer))) + 4;

@@ -14,7 +14,6 @@ const OTHER_DESCRIPTORS: u64 = 8;
 /// Closed connections, and items that have expired, are to be gone after this time.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The server before the load.
 #[derive(Debug)]
 pub struct Baseline {
     resident_kib: u64,
@@ -29,10 +28,6 @@ impl Baseline {
     }
 }
 
-/// Returns a line of figures.
-///
-/// # Errors
-/// What is violated.
 pub fn check(server: &Memcached, baseline: &Baseline, client: &mut Client) -> Result<String, String> {
     let errors = server.standard_error();
     if errors.contains("panicked") {
@@ -74,7 +69,6 @@ pub fn check(server: &Memcached, baseline: &Baseline, client: &mut Client) -> Re
     ))
 }
 
-/// How many keys the server lists.
 fn dumped(server: &Memcached) -> u64 {
     let list = server.talk(b"lru_crawler metadump all\r\n");
     list.split(|byte| *byte == b'\n').filter(|line| line.starts_with(b"key=")).count() as u64

@@ -14,11 +14,9 @@ const KEYS: u64 = 2_000;
 /// Sizes drift from the smallest to the largest and back, in bytes and over this time.
 const SIZES: (f64, f64) = (20.0, 100_000.0);
 const DRIFT: Duration = Duration::from_secs(600);
-/// The longest lifetime in seconds.
 const LIFETIME: u64 = 90;
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A client of 16 connections.
 #[derive(Debug)]
 pub struct Client {
     server: SocketAddr,
@@ -55,7 +53,6 @@ impl Client {
         self.connections.len() as u64
     }
 
-    /// Executes one random operation.
     pub fn operate(&mut self, since_start: Duration) -> Result<(), String> {
         self.operations += 1;
         let key = self.random.random_range(0..KEYS);
@@ -161,7 +158,6 @@ impl Client {
         Err(format!("{begin:?} was answered by {line:?} instead of {expected}"))
     }
 
-    /// Returns the first line of the response.
     fn send(&mut self, connection: usize, request: &[u8]) -> Result<String, String> {
         let stream = &mut self.connections[connection];
         stream.get_mut().write_all(request).map_err(broken)?;

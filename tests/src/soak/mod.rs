@@ -15,13 +15,10 @@ use client::Client;
 /// How long, how fast, and how often it is checked.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// How long the load runs.
     pub duration: Duration,
-    /// The time between two checks.
     pub check_interval: Duration,
     /// Operations per second that are aimed at; a slow server gets fewer.
     pub rate: u32,
-    /// The seed of everything random.
     pub seed: u64,
     /// Further arguments of the server. They do not change `-m`.
     pub server_arguments: Vec<String>,
@@ -44,13 +41,6 @@ const MEMORY_MIB: u64 = 32;
 /// Operations between two pauses that keep to the rate.
 const BATCH: u32 = 10;
 
-/// Runs the load, and writes a line for each check.
-///
-/// # Errors
-/// What was violated first, or why the server could not be reached.
-///
-/// # Panics
-/// If the server does not start.
 pub fn run(plan: &Plan, log: &mut dyn Write) -> Result<(), String> {
     let port = free_port();
     let mut server = command();

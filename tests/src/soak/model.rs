@@ -9,7 +9,6 @@ use rand::{Rng, SeedableRng};
 /// The server counts lifetimes in whole seconds, and reads the clock ten times a second. On a busy machine it may be late.
 const LATE: f64 = 2.0;
 
-/// The last value of a key.
 #[derive(Debug)]
 struct Entry {
     version: u64,
@@ -31,7 +30,6 @@ pub struct Model {
 }
 
 impl Model {
-    /// The value that a set of the key is to send now.
     pub fn next_value(&mut self, key: u64, size: usize) -> (u64, Vec<u8>) {
         self.versions += 1;
         (self.versions, value(key, self.versions, size))
@@ -41,7 +39,6 @@ impl Model {
         self.entries.insert(key, Entry { version, size, stored: Instant::now(), lifetime });
     }
 
-    /// Gives a key a new lifetime.
     pub fn touched(&mut self, key: u64, lifetime: u32) {
         if let Some(entry) = self.entries.get_mut(&key) {
             (entry.stored, entry.lifetime) = (Instant::now(), lifetime);
@@ -81,7 +78,6 @@ impl Model {
         Ok(())
     }
 
-    /// Whether this is the key's last value.
     pub fn verify(&mut self, key: u64, found: &[u8], asked: Instant) -> Result<(), String> {
         self.may_have(key, asked)?;
         let entry = &self.entries[&key];

@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 use serial_test::serial;
 use tests::memcached::{Memcached, expect, set_request, wait_until};
 
-/// For each kind.
 const THREADS: usize = 5;
 const CONNECTIONS: usize = 1000;
 const ROUNDS: usize = 3;
@@ -86,7 +85,6 @@ fn misbehave(server: &Memcached, other: &Memcached, phase: &AtomicU8) {
     }
 }
 
-/// The times of requests in each round.
 type Times = [[Vec<Duration>; ROUNDS]; MEASURED];
 
 /// Requests of the well-behaved, on each connection in turn.

@@ -75,7 +75,6 @@ fn values_are_right_over_a_network_that_loses_repeats_and_reorders() {
     all_are_gone(&server);
 }
 
-/// The value of a version.
 fn value_of(key: u32, version: u64) -> String {
     format!("{key}:{version}:").repeat(300)
 }

@@ -80,7 +80,6 @@ fn open_device(own: &str, peer: &str) -> io::Result<File> {
 }
 
 impl Tunnel {
-    /// Between the calling thread's namespace, which is the server's, and the client's.
     pub fn between(server: &Namespace, client: &Namespace) -> io::Result<Self> {
         let ends = [server.run(|| open_device(SERVER, CLIENT))?, client.run(|| open_device(CLIENT, SERVER))?];
         let (impairment, over) = (Arc::new(Impairment::default()), Arc::new(AtomicBool::new(false)));
@@ -148,7 +147,6 @@ fn forward(ends: &[File; 2], impairment: &Impairment, over: &AtomicBool) {
     }
 }
 
-/// Whether this is an IPv4 packet of TCP with data.
 fn has_data(packet: &[u8]) -> bool {
     let tcp = packet.len() >= 40 && packet[0] == 0x45 && packet[9] == 6;
     tcp && packet.len() > 20 + usize::from(packet[32] >> 4) * 4

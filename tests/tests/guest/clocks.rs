@@ -18,7 +18,6 @@ const LOGIN_LIMIT: Duration = Duration::from_secs(10);
 const LAG: Duration = Duration::from_secs(4);
 const DAY: i64 = 86_400;
 
-/// A server that requires a login, and its clients.
 struct Clients {
     /// It has logged in, and sends requests.
     active: TcpStream,
@@ -96,7 +95,6 @@ fn end(guest: &mut Machine) {
     assert!(!said.contains("panic"), "the server has panicked:\n{said}");
 }
 
-/// Asserts that what was seen is between a limit and a little more.
 fn assert_near(what: &str, seen: Duration, limit: Duration) {
     println!("{what} after {seen:.1?}, limit {limit:?}");
     // Lifetimes are whole seconds of a clock that need not have begun one when an item was stored.

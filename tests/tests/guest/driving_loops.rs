@@ -11,7 +11,6 @@ use super::queue_modes::set_deferrals;
 
 /// Requests per second, so few that the worker sleeps before each of them, also under emulation.
 const SPARSE: u64 = 100;
-/// As many as the server can take.
 const SATURATION: u64 = 0;
 /// Longer than an emulated worker takes for a request, in µs: the wait suspends the queue only if it comes within this time
 /// after a packet.
@@ -29,7 +28,6 @@ struct Loops {
     /// Polls of the interface's NAPIs by softirqs, after an interrupt or the timer, and the packets that they took.
     softirq_polls: u64,
     softirq_packets: u64,
-    /// Busy polls, and the packets that they took.
     busy_polls: u64,
     busy_packets: u64,
     /// How often the NAPI's timer has expired (`napi_watchdog`).
@@ -41,7 +39,6 @@ impl Loops {
         self.softirq_packets + self.busy_packets
     }
 
-    /// The share of the packets that busy polls took, 0 to 1.
     fn busy_share(&self) -> f64 {
         self.busy_packets as f64 / self.packets().max(1) as f64
     }

@@ -24,7 +24,6 @@ fn load(guest: &Machine, nic: usize, seconds: u32) {
     assert!(loaded, "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// The packets that `of` is true of.
 fn sum(received: &[Received], of: impl Fn(&Received) -> bool) -> u64 {
     received.iter().filter(|received| of(received)).map(|received| received.packets).sum()
 }

@@ -26,7 +26,6 @@ impl Bucket {
         self.0[start..].trim_start().split([',', ' ', '}']).next()?.parse().ok()
     }
 
-    /// How often the event happened.
     pub fn count(&self) -> u64 {
         self.number("hitcount").unwrap_or_else(|| panic!("no hitcount in {}", self.0))
     }

@@ -6,7 +6,6 @@ use serde_json::Value;
 
 use super::machine::Machine;
 
-/// Differences of counters over one run.
 #[derive(Debug, Clone, Copy)]
 pub struct Counted {
     pub rate: f64,
@@ -108,7 +107,6 @@ pub fn worker_lines(guest: &mut Machine, nic: usize) -> Vec<WorkerLine> {
     stats.lines().filter_map(|line| line.strip_prefix("STAT worker:")).map(WorkerLine::parse).collect()
 }
 
-/// One worker's line.
 #[derive(Debug)]
 pub struct WorkerLine {
     words: HashMap<String, String>,
@@ -120,7 +118,6 @@ impl WorkerLine {
         Self { words: words.map(|(name, value)| (name.to_owned(), value.to_owned())).collect() }
     }
 
-    /// The value of a word, if the line has it.
     pub fn word(&self, name: &str) -> Option<&str> {
         self.words.get(name).map(String::as_str)
     }

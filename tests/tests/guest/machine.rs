@@ -18,7 +18,6 @@ pub enum Nic {
     /// Intel 82576: up to 8 queues, one per CPU. Up to 4 queues have a receive and a transmit interrupt each, more have
     /// one for both. It coalesces.
     Igb,
-    /// Intel 82574: one queue.
     E1000e,
     /// Paravirtual, with as many queues as a node has CPUs.
     Virtio,
@@ -37,11 +36,9 @@ impl Nic {
     }
 }
 
-/// The devices and CPUs of a guest.
 #[derive(Debug, Clone)]
 pub struct Shape {
     pub nics: Vec<Nic>,
-    /// The NICs are on the last one.
     pub numa_nodes: u32,
     pub cpus_per_node: u32,
 }

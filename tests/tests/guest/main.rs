@@ -226,6 +226,12 @@ fn changes_of_links_and_interrupts_are_followed_or_reverted() {
     assert_eq!(guest.settings(&interface), before);
 }
 
+/// `explain` finds an irqbalance that may move the interrupts.
+fn assert_ban(guest: &mut Machine, interface: &str, is_banned: bool) {
+    let explained = guest.ask(&format!("policies explain {interface}")).text;
+    assert_eq!(!explained.contains("irqbalance runs"), is_banned, "{explained}");
+}
+
 #[test]
 #[serial]
 fn irqbalance_is_banned_from_interrupts_and_after_its_restart_too_until_the_restore() {
@@ -237,37 +243,30 @@ fn irqbalance_is_banned_from_interrupts_and_after_its_restart_too_until_the_rest
     guest.run(START);
     let plan = guest.ask(&format!("policies plan {interface} --policy vanilla --workers 2")).text;
     assert!(plan.contains("irqbalance runs"), "{plan}: {}", guest.ask("cat /tmp/irqbalance; ps").text);
-    let explained = guest.ask(&format!("policies explain {interface}")).text;
-    assert!(explained.contains("irqbalance runs"), "{explained}");
+    assert_ban(&mut guest, &interface, false);
     let apply = format!("policies apply {interface} --policy vanilla --workers 2 --ban-irqbalance");
     let banned = guest.run(&apply);
     assert!(banned.contains("irqbalance bans irq") && banned.contains("set to 1"), "{banned}");
     assert!(banned.contains("irqbalance forgets its bans"), "{banned}");
-    let explained = guest.ask(&format!("policies explain {interface}")).text;
-    assert!(!explained.contains("irqbalance runs"), "{explained}");
+    assert_ban(&mut guest, &interface, true);
     // It forgets, and the same command asks again.
     guest.run(RESTART);
-    let explained = guest.ask(&format!("policies explain {interface}")).text;
-    assert!(explained.contains("irqbalance runs"), "{explained}");
+    assert_ban(&mut guest, &interface, false);
     let again = guest.run(&apply);
     assert!(again.contains("irqbalance bans irq") && again.contains("set to 1"), "{again}");
-    let explained = guest.ask(&format!("policies explain {interface}")).text;
-    assert!(!explained.contains("irqbalance runs"), "{explained}");
+    assert_ban(&mut guest, &interface, true);
     let restored = guest.run("policies restore");
     assert!(restored.contains("irqbalance bans irq") && !restored.contains("NOT"), "{restored}");
     let again = guest.run(&format!("policies --format json plan {interface} --policy vanilla --workers 2"));
     assert!(again.contains("irqbalance runs"), "{again}");
     // A server asks again by itself.
     serve(&mut guest, 0, "vanilla", "--ban-irqbalance");
-    let explained = guest.ask(&format!("policies explain {interface}")).text;
-    assert!(!explained.contains("irqbalance runs"), "{explained}");
+    assert_ban(&mut guest, &interface, true);
     guest.run(RESTART);
     guest.wait_for("grep -q 'had lost its bans' /tmp/memcached");
-    let explained = guest.ask(&format!("policies explain {interface}")).text;
-    assert!(!explained.contains("irqbalance runs"), "{explained}");
+    assert_ban(&mut guest, &interface, true);
     stop(&mut guest);
-    let explained = guest.ask(&format!("policies explain {interface}")).text;
-    assert!(explained.contains("irqbalance runs"), "it is banned after the server's end: {explained}");
+    assert_ban(&mut guest, &interface, false);
 }
 
 #[test]

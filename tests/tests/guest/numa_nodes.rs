@@ -39,7 +39,6 @@ fn plans_take_the_cores_of_the_devices_node(guest: &mut Machine, interface: &str
     assert!(cores.clone().count() > 0 && cores.clone().all(|step| step["target"] == "3"), "{packing}");
 }
 
-/// Anonymous pages of the server on each node.
 fn pages(guest: &mut Machine) -> [u64; 2] {
     let maps = guest.run("grep anon= /proc/$(pidof memcached)/numa_maps");
     pages_in(&maps)

@@ -13,7 +13,6 @@ pub struct Received {
     pub packets: u64,
 }
 
-/// Runs `action`, and returns what was received meanwhile.
 pub fn trace(guest: &mut Machine, action: impl FnOnce(&mut Machine)) -> Vec<Received> {
     let keys = "napi_id,common_cpu,common_flags".to_owned();
     let [received] = trace_events(guest, [Histogram { event: "net/napi_gro_receive_entry", keys }], action);

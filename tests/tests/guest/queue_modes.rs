@@ -33,7 +33,6 @@ enum Drive {
 }
 
 impl Drive {
-    /// Those that are compared, and one that adapts.
     fn compared() -> Vec<Self> {
         vec![Self::Vanilla, Self::Budget(50), Self::InterruptFirst, Self::Grace(100)]
     }

@@ -9,12 +9,10 @@ use serial_test::serial;
 use tests::memcached::wait_until;
 use tests::{isolated, program};
 
-fn attach(arguments: &[&str]) -> Output {
-    Command::new(tests::own_program("lab")).arg("attach").args(arguments).output().unwrap()
-}
+use super::reports::{array, run};
 
-fn array(value: &Value) -> &[Value] {
-    value.as_array().map_or(&[], Vec::as_slice)
+fn attach(arguments: &[&str]) -> Output {
+    run(&[&["attach"], arguments].concat())
 }
 
 /// Measures a server at a rate that an unoptimized fleet can keep, and checks what was attached.
@@ -109,7 +107,6 @@ fn a_server_that_can_not_be_attached_to_is_refused_with_the_reason() {
     }
 }
 
-/// nginx in the foreground, with one worker.
 const NGINX: &str = "daemon off; user root; worker_processes 1; pid FOLDER/pid; error_log FOLDER/log;
 events {} http { access_log off; server { listen 198.18.0.1:11211; root FOLDER; } }";
 

@@ -6,22 +6,7 @@ use serde_json::Value;
 use serial_test::serial;
 use tests::isolated;
 
-fn array(value: &Value) -> &[Value] {
-    value.as_array().map_or(&[], Vec::as_slice)
-}
-
-/// `lab` with these arguments, its report in a folder, and what it prints as JSON.
-fn lab(arguments: &[&str]) -> (tempfile::TempDir, Value) {
-    let folder = tempfile::tempdir().unwrap();
-    let output = Command::new(tests::own_program("lab"))
-        .args(arguments)
-        .args(["--format", "json", "--output", folder.path().to_str().unwrap()])
-        .output()
-        .unwrap();
-    let report = serde_json::from_slice(&output.stdout)
-        .unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&output.stderr)));
-    (folder, report)
-}
+use super::reports::{array, lab};
 
 #[test]
 #[ignore = "long"]

@@ -1,36 +1,25 @@
 //! What is measured, and under which conditions: settings of the kernel, receivers, idle cores.
 
 use std::fs;
-use std::process::Command;
 
 use lab::testbed::{Receiver, SERVER_INTERFACE};
 use policies::host::scheduler::{INTERRUPT_THREAD_PRIORITY, fifo_priority};
 use policies::netlink::netdev::Netdev;
 use policies::{Cpus, Pid, host};
-use serde_json::Value;
 use serial_test::serial;
 use tests::isolated;
 use tests::testbed::enter;
 
-fn array(value: &Value) -> &[Value] {
-    value.as_array().map_or(&[], Vec::as_slice)
-}
+use super::reports::{array, lab};
 
 /// Linux 6.13 has the per-NAPI settings, and interrupt suspension with them.
 #[test]
 #[isolated(root)]
 #[serial]
 fn settings_of_the_kernel_are_read_back_and_the_verdicts_row_is_measured_under_each_condition() {
-    let folder = tempfile::tempdir().unwrap();
-    let output = Command::new(tests::own_program("lab"))
-        .args(["--quick", "--rounds", "2", "--rates", "500", "--format", "json"])
-        .args(["--contenders", "suspend20,defer20,napibusy,busypoll50"])
-        .args(["--receiver", "rps,thread"])
-        .args(["--output", folder.path().to_str().unwrap()])
-        .output()
-        .unwrap();
-    let report: Value = serde_json::from_slice(&output.stdout)
-        .unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&output.stderr)));
+    let arguments = ["--quick", "--rounds", "2", "--rates", "500"];
+    let contenders = ["--contenders", "suspend20,defer20,napibusy,busypoll50", "--receiver", "rps,thread"];
+    let (_folder, report) = lab(&[&arguments[..], &contenders].concat());
     let ran: Vec<&str> = array(&report["servers"]).iter().map(|it| it["ran"].as_str().unwrap()).collect();
     let napi = |defer: u32, gro: u32, suspend: u32| {
         format!("defer-hard-irqs {defer}, gro-flush-timeout {gro} ns, irq-suspend-timeout {suspend} ns")

@@ -8,6 +8,7 @@ mod load;
 mod model;
 mod pacing;
 mod paper;
+mod reports;
 mod server;
 mod steps;
 mod waiting;

@@ -1,34 +1,14 @@
 //! The `lab model` command.
 
-use std::process::Command;
-
 use serde_json::Value;
 use serial_test::serial;
 
-fn array(value: &Value) -> &[Value] {
-    value.as_array().map_or(&[], Vec::as_slice)
-}
-
-fn number(value: &Value) -> f64 {
-    value.as_f64().unwrap_or_else(|| panic!("{value} is no number"))
-}
+use super::reports::{array, number, saved};
 
 /// Runs it, and checks what is true on any machine.
 fn model(arguments: &[&str]) -> Value {
-    let folder = tempfile::tempdir().unwrap();
-    let run = Command::new(tests::own_program("lab"))
-        .args(["model", "--quick", "--format", "json"])
-        .args(arguments)
-        .args(["--output", folder.path().to_str().unwrap()])
-        .output()
-        .unwrap();
-    let stderr = String::from_utf8_lossy(&run.stderr);
-    assert!(run.status.success(), "{stderr}");
+    let (folder, report) = saved(&[&["model", "--quick"], arguments].concat());
     assert!(std::fs::read_to_string(folder.path().join("potential.svg")).unwrap().starts_with("<svg"));
-    let report: Value = serde_json::from_slice(&run.stdout).unwrap_or_else(|_| panic!("{stderr}"));
-    let saved: Value =
-        serde_json::from_slice(&std::fs::read(folder.path().join("results.json")).unwrap()).unwrap();
-    assert_eq!(saved, report, "the file has what was printed");
     for field in ["machine", "cores", "config", "verdict", "model", "results"] {
         assert!(!report[field].is_null(), "no {field}");
     }

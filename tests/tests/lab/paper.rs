@@ -8,6 +8,8 @@ use serde_json::Value;
 use serial_test::serial;
 use tests::isolated;
 
+use super::reports::array;
+
 /// Every table and figure with measurements; figures 1 to 4 are drawings. Beside them is one of our own: memcached
 /// attached.
 const EXHIBITS: [&str; 10] = [
@@ -16,10 +18,6 @@ const EXHIBITS: [&str; 10] = [
 ];
 /// Numbers of the paper, one of each table.
 const PUBLISHED: [&str; 5] = ["106468", "647441", "2108154", "601494", "947021"];
-
-fn array(value: &Value) -> &[Value] {
-    value.as_array().map_or(&[], Vec::as_slice)
-}
 
 /// `lab paper`, much shortened, as a command with a prefix.
 fn paper(prefix: &[&str], folder: &Path) -> Output {

@@ -16,7 +16,6 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use servers::memcached::{Config, Server};
 use tests::testbed::{enter, server_builder};
 
-/// Records of the tests' workloads.
 pub const RECORDS: u64 = 100;
 
 /// Serves memcached on core 0 while `client` runs on the other side, on the last core. Returns what `client` returned.
@@ -81,7 +80,6 @@ pub fn fleet_config(server: SocketAddrV4, connections: usize) -> FleetConfig {
     }
 }
 
-/// Connects a fleet, and stores the records that it asks for.
 pub fn connect(server: SocketAddrV4, connections: usize) -> Result<Fleet, FleetError> {
     let mut fleet = Fleet::connect(fleet_config(server, connections))?;
     fleet.store_records(RECORDS)?;

@@ -1,29 +1,19 @@
 //! The `lab steps` command.
 
-use std::process::Command;
-
 use serde_json::Value;
 use serial_test::serial;
 use tests::isolated;
 
-fn array(value: &Value) -> &[Value] {
-    value.as_array().map_or(&[], Vec::as_slice)
-}
+use super::reports::{array, lab, run};
 
 #[test]
 #[isolated(root)]
 #[serial]
 fn lab_steps_shows_each_server_after_each_step_of_each_load() {
-    let folder = tempfile::tempdir().unwrap();
-    let output = Command::new(tests::own_program("lab"))
-        // An unoptimized server and fleet keep up with that.
-        .args(["steps", "--quick", "--rounds", "1", "--capacity", "2000"])
-        .args(["--contenders", "vanilla:epoll,kernel-polling:epoll,kernel-polling:epoll:50"])
-        .args(["--format", "json", "--output", folder.path().to_str().unwrap()])
-        .output()
-        .unwrap();
-    let report: Value = serde_json::from_slice(&output.stdout)
-        .unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&output.stderr)));
+    // An unoptimized server and fleet keep up with that.
+    let arguments = ["steps", "--quick", "--rounds", "1", "--capacity", "2000"];
+    let contenders = ["--contenders", "vanilla:epoll,kernel-polling:epoll,kernel-polling:epoll:50"];
+    let (_folder, report) = lab(&[&arguments[..], &contenders].concat());
     let loads = array(&report["results"]["measurements"]).iter().filter_map(|load| load["name"].as_str());
     let expected = ["steps of 400ms, 200 to 1800/s", "bursts of 10ms, 1800/s", "bursts of 100ms, 1800/s"];
     assert_eq!(loads.collect::<Vec<_>>(), expected);
@@ -71,15 +61,14 @@ fn check_row(load: &Value, row: &Value) {
 #[test]
 #[isolated(root)]
 fn rates_are_refused_where_they_have_no_effect() {
-    let output = Command::new(tests::own_program("lab")).args(["steps", "--rates", "500"]).output().unwrap();
+    let output = run(&["steps", "--rates", "500"]);
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && error.contains("--rates has no effect"), "{error}");
 }
 
 #[test]
 fn a_capacity_that_no_load_could_have_is_refused() {
-    let output =
-        Command::new(tests::own_program("lab")).args(["steps", "--capacity", "10"]).output().unwrap();
+    let output = run(&["steps", "--capacity", "10"]);
     assert_eq!(output.status.code(), Some(2));
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(error.contains("--capacity") && error.contains("1000..=2000000"), "{error}");

@@ -1,33 +1,13 @@
 //! The `lab waiting` command.
 
-use std::process::Command;
-
-use serde_json::Value;
 use serial_test::serial;
 
-fn array(value: &Value) -> &[Value] {
-    value.as_array().map_or(&[], Vec::as_slice)
-}
-
-fn number(value: &Value) -> f64 {
-    value.as_f64().unwrap_or_else(|| panic!("{value} is no number"))
-}
+use super::reports::{array, number, saved};
 
 #[test]
 #[serial]
 fn lab_waiting_measures_every_pair_at_every_gap_and_the_server() {
-    let folder = tempfile::tempdir().unwrap();
-    let run = Command::new(tests::own_program("lab"))
-        .args(["waiting", "--quick", "--seconds", "6", "--format", "json"])
-        .args(["--output", folder.path().to_str().unwrap()])
-        .output()
-        .unwrap();
-    let stderr = String::from_utf8_lossy(&run.stderr);
-    assert!(run.status.success(), "{stderr}");
-    let report: Value = serde_json::from_slice(&run.stdout).unwrap_or_else(|_| panic!("{stderr}"));
-    let saved: Value =
-        serde_json::from_slice(&std::fs::read(folder.path().join("results.json")).unwrap()).unwrap();
-    assert_eq!(saved, report, "the file has what was printed");
+    let (_folder, report) = saved(&["waiting", "--quick", "--seconds", "6"]);
     for field in ["machine", "cores", "cores_awake", "config", "targets", "results"] {
         assert!(!report[field].is_null(), "no {field}");
     }

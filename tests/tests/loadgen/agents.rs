@@ -13,11 +13,9 @@ use tests::fake_server::FakeServer;
 use tests::load::loadgen;
 use tests::memcached::{Memcached, free_port, wait_until};
 
-/// An agent's process.
 struct Agent {
     child: KillOnDrop,
     port: u16,
-    /// What it has printed to standard error.
     stderr: Arc<Mutex<String>>,
 }
 
@@ -52,7 +50,6 @@ fn start(command: &mut Command) -> KillOnDrop {
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap().into()
 }
 
-/// The command of a coordinator that loads a server.
 fn coordinator(server: SocketAddr, agents: &[&Agent], arguments: &[&str]) -> Command {
     let mut command = loadgen(&["-s", &server.to_string(), "-r", "100", "--format", "json"]);
     for agent in agents {

@@ -201,7 +201,6 @@ impl Commands {
     }
 }
 
-/// A server, and what it has shown last.
 struct Side {
     stream: TcpStream,
     cas: u64,

@@ -24,7 +24,6 @@ enum Transport {
     Unix,
 }
 
-/// A client's end of a connection.
 trait Client: Read + Write {
     /// Says that no more requests come.
     fn finish(&mut self);
@@ -137,7 +136,6 @@ impl Server {
         value.unwrap_or_else(|| panic!("no {name} in {answer}"))
     }
 
-    /// The sockets among its descriptors.
     fn sockets(&self) -> usize {
         let descriptors = std::fs::read_dir(format!("/proc/{}/fd", self.process.id())).unwrap();
         let targets = descriptors.flatten().flat_map(|descriptor| std::fs::read_link(descriptor.path()));

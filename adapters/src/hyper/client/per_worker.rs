@@ -47,26 +47,17 @@ where
 {
     /// Clients with hyper-util's defaults: HTTP/1, any number of connections, each closed when it was idle for 90 s. With
     /// an `https` server that offers HTTP/2 (ALPN), one connection of HTTP/2 instead.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     pub fn new() -> Self {
         Self::with(|_| ())
     }
 
     /// Clients for HTTP/2 only: one connection a host. `http` servers have to know that beforehand, `https` servers to
     /// offer it by ALPN.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     pub fn http2() -> Self {
         Self::http2_with_connector(Connector::new())
     }
 
     /// As [`http2`](Self::http2), with another connector.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     pub fn http2_with_connector(connector: Connector) -> Self {
         #[cfg(feature = "tls")]
         let connector = connector.http2_only();
@@ -76,17 +67,11 @@ where
     }
 
     /// Clients that `configure` sets up. The executor and the timers are set before.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     pub fn with(configure: impl Fn(&mut legacy::Builder) + Send + Sync + 'static) -> Self {
         Self::with_connector(Connector::new(), configure)
     }
 
     /// As [`with`](Self::with), with another connector: one that trusts other authorities, for example.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
     pub fn with_connector(
         connector: Connector,
         configure: impl Fn(&mut legacy::Builder) + Send + Sync + 'static,

@@ -34,7 +34,6 @@ pub struct FileBody {
     file: Arc<File>,
     offset: u64,
     left: u64,
-    /// Whether the kernel sends the file.
     by_kernel: bool,
     /// A read on another thread.
     reading: Option<JoinHandle<io::Result<Bytes>>>,

@@ -21,7 +21,6 @@ struct Region {
     /// Reserved address space. Nothing here touches its pages. It is mapped readable, because safe code that gets a body's bytes may read
     /// them. All of it would be the kernel's page of zeros, which takes no memory but page tables (2 MiB).
     bytes: Mmap,
-    /// What each part stands for.
     files: Mutex<Slab<FilePart>>,
 }
 

@@ -27,7 +27,6 @@ fn new_bar(quiet: bool, total: u64, template: &str) -> ProgressBar {
     bar
 }
 
-/// The progress of storing records.
 pub fn for_records(quiet: bool, records: u64) -> ProgressBar {
     new_bar(quiet, records, "storing {bar:30} {human_pos}/{human_len} records, {per_sec}, {eta} left")
 }
@@ -42,7 +41,6 @@ impl RunProgressBar {
         self.show_named("", progress);
     }
 
-    /// Shows the progress after the name of the measurement.
     pub fn show_named(&mut self, name: &str, progress: Progress) {
         self.bar.set_position(u64::try_from(progress.elapsed.as_millis()).unwrap_or(u64::MAX));
         self.rates.push_back(progress.qps);

@@ -99,7 +99,6 @@ impl Flags {
         })
     }
 
-    /// The secret that coordinator and agents share.
     #[cfg(feature = "agents")]
     pub fn secret(&self) -> Result<Option<String>, String> {
         self.secret_file.as_deref().map(first_line).transpose()
@@ -135,7 +134,6 @@ impl Flags {
         None
     }
 
-    /// The runtime of the generator.
     pub fn builder(&self) -> std::io::Result<Builder> {
         let mut builder = Builder::new().workers(self.threads.into());
         if let Some(policy) = self.policy {

@@ -29,7 +29,6 @@ pub fn watch_interrupt() -> Result<Arc<AtomicBool>, Box<dyn Error>> {
     Ok(stop)
 }
 
-/// Connects to the agents, if there are any.
 #[cfg(feature = "agents")]
 pub async fn connect_agents(flags: &Flags) -> Result<Coordinator, Box<dyn Error>> {
     let agents: Result<Vec<_>, String> = flags
@@ -73,16 +72,12 @@ pub async fn prepare(flags: &Flags, config: &Config) -> Result<Arc<AtomicBool>, 
     Ok(stop)
 }
 
-/// The command line is wrong.
 pub const USAGE: u8 = 2;
-/// The figures are invalid.
 pub const INVALID: u8 = 3;
-/// Requests failed.
 pub const FAILURES: u8 = 4;
 /// No rate reaches the goal of a search.
 pub const UNREACHED: u8 = 5;
 
-/// The exit code for a report.
 pub fn exit_code_of(report: &Report) -> u8 {
     if report.invalid.is_some() {
         INVALID

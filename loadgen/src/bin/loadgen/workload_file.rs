@@ -24,7 +24,6 @@ fn is_switch(argument: &clap::Arg) -> bool {
     matches!(argument.get_action(), ArgAction::SetTrue)
 }
 
-/// Whether one of the two flags conflicts with the other.
 fn conflict(command: &Command, one: &clap::Arg, other: &clap::Arg) -> bool {
     let excludes = |one: &clap::Arg, other: &clap::Arg| {
         command.get_arg_conflicts_with(one).iter().any(|argument| argument.get_id() == other.get_id())
@@ -32,7 +31,6 @@ fn conflict(command: &Command, one: &clap::Arg, other: &clap::Arg) -> bool {
     excludes(one, other) || excludes(other, one)
 }
 
-/// Whether a flag conflicts with one of the command line.
 fn is_overridden(argument: &clap::Arg, command: &Command, given: &ArgMatches) -> bool {
     command
         .get_arguments()

@@ -11,7 +11,6 @@ pub fn local() -> std::net::SocketAddr {
     "127.0.0.1:0".parse().unwrap()
 }
 
-/// Both ends of a connection.
 pub async fn pair() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind(local()).unwrap();
     let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
@@ -43,23 +42,19 @@ pub async fn poll_times<F: Future>(future: F, mut left: u32) -> Option<F::Output
     .await
 }
 
-/// The drivers that this machine has.
 pub fn drivers() -> Vec<DriverKind> {
     let all = [DriverKind::Epoll, DriverKind::Uring];
     requirements::drivers(all, |driver| Builder::new().ignore_environment().workers(1).driver(driver).build())
 }
 
-/// Those of them that have a ring.
 pub fn drivers_with_a_ring() -> Vec<DriverKind> {
     drivers().into_iter().filter(|driver| *driver != DriverKind::Epoll).collect()
 }
 
-/// A runtime with one worker on this driver.
 pub fn one_worker(driver: DriverKind) -> runtime::Runtime {
     Builder::new().ignore_environment().workers(1).driver(driver).build().unwrap()
 }
 
-/// Serves a listener by echoing.
 pub fn serve_echo(listener: TcpListener) -> net::Serving {
     listener
         .serve(|mut stream: TcpStream| async move {
@@ -73,7 +68,6 @@ pub fn serve_echo(listener: TcpListener) -> net::Serving {
         .unwrap()
 }
 
-/// The number of open descriptors of this process.
 pub fn open_descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }

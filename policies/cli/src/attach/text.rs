@@ -96,7 +96,6 @@ fn rates(status: &AttachStatus) -> Table {
     table
 }
 
-/// As `nginx 812, 813`.
 fn attached(instances: &[InstanceName]) -> String {
     let mut text = String::new();
     for instance in instances {

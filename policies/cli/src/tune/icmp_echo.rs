@@ -19,7 +19,6 @@ pub struct Pinger {
 const IDENTIFIER: u16 = 0x4c75;
 /// The length of an ICMP echo header.
 const HEADER: usize = 8;
-/// How long to wait for a reply.
 const REPLY_TIMEOUT: Duration = Duration::from_millis(200);
 
 impl Pinger {

@@ -6,7 +6,6 @@ use serde_json::{Map, Value, json};
 
 use crate::output::{Format, print_line, print_plan, table};
 
-/// The trials, a row each.
 pub struct Trials {
     header: &'static [&'static str],
     rows: Vec<Vec<String>>,

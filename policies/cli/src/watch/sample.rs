@@ -23,11 +23,9 @@ pub struct QueueSample {
     pub worker: Option<WorkerShares>,
 }
 
-/// The kernel thread that polls a queue.
 #[derive(Debug, Serialize)]
 pub struct KernelThreadSample {
     pub thread: i32,
-    /// The core that it ran on last.
     pub core: Option<u32>,
     /// The share of a core that it used, from 0 to 1.
     pub cpu: f64,
@@ -46,7 +44,6 @@ pub struct WorkerShares {
     pub idle: f64,
 }
 
-/// The rates of an interface during an interval.
 #[derive(Debug, Serialize)]
 pub struct InterfaceSample {
     pub interface: String,

@@ -36,7 +36,6 @@ const LOOKS: u32 = 8;
 pub struct Observation {
     /// What was asked for, as `unit nginx`.
     pub target: String,
-    /// Its processes.
     pub processes: Vec<ObservedProcess>,
     /// What follows, in the order in which to fix it.
     pub findings: Vec<Finding>,
@@ -93,12 +92,10 @@ impl Observation {
         self.findings.iter().any(|finding| finding.severity == Severity::Prevents)
     }
 
-    /// The epoll instances of all processes.
     pub fn instances(&self) -> impl Iterator<Item = &ObservedInstance> {
         self.processes.iter().flat_map(|process| &process.instances)
     }
 
-    /// The findings in one sentence.
     pub fn verdict(&self) -> String {
         let aligned = self.instances().filter(|instance| instance.fitness == Fitness::Aligned).count();
         match (self.is_prevented(), aligned) {

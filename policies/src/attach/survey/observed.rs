@@ -10,35 +10,26 @@ use crate::attach::queue_map::{QueueMap, QueueName};
 use crate::descriptors::EpollParams;
 use crate::journal::QueueHolder;
 
-/// A process of a server.
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct ObservedProcess {
-    /// The process id.
     pub pid: u32,
     /// Its name, of at most 15 bytes (`/proc/PID/comm`).
     pub name: String,
-    /// The number of its io_uring instances.
     pub rings: usize,
-    /// Its epoll instances.
     pub instances: Vec<ObservedInstance>,
 }
 
-/// An epoll instance of a process.
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct ObservedInstance {
-    /// Its descriptor in the process.
     pub descriptor: i32,
-    /// How many sockets it holds.
     pub sockets: usize,
     /// The queues that their packets come from, with the number of sockets of each.
     pub queues: Vec<(QueueName, usize)>,
     /// Its parameters; `None` before Linux 6.9.
     pub params: Option<EpollParams>,
-    /// The threads that were seen waiting on it.
     pub threads: Vec<i32>,
-    /// Whether it can be attached to.
     pub fitness: Fitness,
 }
 
@@ -56,9 +47,7 @@ pub enum Fitness {
     SeveralQueues,
     /// It is in another epoll instance, whose wait never polls.
     Nested,
-    /// Its process has set it to busy-poll itself.
     PollsItself,
-    /// It can't be read.
     Unreadable,
 }
 
@@ -71,7 +60,6 @@ pub(super) struct AccessError {
     pub(super) error: io::Error,
 }
 
-/// What was seen, from which the findings follow.
 #[derive(Debug)]
 pub(super) struct Survey {
     pub(super) processes: Vec<ObservedProcess>,

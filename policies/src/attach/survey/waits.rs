@@ -18,7 +18,6 @@ const MOST_THREADS: usize = 128;
 /// The share of the time from which on a thread counts as always busy.
 const ALWAYS: f64 = 0.9;
 
-/// What was seen of a thread.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ThreadWaits {
     /// By epoll instance, in how many samples the thread waited on it.
@@ -26,7 +25,6 @@ pub(super) struct ThreadWaits {
     pub(super) polls: u32,
     pub(super) selects: u32,
     pub(super) rings: u32,
-    /// Samples in which it ran.
     running: u32,
     samples: u32,
     first: RunTimes,
@@ -47,7 +45,6 @@ impl ThreadWaits {
     }
 }
 
-/// The threads of some processes, by process and thread.
 pub(super) type Waits = BTreeMap<(u32, i32), ThreadWaits>;
 
 /// Observes for 0.3 s.

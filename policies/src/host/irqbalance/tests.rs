@@ -79,7 +79,6 @@ impl FakeIrqbalance {
         self.state.banned.lock().unwrap().iter().copied().collect()
     }
 
-    /// How often its list was replaced.
     pub(crate) fn replacements(&self) -> usize {
         self.state.replacements.load(Ordering::SeqCst)
     }

@@ -16,7 +16,6 @@ use super::operations::Operation;
 const UNTAKEN_LIMIT: usize = 64;
 
 impl UringDriver {
-    /// Arms the accept of a listener, for the next submission.
     pub(super) fn arm_accept(&self, state: &Rc<ListenerState>) {
         let fd = types::Fd(state.fd().as_raw_fd());
         let id = self.operations.borrow_mut().insert(Operation::Accept(Rc::clone(state)));

@@ -21,7 +21,6 @@ const SIZE: usize = 16 << 10;
 /// With fewer free buffers than this, received bytes are copied out at once, so that slow readers can't hold
 /// all buffers.
 const LOW: u16 = BUFFERS / 4;
-/// The buffer group id.
 pub(super) const GROUP: u16 = 0;
 /// `IOU_PBUF_RING_INC`: buffers are filled incrementally (Linux 6.12).
 const INCREMENTAL: u16 = 2;
@@ -54,15 +53,12 @@ impl Drop for SharedMemory {
 
 #[derive(Clone, Copy, Default)]
 struct Buffer {
-    /// How many of its bytes the kernel has filled.
     filled: usize,
-    /// The number of its slices that are being read.
     slices: u32,
     /// The kernel fills no more of it.
     done: bool,
 }
 
-/// A worker's receive buffers.
 pub(crate) struct BufferPool {
     entries: SharedMemory,
     data: SharedMemory,
@@ -129,7 +125,6 @@ impl BufferPool {
         unsafe { self.data.start.as_ptr().add(usize::from(buffer) * SIZE) }
     }
 
-    /// Provides a buffer to the kernel.
     fn provide(&self, buffer: u16) {
         let tail = self.tail.get();
         let entries = self.entries.start.as_ptr().cast::<BufRingEntry>();

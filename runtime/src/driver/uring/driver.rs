@@ -35,9 +35,7 @@ pub(crate) struct UringDriver {
     /// Whether rings can send each other messages.
     pub(super) has_msg_ring: bool,
     pub(super) epoll: EpollDriver,
-    /// Wakes this driver's worker.
     pub(super) wake: Arc<WakeHandle>,
-    /// Sockets with something to send.
     pub(super) to_send: RefCell<Vec<Rc<SocketState>>>,
     /// The bytes that were written since sends were last submitted.
     pub(super) written_bytes: Cell<usize>,
@@ -139,7 +137,6 @@ impl UringDriver {
         &self.epoll
     }
 
-    /// Whether enters poll a NAPI at present.
     pub(crate) fn polls_queue(&self) -> bool {
         self.queue_polls.are_on()
     }

@@ -1,6 +1,5 @@
 //! A listening socket on a worker's ring.
 
-use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
@@ -31,9 +30,6 @@ impl RingListener {
     }
 
     /// Accepts a connection. Its descriptor is close-on-exec and non-blocking. Any number of tasks may wait.
-    ///
-    /// # Errors
-    /// As [`RingListener::poll_accept`].
     pub async fn accept(&self) -> io::Result<OwnedFd> {
         let mut waiting = self.state.waiters.enter();
         std::future::poll_fn(|context| self.accept_or(context, |_| waiting.wait(context))).await
@@ -104,11 +100,7 @@ impl RingListener {
     }
 }
 
-impl fmt::Debug for RingListener {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RingListener").field("fd", &self.state.fd()).finish_non_exhaustive()
-    }
-}
+opaque_debug!(RingListener, "RingListener", |it| "fd" = it.state.fd());
 
 impl Drop for RingListener {
     fn drop(&mut self) {

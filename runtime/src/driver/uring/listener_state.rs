@@ -27,10 +27,8 @@ impl ListenerState {
     }
 }
 
-/// What a listener has accepted.
 #[derive(Default)]
 pub(super) struct AcceptState {
-    /// The id of the armed accept.
     pub(super) operation: Option<NonZeroU64>,
     /// Whether that is cancelled, and will complete for the last time.
     pub(super) cancelled: bool,

@@ -20,23 +20,17 @@ pub(super) const SLEEP_TIMERS: u64 = u64::MAX - 3;
 
 #[derive(Clone)]
 pub(super) enum Operation {
-    /// A multishot accept.
     Accept(Rc<ListenerState>),
-    /// A multishot receive.
     Receive(Rc<SocketState>),
     /// A send that does not wait for room, and posts no completion if everything was sent.
     Send(Rc<SocketState>),
-    /// A send that waits for room in the socket buffer.
     WaitingSend(Rc<SocketState>),
     /// A zero-copy send: the bytes have to live until its notification.
     ZeroCopy(Box<(Rc<SocketState>, bytes::Bytes)>),
-    /// A poll of the epoll instance.
     Epoll,
-    /// A poll of the worker's eventfd.
     Eventfd,
     /// A message to another worker's ring that wakes the worker.
     WakeMessage(Box<WakeMessage>),
-    /// One that the application has submitted.
     Application(Rc<dyn ApplicationOperation>),
 }
 
@@ -103,7 +97,6 @@ impl Operations {
         all.any(is_send)
     }
 
-    /// The sockets with zero-copy sends in flight.
     pub(super) fn zero_copies(&self) -> Vec<Rc<SocketState>> {
         let all = self.table.iter().map(|(_, (_, operation))| operation);
         let sockets = all.filter_map(|operation| match operation {
@@ -113,7 +106,6 @@ impl Operations {
         sockets.collect()
     }
 
-    /// The ids of receives and accepts.
     pub(super) fn incoming(&self) -> Vec<u64> {
         let all = self.table.iter().map(|(_, entry)| entry);
         let incoming =

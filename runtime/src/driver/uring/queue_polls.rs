@@ -28,7 +28,6 @@ const WATCHDOG_PART: u64 = 2;
 /// How long a poll in between may sleep. With no time left the kernel would poll for as long as in a wait that never sleeps.
 pub(super) const SHORT_SLEEP: Duration = Duration::from_micros(3);
 
-/// How the ring polls a NAPI.
 #[derive(Default)]
 pub(super) struct QueuePolls {
     /// The NAPI that is registered with the ring; 0: none.
@@ -47,12 +46,10 @@ pub(super) struct QueuePolls {
 }
 
 impl QueuePolls {
-    /// Whether enters poll a NAPI.
     pub(super) fn are_on(&self) -> bool {
         self.napi.get() != 0
     }
 
-    /// Whether the queue is in timed mode.
     pub(super) fn are_timed(&self) -> bool {
         self.interval.get() > 0
     }

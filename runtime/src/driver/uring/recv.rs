@@ -13,7 +13,6 @@ use super::operations::Operation;
 use super::socket_state::SocketState;
 
 impl UringDriver {
-    /// Arms the receive of a socket, for the next submission.
     pub(super) fn arm_receive(&self, state: &Rc<SocketState>) {
         let fd = types::Fd(state.fd().as_raw_fd());
         let id = self.operations.borrow_mut().insert(Operation::Receive(Rc::clone(state)));

@@ -27,7 +27,6 @@ thread_local! {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Features(pub(super) Vec<&'static str>);
 
-/// A ring, owned by one thread.
 pub(super) struct Ring {
     ring: IoUring,
     /// The index under which the ring's descriptor is registered with the thread, if it is.
@@ -69,12 +68,10 @@ impl Ring {
         Ok((Self { ring, registered, backlog: VecDeque::new(), no_iowait }, features))
     }
 
-    /// Whether the kernel knows an operation.
     pub(super) fn supports(&self, operation: u8) -> bool {
         supports(&self.ring, operation)
     }
 
-    /// Another descriptor of the ring.
     pub(super) fn duplicate(&self) -> io::Result<OwnedFd> {
         // SAFETY: the ring is open while it is borrowed.
         let fd = unsafe { BorrowedFd::borrow_raw(self.ring.as_raw_fd()) };

@@ -29,7 +29,6 @@ const REPORT_USAGE: u16 = 1 << 3;
 /// `IORING_NOTIF_USAGE_ZC_COPIED`.
 const COPIED: i32 = i32::MIN;
 
-/// The sends of one turn.
 pub(super) struct TurnSends {
     pub(super) count: usize,
     /// Something follows when one of them has completed: a task is woken, or the connection ends.
@@ -37,7 +36,6 @@ pub(super) struct TurnSends {
 }
 
 impl UringDriver {
-    /// Adds a socket to those with something to send.
     pub(super) fn list_send(&self, state: &Rc<SocketState>) {
         self.to_send.borrow_mut().push(Rc::clone(state));
     }
@@ -47,7 +45,6 @@ impl UringDriver {
         self.written_bytes.set(self.written_bytes.get().saturating_add(bytes));
     }
 
-    /// Counts bytes that the kernel has taken.
     pub(super) fn count_sent(&self, bytes: usize) {
         self.sent_bytes.set(self.sent_bytes.get() + bytes as u64);
     }
@@ -57,7 +54,6 @@ impl UringDriver {
         self.written_bytes.get() >= SEND_BYTES
     }
 
-    /// Whether there is something to submit.
     pub(crate) fn has_to_send(&self) -> bool {
         !self.to_send.borrow().is_empty() || self.ring.borrow_mut().unsubmitted() > 0
     }

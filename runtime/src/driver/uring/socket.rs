@@ -1,6 +1,5 @@
 //! A connected stream socket on a worker's ring.
 
-use std::fmt;
 use std::io::{self, IoSlice};
 use std::os::fd::AsFd;
 use std::rc::Rc;
@@ -244,9 +243,6 @@ impl RingSocket {
     }
 
     /// Like [`RingSocket::poll_write`], of several buffers.
-    ///
-    /// # Errors
-    /// As [`RingSocket::poll_write`].
     pub fn poll_write_vectored(
         &self,
         context: &mut Context<'_>,
@@ -384,11 +380,7 @@ impl RingSocket {
     }
 }
 
-impl fmt::Debug for RingSocket {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RingSocket").field("fd", &self.state.fd()).finish_non_exhaustive()
-    }
-}
+opaque_debug!(RingSocket, "RingSocket", |it| "fd" = it.state.fd());
 
 impl Drop for RingSocket {
     fn drop(&mut self) {

@@ -1,7 +1,6 @@
 //! A stream socket as its operations see it.
 
 use std::cell::{Cell, RefCell};
-use std::fmt;
 use std::io;
 use std::num::NonZeroU64;
 use std::ops::Deref;
@@ -30,11 +29,7 @@ impl Deref for Received {
     }
 }
 
-impl fmt::Debug for Received {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Received").field("length", &self.len()).finish()
-    }
-}
+opaque_debug!(Received, "Received", |it| "length" = it.len());
 
 /// A socket's receive and send state. It lives, and the descriptor stays open, until the last operation has
 /// completed.
@@ -76,10 +71,8 @@ impl SocketState {
     }
 }
 
-/// What a socket has received.
 #[derive(Default)]
 pub(super) struct ReceiveState {
-    /// The id of the armed receive.
     pub(super) operation: Option<NonZeroU64>,
     /// Whether that is cancelled, and will complete for the last time.
     pub(super) cancelled: bool,
@@ -129,7 +122,6 @@ impl ReceiveState {
         self.wanted = wanted;
     }
 
-    /// The number of bytes to be read.
     pub(super) fn unread(&self) -> usize {
         self.slice.as_ref().map_or(0, |slice| slice.len()) + self.copied.len()
     }
@@ -145,7 +137,6 @@ impl ReceiveState {
         length
     }
 
-    /// Whether the receive is not armed, and is to be armed for a reader.
     pub(super) fn may_arm(&self, unread_limit: usize) -> bool {
         self.operation.is_none() && !self.starved && !self.ended && self.unread() < unread_limit
     }
@@ -174,7 +165,6 @@ impl ReceiveState {
     }
 }
 
-/// What a socket has to send.
 #[derive(Default)]
 pub(super) struct SendState {
     /// The bytes of the next send.
@@ -193,7 +183,6 @@ pub(super) struct SendState {
 
 /// Bytes that are being sent.
 pub(super) enum SendBuffer {
-    /// A copy of what was written.
     Copied(Vec<u8>),
     /// The writer's buffer.
     Owned(bytes::Bytes),
@@ -241,7 +230,6 @@ impl SendState {
         self.unsent() == 0 && std::mem::take(&mut self.shutdown_when_sent)
     }
 
-    /// Stores the error, and returns the send in flight.
     pub(super) fn fail(&mut self, error: io::Error) -> Option<Box<InFlightSend>> {
         self.queued = Vec::new();
         self.failed.get_or_insert(error);
@@ -274,7 +262,6 @@ pub(super) fn runtime_has_ended() -> io::Error {
     io::Error::new(io::ErrorKind::NotConnected, "the runtime of this socket has ended")
 }
 
-/// Stores the waker of a context.
 pub(super) fn store_waker(slot: &mut Option<Waker>, context: &Context<'_>) {
     match slot {
         Some(waker) => waker.clone_from(context.waker()),

@@ -24,7 +24,6 @@ const DRAIN_STEP: Duration = Duration::from_millis(10);
 const MAX_FUTILE_ENTERS: u32 = 3;
 
 impl UringDriver {
-    /// Waits, and dispatches what came.
     pub(crate) fn wait(&self, wait: Wait) -> io::Result<WaitOutcome> {
         self.received.set(0);
         self.received_by_queue.set(0);

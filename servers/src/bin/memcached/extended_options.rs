@@ -4,7 +4,6 @@ use std::path::PathBuf;
 
 use servers::memcached::ClientCertificates;
 
-/// The extended options that have an effect.
 #[derive(Debug)]
 pub struct ExtendedOptions {
     pub maxconns_fast: bool,
@@ -15,7 +14,6 @@ pub struct ExtendedOptions {
     pub tls_authorities: Option<PathBuf>,
     pub client_certificates: ClientCertificates,
     pub require_tls13: bool,
-    /// The name of the first option about TLS.
     pub tls_option: Option<String>,
 }
 
@@ -62,7 +60,6 @@ fn is_ignored(option: &str) -> bool {
     IGNORED.contains(&name.strip_prefix("no_").unwrap_or(name))
 }
 
-/// A warning if an option is accepted without effect.
 pub fn ignored_warning(option: &str) -> Option<String> {
     is_ignored(option).then(|| format!("-o {} has no effect in this server", name(option)))
 }

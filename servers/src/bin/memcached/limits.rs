@@ -3,7 +3,6 @@
 use rustix::mm::{MlockAllFlags, mlockall};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Removes the limit of core files.
 pub fn remove_core_limit() -> Result<(), String> {
     setrlimit(Resource::Core, UNLIMITED)
         .map_err(|error| format!("-r: cannot raise the limit of core files: {error}"))
@@ -41,7 +40,6 @@ pub fn lock_memory(store: u64, workers: u64, stays_root: bool) -> Result<(), Str
     ))
 }
 
-/// What is locked now.
 fn locked_bytes() -> u64 {
     let status = procfs::process::Process::myself().and_then(|process| process.status());
     status.ok().and_then(|status| status.vmlck).unwrap_or(0) * 1024

@@ -11,7 +11,6 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::retry_on_intr;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-/// The command.
 const NAME: &str = env!("CARGO_BIN_NAME");
 /// The environment variable that makes the program run as the guardian.
 const GUARDIAN_VARIABLE: &str = "LULL_GUARDIAN";
@@ -37,7 +36,6 @@ struct Pipes {
     is_answer_due: bool,
 }
 
-/// Starts the guardian.
 pub fn start(in_background: bool) -> io::Result<Guardian> {
     // The guardian of a daemon must not keep the terminal or a pipe open.
     let stderr = if in_background { Stdio::null() } else { Stdio::inherit() };

@@ -78,13 +78,11 @@ impl Drop for PidFile {
     }
 }
 
-/// The user that the server runs as.
 pub struct RunAsUser {
     user: User,
 }
 
 impl RunAsUser {
-    /// Looks up a user by name.
     pub fn look_up(name: &str) -> Result<Self, String> {
         match User::from_name(name) {
             Ok(Some(user)) => Ok(Self { user }),

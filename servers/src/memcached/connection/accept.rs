@@ -89,7 +89,6 @@ async fn wait_for_permit<K>(stream: &mut Stream<K>, context: &ServerContext) -> 
     permit
 }
 
-/// How a connection ends.
 #[derive(Debug, Clone, Copy)]
 enum Ending {
     /// The client may take some time for the rest of its replies.

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use slab::Slab;
 
-/// All open connections.
 #[derive(Debug, Default)]
 pub struct ConnectionList(Mutex<Slab<Arc<ConnectionInfo>>>);
 
@@ -21,7 +20,6 @@ impl ConnectionList {
     }
 }
 
-/// What is known about an open connection.
 #[derive(Debug)]
 pub struct ConnectionInfo {
     pub peer: Box<str>,
@@ -75,7 +73,6 @@ impl ConnectionInfo {
         self.stalled.store(stalled, Ordering::Relaxed);
     }
 
-    /// The second of the last request.
     pub fn last_request(&self) -> u32 {
         self.last_request.load(Ordering::Relaxed)
     }
@@ -90,7 +87,6 @@ impl ConnectionInfo {
         self.last_progress.store(nanos(uptime), Ordering::Relaxed);
     }
 
-    /// Whether the client has authenticated, or need not.
     pub fn is_authenticated(&self) -> bool {
         self.authenticated.load(Ordering::Relaxed)
     }

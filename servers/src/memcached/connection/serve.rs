@@ -202,12 +202,10 @@ thread_local! {
     static POOL: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Takes an empty buffer.
 fn take_pooled_buffer() -> Vec<u8> {
     POOL.try_with(|pool| pool.borrow_mut().pop()).ok().flatten().unwrap_or_default()
 }
 
-/// Returns a buffer to the pool.
 fn pool_buffer(mut buffer: Vec<u8>) {
     if buffer.capacity() > MAX_POOLED_CAPACITY || buffer.capacity() == 0 {
         return;

@@ -99,7 +99,6 @@ impl TimeLimits {
         Some(if self.overdue > 0 { CHECK_INTERVAL } else { time })
     }
 
-    /// Returns whether the client is to be disconnected.
     fn check(&mut self, now: Duration, connection: &ConnectionInfo) -> bool {
         let is_beyond = self.deadline(connection).is_some_and(|deadline| now >= deadline);
         self.overdue = if is_beyond { self.overdue + 1 } else { 0 };

@@ -4,7 +4,6 @@
 const MAX_LENGTH_32: usize = 11;
 const MAX_LENGTH_64: usize = 22;
 
-/// Parses digits alone.
 pub fn digits(text: &[u8]) -> Option<u64> {
     if text.len() > MAX_LENGTH_64 {
         return None;
@@ -12,7 +11,6 @@ pub fn digits(text: &[u8]) -> Option<u64> {
     parse(text)
 }
 
-/// Parses digits alone, as a 32-bit number.
 pub fn digits_u32(text: &[u8]) -> Option<u32> {
     if text.len() > MAX_LENGTH_32 {
         return None;

@@ -6,7 +6,6 @@ use super::tokens::tokens;
 use crate::memcached::mutation::{Condition, StoreOutcome, StoreRequest};
 use crate::memcached::store::ItemBits;
 
-/// How to reply to a storage command.
 #[derive(Debug, Clone, Copy)]
 pub enum StoreReply<B> {
     Classic {
@@ -20,7 +19,6 @@ pub enum StoreReply<B> {
     Binary(ResponseHeader),
 }
 
-/// The result of a storage command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StoreResult {
     Outcome(StoreOutcome),

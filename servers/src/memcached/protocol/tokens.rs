@@ -15,7 +15,6 @@ pub fn next_token(line: &[u8], from: usize) -> Option<(&[u8], usize)> {
     Some((&line[start..end], end))
 }
 
-/// The tokens of a line.
 pub fn tokens(line: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut from = 0;
     std::iter::from_fn(move || {
@@ -29,7 +28,6 @@ pub fn tokens(line: &[u8]) -> impl Iterator<Item = &[u8]> {
 /// limit.
 const MAX_TOKENS: usize = 23;
 
-/// The first tokens of a line.
 pub struct Tokens<'a> {
     tokens: [&'a [u8]; MAX_TOKENS],
     count: usize,

@@ -132,7 +132,6 @@ impl Session<'_> {
         }
     }
 
-    /// Whether a data block is being received.
     pub fn is_receiving_value(&self) -> bool {
         matches!(self.pending, PendingInput::DataBlock(_))
     }

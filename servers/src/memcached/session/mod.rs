@@ -46,7 +46,6 @@ pub enum SessionStep {
     Close,
 }
 
-/// How the execution of a request ended.
 pub enum RequestOutcome {
     /// It is complete and took this many bytes of input.
     Done(usize),
@@ -62,30 +61,22 @@ pub enum RequestOutcome {
     Close(usize),
 }
 
-/// A list of keys that is being sent.
 pub struct KeyDump<'a> {
     pub ticket: DumpTicket<'a>,
     pub position: WalkPosition,
-    /// What was listed up to now.
     pub keys: u32,
     pub bytes: usize,
 }
 
 /// A list of counted prefixes of keys that is being sent.
 pub struct PrefixDump {
-    /// The last prefix that was listed.
     pub last: Box<[u8]>,
-    /// How many parts were written, at least 1.
     pub parts: u32,
 }
 
-/// What the next bytes of the input are.
 pub enum PendingInput {
-    /// A request.
     Request,
-    /// The data block of a storage command.
     DataBlock(Box<DataBlock>),
-    /// This many bytes that are discarded.
     Discard(usize),
 }
 
@@ -99,7 +90,6 @@ pub struct DataBlock {
     pub terminator_length: usize,
 }
 
-/// A value that is being received.
 pub enum PartialValue {
     Small { received: Vec<u8>, _charge: BufferCharge },
     Large { value: LargeValue, filled: usize },
@@ -136,12 +126,10 @@ impl BufferCharge {
     }
 }
 
-/// One client's conversation.
 pub struct Session<'a> {
     pub context: &'a ServerContext,
     pub counters: &'a WorkerCounters,
     pub protocol: Option<Protocol>,
-    /// Whether the client has authenticated, or need not.
     pub authenticated: bool,
     pending: PendingInput,
     /// Replies that were not sent yet.
@@ -159,7 +147,6 @@ pub struct Session<'a> {
     pub prefix_dump: Option<Box<PrefixDump>>,
     /// Whether other commands than gets are refused.
     pub gets_only: bool,
-    /// Requests until the turn is over.
     turn_requests_left: u32,
     /// The current second of the store's clock.
     pub now: u32,
@@ -208,12 +195,10 @@ impl<'a> Session<'a> {
         self.now
     }
 
-    /// Counts an event for the statistics of key prefixes.
     pub fn count_key(&self, key: &[u8], event: KeyEvent) {
         self.context.prefix_counts.count(key, event);
     }
 
-    /// Takes the buffered replies.
     pub fn take_buffer(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.replies)
     }
@@ -228,7 +213,6 @@ impl<'a> Session<'a> {
         (number, self.prefix_dump.is_none())
     }
 
-    /// Provides an empty buffer for replies.
     pub fn lend_buffer(&mut self, buffer: Vec<u8>) {
         debug_assert!(buffer.is_empty());
         if self.replies.is_empty() {
@@ -244,7 +228,6 @@ impl<'a> Session<'a> {
         self.large_value.take()
     }
 
-    /// Counts bytes that were sent.
     pub fn count_sent(&self, bytes: usize) {
         self.counters.bytes_written.add(bytes as u64);
     }
@@ -254,7 +237,6 @@ impl<'a> Session<'a> {
         self.counters.conn_yields.add(1);
     }
 
-    /// Whether there is anything to send.
     pub fn has_replies(&self) -> bool {
         !self.replies.is_empty() || self.large_value.is_some()
     }
@@ -270,7 +252,6 @@ impl<'a> Session<'a> {
         self.turn_requests_left == 0
     }
 
-    /// Begins a new turn.
     pub fn renew_turn(&mut self) {
         self.turn_requests_left = self.context.config.requests_per_turn.max(1);
     }
@@ -318,7 +299,6 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Discards the next `bytes` of input.
     pub fn discard_input(&mut self, bytes: usize) {
         if bytes > 0 {
             self.pending = PendingInput::Discard(bytes);

@@ -31,7 +31,6 @@ impl Packets {
 }
 
 impl BusyPollShare {
-    /// Starts counting on an interface, if there is one.
     pub fn start(interface: Option<&str>) -> Self {
         Self(interface.map(|name| {
             let interface = host::interface(name).map_err(|error| error.to_string())?;

@@ -13,7 +13,6 @@ macro_rules! counters {
             $($(#[$doc])* pub $name: Counter,)*
         }
 
-        /// Sums over all workers.
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
         pub struct CounterTotals {
             $($(#[$doc])* pub $name: u64,)*
@@ -92,7 +91,6 @@ impl WorkerCounters {
     }
 }
 
-/// The counters of all workers.
 #[derive(Debug)]
 pub struct Counters(Box<[WorkerCounters]>);
 

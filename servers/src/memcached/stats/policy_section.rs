@@ -11,7 +11,6 @@ use super::counters::Counters;
 /// How long a snapshot is used.
 const MAX_AGE: Duration = Duration::from_secs(1);
 
-/// The names and values of the section.
 pub type Lines = Arc<[(String, String)]>;
 
 /// Reads the share of busy polls, or why there is none, as it is shown.
@@ -47,7 +46,6 @@ impl PolicySection {
         self.latest().as_ref().is_some_and(|(taken, _)| age(*taken) < MAX_AGE)
     }
 
-    /// The last snapshot.
     pub fn lines(&self) -> Lines {
         self.latest().as_ref().map(|(_, lines)| Arc::clone(lines)).unwrap_or_default()
     }

@@ -10,7 +10,6 @@ const MAX_PREFIXES: usize = 1 << 16;
 /// Bytes of lines that are written while other connections can't count.
 const PART: usize = 64 << 10;
 
-/// What was done to a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyEvent {
     Get { hit: bool },
@@ -52,7 +51,6 @@ impl PrefixCounts {
         self.delimiter
     }
 
-    /// Counts an event if counting is enabled and the key has a prefix.
     pub fn count(&self, key: &[u8], event: KeyEvent) {
         if !self.is_enabled() {
             return;
@@ -77,7 +75,6 @@ impl PrefixCounts {
         }
     }
 
-    /// Forgets all prefixes.
     pub fn reset(&self) {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
@@ -100,7 +97,6 @@ impl PrefixCounts {
         None
     }
 
-    /// Writes all of that reply.
     #[cfg(test)]
     fn write(&self, out: &mut Vec<u8>) {
         let mut last = None;

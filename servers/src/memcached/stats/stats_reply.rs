@@ -36,7 +36,6 @@ pub fn write_section(context: &ServerContext, section: &[u8], write: &mut dyn Fn
     true
 }
 
-/// Passes each name and value on.
 struct StatWriter<'a>(&'a mut dyn FnMut(&str, &str));
 
 impl<'a> StatWriter<'a> {

@@ -13,7 +13,6 @@ impl GhostQueue {
         Self { fingerprints: vec![0; keys.next_power_of_two()].into() }
     }
 
-    /// Bytes of memory.
     pub fn size(&self) -> usize {
         size_of_val(&*self.fingerprints)
     }
@@ -30,7 +29,6 @@ impl GhostQueue {
         }
     }
 
-    /// Removes a key. Returns whether it was in the queue.
     pub fn remove(&mut self, hash: u64) -> bool {
         if self.fingerprints.is_empty() {
             return false;

@@ -34,7 +34,6 @@ impl ItemBits {
         Self(self.0 | other.0)
     }
 
-    /// Sets the bits of `other` if `set` is true.
     #[must_use]
     pub fn with_if(self, other: Self, set: bool) -> Self {
         if set { self.with(other) } else { self }
@@ -71,23 +70,17 @@ const LENGTH: usize = 20;
 const KEY_LENGTH: usize = 24;
 const BITS: usize = 25;
 
-/// An item's header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ItemHeader {
     /// The CAS unique: changes whenever the item changes.
     pub cas: u64,
-    /// The client's flags.
     pub flags: u32,
     /// The second of the store's clock at which the item expires; 0 is never.
     pub expiry: u32,
-    /// The second of the last access.
     pub accessed: u32,
-    /// Bytes of the value.
     pub length: u32,
-    /// Bytes of the key.
     pub key_length: u8,
-    /// State bits.
     pub bits: ItemBits,
 }
 
@@ -177,7 +170,6 @@ pub fn inline_bytes<'a>(item: &'a [u8], header: &ItemHeader) -> &'a [u8] {
     &item[start..start + inline_length(header.length as usize, header.bits)]
 }
 
-/// The number of an item's large value.
 pub fn large_value_number(item: &[u8], header: &ItemHeader) -> usize {
     u32::from_ne_bytes(inline_bytes(item, header).try_into().unwrap_or_default()) as usize
 }

@@ -54,7 +54,6 @@ impl<'a> LockedEntry<'a> {
         Some((header, value))
     }
 
-    /// Records that a client has fetched the item.
     pub fn record_fetch(&mut self) {
         self.record(ItemBits::FETCHED);
     }
@@ -82,7 +81,6 @@ impl<'a> LockedEntry<'a> {
         }
     }
 
-    /// Sets the item's CAS unique.
     pub fn set_cas(&mut self, cas: u64) {
         if let Some(location) = self.location {
             item_layout::set_cas(self.shard.log.item_mut(location), cas);
@@ -96,7 +94,6 @@ impl<'a> LockedEntry<'a> {
         }
     }
 
-    /// Removes the item, if there is one.
     pub fn remove(&mut self) {
         if let Some(location) = self.location.take() {
             self.shard.remove(self.hash, location);
@@ -174,7 +171,6 @@ impl<'a> LockedEntry<'a> {
         rest[first.len()..first.len() + second.len()].copy_from_slice(second);
     }
 
-    /// Allocates a large value while the shard is locked.
     fn allocate_large_value(&mut self, length: usize) -> Result<LargeValue, OutOfMemory> {
         let (shards, size) = (self.shards, footprint(length));
         if size > shards.memory.limit() / 2 {

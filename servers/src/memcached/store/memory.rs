@@ -113,7 +113,6 @@ impl MemoryBudget {
 #[derive(Debug)]
 pub struct BufferReservation {
     bytes: u64,
-    /// Whether it counts against the limit.
     counted: bool,
     memory: Arc<MemoryBudget>,
 }
@@ -130,7 +129,6 @@ impl BufferReservation {
         self.memory.add_unstored(self.bytes);
     }
 
-    /// How many bytes are reserved.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -146,7 +144,6 @@ impl Drop for BufferReservation {
     }
 }
 
-/// Maps anonymous memory.
 pub fn map_anonymous(bytes: usize) -> io::Result<MmapMut> {
     MmapMut::map_anon(bytes)
 }

@@ -25,7 +25,6 @@ const COMPACT_EXPIRED_AT: usize = 2;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Retain {
     All,
-    /// Those that were accessed.
     Accessed,
 }
 
@@ -67,7 +66,6 @@ impl Shard {
         queue.front().copied()
     }
 
-    /// Removes the expired items of one segment that has some.
     fn expire_one_segment(&mut self, now: u32) {
         let due = self.log.segments().find(|(_, segment)| segment.first_expiry() <= now);
         if let Some((index, _)) = due {
@@ -148,7 +146,6 @@ impl Shard {
         self.log.append(queue, size, external)
     }
 
-    /// Removes the expired items of a segment.
     fn expire_segment(&mut self, index: u32, now: u32) {
         let Some(segment) = self.log.segment(index) else { return };
         let (mut first, mut checked) = (u32::MAX, 0);

@@ -85,7 +85,6 @@ pub fn live_items(map: &[u8], used: usize) -> impl Iterator<Item = (usize, ItemH
 /// A segment accepts no more large values once they take this many times its own size.
 const MAX_EXTERNAL: usize = 16;
 
-/// All segments of a shard.
 #[derive(Debug)]
 pub struct SegmentLog {
     segments: Slab<Segment>,
@@ -134,12 +133,10 @@ impl SegmentLog {
         self.segments.get(index as usize)
     }
 
-    /// All segments with their indices.
     pub fn segments(&self) -> impl Iterator<Item = (u32, &Segment)> {
         self.segments.iter().map(|(index, segment)| (index as u32, segment))
     }
 
-    /// Whether a segment is the one that its queue is filling.
     pub fn is_open(&self, index: u32) -> bool {
         self.queues.iter().any(|queue| queue.back() == Some(&index))
     }

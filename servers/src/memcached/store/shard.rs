@@ -14,23 +14,18 @@ use super::memory::{MemoryBudget, map_anonymous};
 use super::segment_log::{ItemLocation, Queue, SegmentLog, items_from};
 use super::value::LargeValue;
 
-/// Events that the store counts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StoreCounters {
-    /// Items evicted to make room.
     pub evictions: u64,
     /// Evicted items that were never fetched.
     pub evicted_unfetched: u64,
-    /// Expired items that were removed.
     pub expired: u64,
     /// Expired items that were never fetched.
     pub expired_unfetched: u64,
     /// Expired items that a client's request found.
     pub found_expired: u64,
-    /// Items checked for expiry by the crawler.
     pub crawled: u64,
-    /// Items moved to make room.
     pub moved: u64,
 }
 
@@ -46,7 +41,6 @@ impl std::ops::AddAssign for StoreCounters {
     }
 }
 
-/// An entry of the hash table.
 #[derive(Debug, Clone, Copy)]
 struct TableEntry {
     /// The lower half of the key's hash.
@@ -71,7 +65,6 @@ pub struct Shard {
     table_bytes: u64,
     /// Changes whenever items are moved or evicted.
     pub generation: u64,
-    /// Index of the segment from which the crawler continues.
     pub(super) crawl_cursor: u32,
     pub(super) hasher: KeyHasher,
 }
@@ -120,7 +113,6 @@ impl Shard {
         self.large_values.get(item_layout::large_value_number(self.log.item(location), header))
     }
 
-    /// Stores a large value and returns its number.
     pub fn add_large_value(&mut self, large: LargeValue) -> u32 {
         large.mark_stored();
         self.large_values.insert(Arc::new(large)) as u32
@@ -132,7 +124,6 @@ impl Shard {
         }
     }
 
-    /// Adds a new item to the hash table.
     pub fn insert(&mut self, hash: u64, location: ItemLocation, memory: &MemoryBudget) {
         let hash = hash as u32;
         let before = self.table.allocation_size();
@@ -171,7 +162,6 @@ impl Shard {
         self.log.mark_dead(location, &header);
     }
 
-    /// Counts an expired item that a client's request found.
     pub fn count_found_expired(&mut self, header: &ItemHeader) {
         self.count_expired(header);
         self.counters.found_expired += 1;

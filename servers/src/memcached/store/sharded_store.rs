@@ -13,7 +13,6 @@ use super::shard_set::ShardSet;
 use super::value::LargeValue;
 use crate::memcached::clock::Clock;
 
-/// What a [`Store`] is created with.
 #[derive(Debug, Clone, Copy)]
 pub struct StoreConfig {
     /// The memory limit, in bytes. It covers segments, hash tables and large values.
@@ -24,11 +23,9 @@ pub struct StoreConfig {
     pub evict: bool,
     /// Whether items have a CAS unique. If not, it is 0 for all.
     pub cas: bool,
-    /// How many threads use the store.
     pub workers: usize,
 }
 
-/// What a [`Store`] holds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StoreUsage {
@@ -40,9 +37,7 @@ pub struct StoreUsage {
     pub memory: u64,
     /// Bytes of hash tables and ghost queues.
     pub tables: u64,
-    /// Segments with items.
     pub segments: u64,
-    /// Events since the store was created.
     pub counters: StoreCounters,
 }
 
@@ -64,7 +59,6 @@ const MEMCACHED_ITEM: usize = 48 + 1 + 2;
 const MIN_SHARD_MEMORY: u64 = 4 << 20;
 /// What the item locations of a shard can address: 2³² multiples of four bytes, with a margin.
 const MAX_SHARD_MEMORY: u64 = 8 << 30;
-/// The approximate number of segments per shard.
 const SEGMENTS_PER_SHARD: u64 = 64;
 /// The smallest and the largest segment, in bytes.
 const SEGMENT_SIZES: (u64, u64) = (16 << 10, 4 << 20);
@@ -88,7 +82,6 @@ pub struct Store {
 }
 
 impl Store {
-    /// Creates an empty store.
     pub fn new(config: StoreConfig) -> Self {
         let most = (config.memory / MIN_SHARD_MEMORY).max(1);
         let least = config.memory.div_ceil(MAX_SHARD_MEMORY);
@@ -128,7 +121,6 @@ impl Store {
         true
     }
 
-    /// Bytes per segment.
     pub fn segment_size(&self) -> usize {
         self.shards.segment_size
     }
@@ -146,7 +138,6 @@ impl Store {
         self.shards.is_large(length)
     }
 
-    /// Whether items have a CAS unique.
     pub fn has_cas(&self) -> bool {
         self.cas
     }

@@ -25,7 +25,6 @@ fn get(store: &Store, key: &[u8], now: u32) -> Option<Vec<u8>> {
     entry.value().map(|(_, value)| value.bytes().to_vec())
 }
 
-/// A value that identifies its key and version.
 fn value_of(key: u32, version: u32, size: usize) -> Vec<u8> {
     let mut value = vec![(key ^ version) as u8; size];
     let head = [key.to_le_bytes(), version.to_le_bytes()].concat();

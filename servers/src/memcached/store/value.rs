@@ -9,7 +9,6 @@ use memmap2::MmapMut;
 use super::item_layout::ItemBits;
 use super::memory::{MemoryBudget, map_anonymous};
 
-/// A stored value.
 #[derive(Debug, Clone, Copy)]
 pub enum StoredValue<'a> {
     /// In the item's segment: valid while the lock is held.
@@ -19,7 +18,6 @@ pub enum StoredValue<'a> {
 }
 
 impl StoredValue<'_> {
-    /// The value's bytes.
     pub fn bytes(&self) -> &[u8] {
         match self {
             StoredValue::Inline(bytes) => bytes,
@@ -28,27 +26,20 @@ impl StoredValue<'_> {
     }
 }
 
-/// An item to be stored, without its key.
 #[derive(Debug)]
 pub struct NewItem<'a> {
-    /// The client's flags.
     pub flags: u32,
     /// The second of the store's clock at which the item expires; 0 is never.
     pub expiry: u32,
-    /// The item's CAS unique.
     pub cas: u64,
     /// The item's state bits. The store maintains the private ones.
     pub bits: ItemBits,
-    /// The value.
     pub value: NewValue<'a>,
 }
 
-/// A value to be stored.
 #[derive(Debug)]
 pub enum NewValue<'a> {
-    /// Two slices that are concatenated and copied.
     Slices(&'a [u8], &'a [u8]),
-    /// A large value that the store takes over.
     Large(LargeValue),
 }
 
@@ -76,7 +67,6 @@ const PAGE: u64 = 4096;
 pub struct LargeValue {
     map: MmapMut,
     length: usize,
-    /// Whether the value is in the store.
     stored: AtomicBool,
     memory: Arc<MemoryBudget>,
 }
@@ -116,12 +106,10 @@ impl LargeValue {
         }
     }
 
-    /// The value.
     pub fn bytes(&self) -> &[u8] {
         &self.map[..self.length]
     }
 
-    /// The value, to be filled in.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.map[..self.length]
     }

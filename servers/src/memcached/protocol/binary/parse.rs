@@ -3,29 +3,20 @@
 use crate::memcached::mutation::Condition;
 use crate::memcached::protocol::tokens::KEY_MAX;
 
-/// The first byte of a request.
 pub const REQUEST_MAGIC: u8 = 0x80;
 /// Bytes of a request's header.
 const HEADER: usize = 24;
 /// The largest body, in bytes: 1 GiB, memcached's limit of an item.
 const MAX_BODY: usize = 1 << 30;
 
-/// A command, apart from whether it is quiet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Command {
-    Get {
-        with_key: bool,
-        /// Get and touch.
-        touches: bool,
-    },
+    Get { with_key: bool, touches: bool },
     Touch,
     Store(Condition),
-    /// Append or prepend.
     Concatenate(Condition),
     Delete,
-    Delta {
-        increments: bool,
-    },
+    Delta { increments: bool },
     Quit,
     Flush,
     Noop,
@@ -37,7 +28,6 @@ pub enum Command {
 }
 
 impl Command {
-    /// The command of an opcode, and whether it is quiet.
     fn from_opcode(opcode: u8) -> Option<(Self, bool)> {
         use Command::*;
         let append = Condition::Append { vivify: false };
@@ -82,7 +72,6 @@ impl Command {
         })
     }
 
-    /// Whether key, extras and value may have these lengths.
     fn accepts_lengths(self, key: usize, extras: usize, value: usize) -> bool {
         use Command::*;
         match self {
@@ -114,18 +103,27 @@ pub struct Request<'a> {
     pub value_length: usize,
 }
 
-/// What the input starts with.
 pub enum Parsed<'a> {
     /// The header, the extras or the key were not received completely.
     Incomplete,
-    /// It is not a request of the binary protocol.
     NotBinary,
     /// An error, after which the connection closes.
-    Fatal { header: ResponseHeader, status: Status },
+    Fatal {
+        header: ResponseHeader,
+        status: Status,
+    },
     /// An unknown command. `used` bytes of header precede a body of `body` bytes.
-    Unknown { header: ResponseHeader, used: usize, body: usize },
+    Unknown {
+        header: ResponseHeader,
+        used: usize,
+        body: usize,
+    },
     /// A request. The value starts after `used` bytes.
-    Request { command: Command, request: Request<'a>, used: usize },
+    Request {
+        command: Command,
+        request: Request<'a>,
+        used: usize,
+    },
 }
 
 fn u16_at(bytes: &[u8], at: usize) -> usize {
@@ -187,10 +185,8 @@ pub fn parse(input: &[u8], authenticated: bool) -> Parsed<'_> {
     Parsed::Request { command, request, used }
 }
 
-/// The first byte of a response.
 const RESPONSE_MAGIC: u8 = 0x81;
 
-/// A response's status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u16)]
 pub enum Status {
@@ -223,7 +219,6 @@ impl Status {
     }
 }
 
-/// What a response repeats of its request.
 #[derive(Debug, Clone, Copy)]
 pub struct ResponseHeader {
     pub opcode: u8,

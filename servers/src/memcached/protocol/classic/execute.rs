@@ -18,7 +18,6 @@ use crate::memcached::store::ItemBits;
 /// So many keys of a get count as another request of the client's turn: a turn is a quarter of a millisecond at most.
 const KEYS_OF_A_REQUEST: usize = 50;
 const OK: &[u8] = b"OK\r\n";
-/// The highest level of `verbosity`.
 const MAX_VERBOSITY: u32 = 3;
 /// The largest data block with credentials, in bytes.
 const MAX_BLOCK: usize = 16 << 10;

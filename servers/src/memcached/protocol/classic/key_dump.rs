@@ -12,7 +12,6 @@ use crate::memcached::store::{ItemBits, ItemHeader, WalkPosition};
 
 /// The longest reply to `stats cachedump`, in bytes; memcached has the same limit.
 const MAX_CACHEDUMP: usize = 2 << 20;
-/// What a list of keys begins with.
 const BEGIN: &[u8] = b"OK\r\n";
 /// Steps of the store's walk before other connections run.
 const STEPS_PER_TURN: usize = 20;
@@ -187,7 +186,6 @@ fn write_mgdump_line(key: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Writes a line of `stats cachedump`.
 fn write_cachedump_line(clock: &Clock, key: &[u8], header: &ItemHeader, out: &mut Vec<u8>) {
     out.extend_from_slice(b"ITEM ");
     out.extend_from_slice(key);

@@ -11,7 +11,6 @@ pub const BAD_EXPIRY: &[u8] = b"CLIENT_ERROR invalid exptime argument\r\n";
 const BAD_DELTA: &[u8] = b"CLIENT_ERROR invalid numeric delta argument\r\n";
 const BAD_DELETE: &[u8] = b"CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]\r\n";
 
-/// A parsed line. Borrows from the line.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Command<'a> {
     /// `get`, `gets`, `gat`, `gats`.
@@ -19,7 +18,6 @@ pub enum Command<'a> {
         with_cas: bool,
         /// The new expiry for `gat` and `gats`, as sent.
         touch: Option<i32>,
-        /// The rest of the line.
         keys: &'a [u8],
     },
     /// `set`, `add`, `replace`, `append`, `prepend`, `cas`. A data block follows the line.
@@ -48,7 +46,6 @@ pub enum Command<'a> {
     Quit,
     /// Any other line: an administrative or an unknown command.
     Admin,
-    /// An invalid line.
     Invalid {
         reply: &'static [u8],
         noreply: bool,
@@ -69,7 +66,6 @@ impl Command<'_> {
     }
 }
 
-/// The line of a storage command.
 #[derive(Debug, PartialEq, Eq)]
 pub struct StoreLine<'a> {
     pub condition: Condition,
@@ -81,7 +77,6 @@ pub struct StoreLine<'a> {
     pub noreply: bool,
 }
 
-/// The length of the shortest line, with its terminator.
 const MIN_LINE: usize = 4;
 
 /// Parses a line without its terminator, which had `terminator` bytes. A `resumed` get was parsed before and

@@ -10,7 +10,6 @@ use crate::memcached::store::{ItemBits, ItemHeader, LockedEntry, NewItem, NewVal
 
 const OUT_OF_MEMORY: &[u8] = b"SERVER_ERROR out of memory\r\n";
 
-/// Writes a flag with a number.
 fn write_flag(letter: u8, number: impl itoa::Integer, out: &mut Vec<u8>) {
     let mut digits = itoa::Buffer::new();
     out.extend_from_slice(&[b' ', letter]);
@@ -43,7 +42,6 @@ impl ExpiryFlags {
         }
     }
 
-    /// The expiry after a flag.
     fn after(self, flag: u8, expiry: u32) -> u32 {
         let set = match flag {
             b'T' => self.ttl,
@@ -53,7 +51,6 @@ impl ExpiryFlags {
         set.unwrap_or(expiry)
     }
 
-    /// The expiry after all flags of a request.
     fn after_all(self, request: &MetaRequest<'_>, expiry: u32) -> u32 {
         tokens(request.flags).fold(expiry, |expiry, flag| self.after(flag[0], expiry))
     }
@@ -412,16 +409,9 @@ impl Session<'_> {
     }
 }
 
-/// Who holds the token to recache an item.
 enum RecacheToken {
-    /// This client, from now on.
-    Claimed {
-        stale: bool,
-    },
-    /// A client that claimed it before.
-    Taken {
-        stale: bool,
-    },
+    Claimed { stale: bool },
+    Taken { stale: bool },
     Unclaimed,
 }
 
@@ -451,7 +441,6 @@ fn claim_recache(entry: &mut LockedEntry<'_>, created: bool, expires_soon: bool)
     RecacheToken::Unclaimed
 }
 
-/// Writes the flags that a get asks for.
 fn write_item_flags(
     request: &MetaRequest<'_>,
     header: &ItemHeader,

@@ -14,7 +14,6 @@ const MAX_OPAQUE: usize = 32;
 const BAD_TOKEN: &[u8] = b"CLIENT_ERROR bad token in command line format\r\n";
 pub const OPAQUE_TOO_LONG: &[u8] = b"CLIENT_ERROR opaque token too long\r\n";
 
-/// A meta command with a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MetaVerb {
     /// `mg`
@@ -67,7 +66,6 @@ pub struct MetaRequest<'a> {
     pub length: usize,
 }
 
-/// A line is invalid.
 #[derive(Debug, PartialEq, Eq)]
 pub struct MetaError {
     pub reply: &'static [u8],
@@ -84,7 +82,6 @@ impl<'a> MetaRequest<'a> {
         self.key.as_ref().is_some_and(MetaKey::is_binary)
     }
 
-    /// Parses a line, including the verb, without its terminator.
     pub fn parse(verb: MetaVerb, line: &'a [u8]) -> Result<Self, MetaError> {
         let tokens = Tokens::of(line);
         let tokens = tokens.as_slice();
@@ -176,18 +173,15 @@ impl<'a> MetaRequest<'a> {
     }
 }
 
-/// What is wrong with a flag.
 enum FlagError {
     Unknown,
     /// The reply says so if no other flag is unknown.
     Argument(&'static [u8]),
 }
 
-/// A key as it is stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MetaKey<'a> {
     Plain(&'a [u8]),
-    /// Decoded from base64.
     Binary(Vec<u8>),
 }
 
