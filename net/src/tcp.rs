@@ -91,6 +91,18 @@ impl Stream<Tcp> {
         self.socket().set_tcp_nodelay(nodelay)
     }
 
+    /// Acknowledges received data at once, until the kernel returns to delayed acknowledgments; see `tcp(7)`.
+    #[doc(alias = "TCP_QUICKACK")]
+    pub fn set_quickack(&self, quickack: bool) -> io::Result<()> {
+        self.socket().set_tcp_quickack(quickack)
+    }
+
+    /// Sets the IPv4 time to live of outgoing packets, in hops.
+    #[doc(alias = "IP_TTL")]
+    pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
+        self.socket().set_ttl_v4(ttl)
+    }
+
     /// Probes the peer of a connection without traffic: after which time, how often, and after how many lost probes the
     /// connection breaks, with second granularity. What is not given is as in `net.ipv4.tcp_keepalive_*`. `None`, the default,
     /// turns probes off.

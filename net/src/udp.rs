@@ -148,6 +148,18 @@ impl UdpSocket {
         Ok(received)
     }
 
+    /// Like [`UdpSocket::recv_msg`], without waiting: `WouldBlock` if there is no datagram.
+    pub fn try_recv_msg(&self, buffer: &mut [u8]) -> io::Result<DatagramInfo> {
+        let received = self.fd.try_io(Direction::Read, |socket| udp_message::receive(socket, buffer))?;
+        self.fd.record_datagrams(received.count(), received.length);
+        Ok(received)
+    }
+
+    /// Like [`UdpSocket::send_msg`], without waiting: `WouldBlock` if there is no room.
+    pub fn try_send_msg(&self, datagram: &[u8], to: SocketAddr, options: &SendOptions) -> io::Result<usize> {
+        self.fd.try_io(Direction::Write, |socket| udp_message::send(socket, datagram, to, options))
+    }
+
     /// Sends a datagram from one of this host's addresses, as [`DatagramInfo::local`] names it. Returns its length.
     ///
     /// # Errors

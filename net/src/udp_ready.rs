@@ -75,6 +75,16 @@ impl UdpSocket {
         Poll::Ready(Ok(length))
     }
 
+    /// [`UdpSocket::send_to`] for use in a `poll` function.
+    pub fn poll_send_to(
+        &self,
+        context: &mut Context<'_>,
+        datagram: &[u8],
+        to: SocketAddr,
+    ) -> Poll<io::Result<usize>> {
+        self.fd.poll_io(Direction::Write, context, |socket| socket.send_to(datagram, to))
+    }
+
     /// [`UdpSocket::send`] for use in a `poll` function.
     pub fn poll_send(&self, context: &mut Context<'_>, datagram: &[u8]) -> Poll<io::Result<usize>> {
         self.fd.poll_io(Direction::Write, context, |socket| socket.send(datagram))

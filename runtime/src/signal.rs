@@ -41,6 +41,11 @@ impl SignalState {
 pub struct SignalKind(i32);
 
 impl SignalKind {
+    /// SIGALRM: a timer of `setitimer(2)` has expired.
+    pub const fn alarm() -> Self {
+        Self(libc::SIGALRM)
+    }
+
     /// SIGCHLD: a child process has ended or was stopped.
     pub const fn child() -> Self {
         Self(libc::SIGCHLD)

@@ -82,6 +82,11 @@ impl WebSocketUpgrade {
         self
     }
 
+    /// The subprotocol that [`protocols`](Self::protocols) has taken.
+    pub fn selected_protocol(&self) -> Option<&HeaderValue> {
+        self.protocol.as_ref()
+    }
+
     /// Makes the response that opens the WebSocket. Then `callback` gets it, in a task of this worker.
     pub fn on_upgrade<C, F>(self, callback: C) -> Response
     where

@@ -96,6 +96,11 @@ impl Command {
         self
     }
 
+    /// The standard library's command.
+    pub fn as_std(&self) -> &std::process::Command {
+        &self.command
+    }
+
     /// The standard library's command, for its other settings (`std::os::unix::process::CommandExt`).
     pub fn as_std_mut(&mut self) -> &mut std::process::Command {
         &mut self.command
