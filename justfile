@@ -6,7 +6,7 @@ set shell := ["bash", "-euo", "pipefail", "-c"]
 default:
     @just --list --unsorted
 
-# Compare the four policies on this machine (root: two network namespaces; otherwise loopback).
+# Compare the four policies on this machine (root).
 lab *ARGS:
     cargo run --release -p lab -- {{ARGS}}
 

@@ -50,10 +50,16 @@ pub enum Figure {
     ConnectionBytes,
     /// Memory of the kernel per connection, bytes.
     KernelConnectionBytes,
-    Allocations,
     /// System calls that wait, poll or submit, per request.
     Waits,
+    /// System calls per request.
     Calls,
+    /// What they cost by themselves, µs per request.
+    Crossings,
+    /// CPU time without them, µs per request.
+    Rest,
+    /// Their share of CPU time, %.
+    Potential,
     /// From sending a message until its answer is there, µs: the mean without the slowest 2 %.
     RoundTrip,
     /// CPU time of a thread over elapsed time, %.
@@ -87,9 +93,11 @@ impl Figure {
             Self::Softirq => "softirq %",
             Self::ConnectionBytes => "bytes/connection",
             Self::KernelConnectionBytes => "kernel bytes/connection",
-            Self::Allocations => "allocations/req",
             Self::Waits => "waits/req",
             Self::Calls => "calls/req",
+            Self::Crossings => "n·δ µs",
+            Self::Rest => "a + o(b) µs",
+            Self::Potential => "PD %",
             Self::RoundTrip => "round trip µs",
             Self::CpuShare => "CPU %",
         }
@@ -115,8 +123,8 @@ impl Figure {
             | Self::BusyPollShare
             | Self::AttachCpu
             | Self::RoundTrip
-            | Self::CpuShare => 1,
-            Self::Allocations => 3,
+            | Self::CpuShare
+            | Self::Potential => 1,
             _ => 2,
         }
     }

@@ -28,5 +28,5 @@ pub(crate) use results::tests::results_of;
 pub(crate) use results::{ANSWERED, values};
 pub use results::{LoadResult, Measured, Results, Round, Row, Status, order_by_rounds};
 pub(crate) use runner::Phases;
-pub use runner::{Runner, time_limit};
+pub use runner::Runner;
 pub use turn::Turn;

@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::kernel_settings::KernelSettings;
 use super::server_command::ServerCommand;
 use crate::fleet::FleetRequests;
-use crate::peers::{Peer, PeerService, RequestShape};
+use crate::peers::{Peer, PeerService};
 use crate::polling_config::PollingConfig;
 
 /// A server that takes part in a comparison under a fleet.
@@ -74,7 +74,7 @@ impl Contender {
     pub fn lull_echo(policy: Policy, driver: DriverKind, polling: PollingConfig, work: Duration) -> Self {
         Self::Echo {
             service: PeerService::Echo,
-            peer: Peer::LullEpoll,
+            peer: Peer::Lull,
             network: Some((policy, driver, polling)),
             work,
         }
@@ -89,16 +89,15 @@ impl Contender {
             network: Some((policy, driver, polling)),
             work: Duration::ZERO,
         };
-        let others = [Peer::PlainThreads, Peer::Tokio, Peer::Monoio, Peer::Compio, Peer::BareEpoll];
-        let others = others.into_iter().filter(|peer| service.runs_on(*peer));
-        let others = others.map(|peer| Self::Echo { service, peer, network: None, work: Duration::ZERO });
+        let others = service.others().iter();
+        let others = others.map(|&peer| Self::Echo { service, peer, network: None, work: Duration::ZERO });
         if service == PeerService::Threads {
             let runs = [
                 (Policy::Vanilla, DriverKind::Epoll),
                 (Policy::KernelPolling, DriverKind::Epoll),
                 (Policy::KernelPolling, DriverKind::Uring),
             ];
-            let tasks = runs.map(|run| lull(Peer::LullEpoll, run)).into_iter().take(2);
+            let tasks = runs.map(|run| lull(Peer::Lull, run)).into_iter().take(2);
             return others.chain(runs.map(|run| lull(Peer::LullThreads, run))).chain(tasks).collect();
         }
         let runs = [
@@ -109,7 +108,7 @@ impl Contender {
             (Policy::KernelPolling, DriverKind::Epoll),
             (Policy::KernelPolling, DriverKind::Uring),
         ];
-        others.chain(runs.map(|run| lull(Peer::LullEpoll, run))).collect()
+        others.chain(runs.map(|run| lull(Peer::Lull, run))).collect()
     }
 
     /// A server as it runs, and the same under kernel polling from outside, once for each latency budget.
@@ -219,9 +218,9 @@ impl FromStr for Contender {
 
 /// What the fleet asks a server of this service.
 pub fn requests_for(service: PeerService) -> FleetRequests {
-    let RequestShape { request, reply, .. } = service.shape().unwrap_or(RequestShape::SMALL);
+    let shape = service.shape();
     match service.text() {
-        Some(text) => FleetRequests::Text { request: text.to_owned(), reply: Some(reply) },
-        None => FleetRequests::Fixed { request, reply },
+        Some(text) => FleetRequests::Text { request: text.to_owned(), reply: Some(shape.reply) },
+        None => FleetRequests::Fixed { request: shape.request, reply: shape.reply },
     }
 }

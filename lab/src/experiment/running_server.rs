@@ -23,7 +23,7 @@ use crate::engine::CoreAssignment;
 use crate::experiment_process::{
     AttachSpec, EchoServerReady, ExperimentProcess, ProcessRole, ProgramSpec, ServerReady, ServerSpec,
 };
-use crate::peers::{EchoServerNetwork, EchoServerSpec, RequestShape};
+use crate::peers::{EchoServerNetwork, EchoServerSpec};
 use crate::testbed::{Receiver, SERVER_ADDRESS, SERVER_INTERFACE, Testbed, ring_drops};
 
 /// How long a server may take until it accepts connections.
@@ -169,7 +169,7 @@ fn start_server(
                 cores: Cpus::one(cores.server),
                 packing_core: cores.packing,
                 polling: *polling,
-                wait: *wait,
+                wait: wait.to_string(),
                 memory,
             });
             let mut server = ExperimentProcess::start(&role, Some(&testbed.server))?;
@@ -189,7 +189,7 @@ fn start_server(
             let network = network.map(|(policy, driver, polling)| EchoServerNetwork {
                 policy,
                 driver,
-                interface: SERVER_INTERFACE.to_owned(),
+                interface: Some(SERVER_INTERFACE.to_owned()),
                 packing_core: cores.packing,
                 polling,
             });
@@ -197,13 +197,13 @@ fn start_server(
                 peer: *peer,
                 core: cores.server,
                 service: *service,
-                shape: service.shape().unwrap_or(RequestShape::SMALL),
+                shape: service.shape(),
                 address: SERVER_ADDRESS,
                 network,
                 work: *work,
             });
             let mut server = ExperimentProcess::start(&role, Some(&testbed.server))?;
-            let EchoServerReady { address, ran, steps_down, .. } = server.receive()?;
+            let EchoServerReady { address, ran, steps_down } = server.receive()?;
             testbed.server.run(|| service.check(address))?;
             Ok((server, address, ran.map(|ran| RunningPolicy { ran, steps_down, ready: None })))
         }

@@ -27,7 +27,7 @@ pub(super) fn run(spec: &ServerSpec) -> Result<(), Error> {
         .workers(spec.cores.len())
         .cores(spec.cores.clone())
         .packing_cores(Cpus::one(spec.packing_core))
-        .wait(spec.wait)
+        .wait(spec.wait.parse().map_err(io::Error::other)?)
         .driver(spec.driver);
     builder = spec.polling.set(builder);
     if let Some(name) = &spec.interface {

@@ -151,7 +151,7 @@ const KINDS: [(LoadKind, &str, &[Figure], &[Figure]); 4] = [
 ];
 
 /// Figures that say what the others consist of.
-const PARTS: [Figure; 22] = [
+const PARTS: [Figure; 24] = [
     Figure::Answered,
     Figure::KernelThreadCpu,
     Figure::Wakes,
@@ -171,9 +171,11 @@ const PARTS: [Figure; 22] = [
     Figure::CacheMisses,
     Figure::ConnectionBytes,
     Figure::KernelConnectionBytes,
-    Figure::Allocations,
     Figure::Waits,
     Figure::Calls,
+    Figure::Crossings,
+    Figure::Rest,
+    Figure::Potential,
 ];
 
 /// Everything that was measured: a section for each kind of load, and one for what the figures consist of.

@@ -188,9 +188,6 @@ pub struct PeerFlags {
     /// What the servers do (axum needs the feature `adapters`)
     #[arg(long, value_enum, default_value_t)]
     pub service: PeerService,
-    /// Compare on loopback, in closed loops that are given
-    #[arg(long, conflicts_with_all = ["connections", "rates", "capacity_p99", "packing_cores", "receiver", "idle_cores", "depth", "think"])]
-    pub loopback: bool,
     #[command(flatten)]
     pub run: RunFlags,
 }

@@ -69,7 +69,8 @@ pub fn drivers(flags: &RunFlags) -> Result<(), Failure> {
 }
 
 /// A service on other runtimes, as they run, and on Lull under each policy.
-pub fn peers(flags: &PeerFlags, service: PeerService) -> Result<(), Failure> {
+pub fn peers(flags: &PeerFlags) -> Result<(), Failure> {
+    let service = flags.service()?;
     let contenders = Contender::peers(service, PollingConfig::default());
     let mut experiment = Experiment::new(contenders, flags.run.quick);
     experiment.requests = requests_for(service);
@@ -268,7 +269,7 @@ fn require_testbed(command: &str) -> Result<(), Failure> {
         Ok(_) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(format!(
             "{error}; `lab {command}` needs root: kernel polling is a setting of a queue, and loopback has none. Without root \
-             there are `lab check`, `lab model`, `lab waiting` and `lab peers --loopback`"
+             there are `lab check`, `lab model` and `lab waiting`"
         )
         .into()),
         Err(error) => Err(error.to_string().into()),

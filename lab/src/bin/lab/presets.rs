@@ -5,13 +5,11 @@ use std::time::Duration;
 use lab::engine::CoreAssignment;
 use lab::experiments::crossing_model::{self, ModelConfig};
 use lab::experiments::machine_check::check_machine;
-use lab::experiments::peer_comparison::{PeerComparisonConfig, compare_peers};
 use lab::experiments::waiting::{self, WaitingConfig};
 use lab::idle_cores::AwakeCores;
-use lab::peers::PeerService;
-use lab::report::{CheckReport, ModelReport, PeerReport, ReportDiff, WaitingReport};
+use lab::report::{CheckReport, ModelReport, ReportDiff, WaitingReport};
 
-use crate::flags::{CheckFlags, DiffFlags, ModelFlags, PeerFlags, WaitingFlags};
+use crate::flags::{CheckFlags, DiffFlags, ModelFlags, WaitingFlags};
 use crate::output::{Failure, Output, print};
 use crate::progress_bar::with_bar;
 
@@ -26,16 +24,6 @@ pub fn check(flags: &CheckFlags) -> Result<(), Failure> {
 pub fn diff(flags: &DiffFlags) -> Result<(), Failure> {
     let diff = ReportDiff::read(&flags.before, &flags.after)?;
     print(flags.format, &diff, &diff.document().text())
-}
-
-pub fn peers_on_loopback(flags: &PeerFlags, service: PeerService) -> Result<(), Failure> {
-    let output = Output::open(&flags.run.report)?;
-    let mut config = PeerComparisonConfig::new(service, flags.run.quick);
-    config.rounds = flags.run.rounds.map_or(config.rounds, usize::from);
-    let cores = CoreAssignment::choose()?;
-    let results = with_bar(config.steps(), |progress| compare_peers(&config, cores, progress))?;
-    let report = PeerReport::new(cores, config, results);
-    output.write_all(&report.document(), &report)
 }
 
 pub fn model(flags: &ModelFlags) -> Result<(), Failure> {
