@@ -11,22 +11,17 @@ use serde::Serialize;
 use super::kernel_settings::KernelSettings;
 use super::server_command::ServerCommand;
 use crate::fleet::FleetRequests;
-use crate::peers::{Peer, PeerService};
+use crate::peers::{Peer, PeerService, RequestShape};
 use crate::polling_config::PollingConfig;
 
-/// A server that takes part in a comparison under a fleet.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Contender {
     /// This project's memcached server.
     Lull {
-        /// The policy.
         policy: Policy,
-        /// The driver.
         driver: DriverKind,
-        /// How it adapts under kernel polling.
         polling: PollingConfig,
-        /// How the worker waits.
         #[serde(serialize_with = "as_text")]
         wait: WaitStrategy,
     },
@@ -34,9 +29,7 @@ pub enum Contender {
     Kernel(KernelSettings),
     /// The same service on a runtime.
     Echo {
-        /// What it does with a request.
         service: PeerService,
-        /// The runtime.
         peer: Peer,
         /// Lull's policy and driver; `None` for the other runtimes, which run as they are.
         network: Option<(Policy, DriverKind, PollingConfig)>,
@@ -45,7 +38,6 @@ pub enum Contender {
     },
     /// A server of another project, as it is.
     Program {
-        /// How it is started.
         server: ServerCommand,
         /// The latency budget with which it is attached to from outside, as `policies attach` does. `None`: not at all.
         attached: Option<LatencyBudget>,
@@ -117,7 +109,6 @@ impl Contender {
         attached.map(|attached| Self::Program { server: server.clone(), attached }).collect()
     }
 
-    /// The name in tables.
     pub fn name(&self) -> String {
         match self {
             Self::Lull { policy: policy @ Policy::KernelPolling, driver, polling, .. } => {
@@ -160,7 +151,6 @@ impl Contender {
         self.policy().is_some_and(|(policy, _)| policy == Policy::KernelThread)
     }
 
-    /// Whether it is Lull's under vanilla.
     pub fn is_vanilla(&self) -> bool {
         self.policy().is_some_and(|(policy, _)| policy == Policy::Vanilla)
     }
@@ -218,9 +208,9 @@ impl FromStr for Contender {
 
 /// What the fleet asks a server of this service.
 pub fn requests_for(service: PeerService) -> FleetRequests {
-    let shape = service.shape();
+    let RequestShape { request, reply } = RequestShape::SMALL;
     match service.text() {
-        Some(text) => FleetRequests::Text { request: text.to_owned(), reply: Some(shape.reply) },
-        None => FleetRequests::Fixed { request: shape.request, reply: shape.reply },
+        Some(text) => FleetRequests::Text { request: text.to_owned(), reply: None },
+        None => FleetRequests::Text { request: "r".repeat(request), reply: Some(reply) },
     }
 }

@@ -23,7 +23,7 @@ use crate::engine::CoreAssignment;
 use crate::experiment_process::{
     AttachSpec, EchoServerReady, ExperimentProcess, ProcessRole, ProgramSpec, ServerReady, ServerSpec,
 };
-use crate::peers::{EchoServerNetwork, EchoServerSpec};
+use crate::peers::{EchoServerNetwork, EchoServerSpec, RequestShape};
 use crate::testbed::{Receiver, SERVER_ADDRESS, SERVER_INTERFACE, Testbed, ring_drops};
 
 /// How long a server may take until it accepts connections.
@@ -33,7 +33,6 @@ const START_TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct RunningPolicy {
-    /// The policy that runs.
     pub ran: String,
     /// Why it is not the requested one.
     pub steps_down: Vec<String>,
@@ -56,7 +55,6 @@ pub struct ServerMemory {
 #[derive(Debug)]
 pub(super) struct RunningServer {
     // The processes end before their testbed.
-    /// What attaches to the server from outside.
     attacher: Option<ExperimentProcess>,
     server: ExperimentProcess,
     pub(super) testbed: Testbed,
@@ -111,12 +109,10 @@ impl RunningServer {
         Ok(())
     }
 
-    /// Resident memory of the server's process, in bytes.
     pub(super) fn resident_bytes(&self) -> io::Result<u64> {
         self.server.resident_bytes()
     }
 
-    /// Reads the host's counters.
     pub(super) fn read(&mut self) -> Result<HostReading, Error> {
         let Self { attacher, server, testbed, interface, perf, adapts, .. } = self;
         let (adapts, interface) = (*adapts, &*interface);
@@ -197,14 +193,13 @@ fn start_server(
                 peer: *peer,
                 core: cores.server,
                 service: *service,
-                shape: service.shape(),
+                shape: RequestShape::SMALL,
                 address: SERVER_ADDRESS,
                 network,
                 work: *work,
             });
             let mut server = ExperimentProcess::start(&role, Some(&testbed.server))?;
             let EchoServerReady { address, ran, steps_down } = server.receive()?;
-            testbed.server.run(|| service.check(address))?;
             Ok((server, address, ran.map(|ran| RunningPolicy { ran, steps_down, ready: None })))
         }
         Contender::Program { server: ServerCommand { program, arguments, name }, .. } => {

@@ -10,8 +10,7 @@ use policies::explain::Severity;
 use policies::law::Budgets;
 use policies::{Cpus, JournalDir};
 
-use super::messages::{AttachProgress, AttachSpec};
-use super::output::send;
+use super::messages::{AttachProgress, AttachSpec, send};
 use crate::Error;
 
 /// How long attaching may take: looking takes half a second, and two scans have to agree.

@@ -4,8 +4,7 @@ use std::io::{self, BufRead};
 
 use policies::Cpus;
 
-use super::messages::FleetSpec;
-use super::output::send;
+use super::messages::{FleetSpec, send};
 use crate::Error;
 use crate::fleet::{Fleet, FleetError, FleetLoad};
 

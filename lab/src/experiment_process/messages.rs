@@ -1,5 +1,6 @@
 //! What the lab and its experiment processes tell each other.
 
+use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
@@ -107,3 +108,11 @@ pub(crate) struct ServerCounts {
 
 /// The lab's command to a process to say what it did so far.
 pub(super) const STATUS: &str = "status";
+
+/// Sends a message to the lab: one line of JSON on standard output.
+pub(super) fn send(message: &impl Serialize) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    serde_json::to_writer(&mut out, message)?;
+    writeln!(out)?;
+    out.flush()
+}

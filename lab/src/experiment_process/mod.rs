@@ -8,7 +8,6 @@ mod attacher;
 mod child;
 mod fleet;
 mod messages;
-mod output;
 mod process_main;
 mod server;
 

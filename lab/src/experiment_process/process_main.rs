@@ -6,8 +6,7 @@ use std::process::{Command, Stdio};
 use policies::Cpus;
 use rustix::process::{Signal, set_parent_process_death_signal};
 
-use super::messages::{EchoServerReady, ProcessRole};
-use super::output::send;
+use super::messages::{EchoServerReady, ProcessRole, send};
 use super::{attacher, fleet, server};
 use crate::testbed::Namespace;
 use crate::{Error, peers};

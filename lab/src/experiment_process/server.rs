@@ -10,8 +10,7 @@ use runtime::io::{AsyncFd, Direction, SourceKind};
 use runtime::{Builder, Handle};
 use servers::memcached::{Config, Server};
 
-use super::messages::{ServerCounts, ServerReady, ServerSpec};
-use super::output::send;
+use super::messages::{ServerCounts, ServerReady, ServerSpec, send};
 use crate::Error;
 use crate::peers::descriptor_limit;
 use crate::peers::lull::waits;

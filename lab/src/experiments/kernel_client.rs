@@ -16,7 +16,6 @@ use crate::engine::CoreAssignment;
 use crate::experiment_process::{ExperimentProcess, ProcessRole, ServerCounts, ServerSpec};
 use crate::polling_config::PollingConfig;
 
-/// A server and its load.
 pub(super) struct KernelClientTurn {
     pub(super) cores: CoreAssignment,
     pub(super) driver: DriverKind,

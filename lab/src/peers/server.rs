@@ -7,6 +7,7 @@ use policies::Cpus;
 use socket2::{Domain, Socket, Type};
 
 use super::peer::{EchoServerSpec, Peer};
+#[cfg(feature = "adapters")]
 use super::service::PeerService;
 use super::{bare_epoll, compio, descriptor_limit, lull, lull_threads, monoio, plain_threads, tokio};
 
@@ -23,24 +24,21 @@ pub fn serve(
     socket.listen(4096)?;
     let listener: TcpListener = socket.into();
     let address = listener.local_addr()?;
-    let is_echo = matches!(spec.service, PeerService::Echo | PeerService::Threads);
     if matches!(spec.peer, Peer::Lull | Peer::LullThreads) {
         let ready = |ran, steps_down| ready(address, Some(ran), steps_down);
         return match spec.peer {
             Peer::LullThreads => lull_threads::serve(listener, spec, ready),
-            _ if is_echo => lull::serve(listener, spec, ready),
             #[cfg(feature = "adapters")]
-            _ => super::applications::serve_on_lull(listener, spec, ready),
-            #[cfg(not(feature = "adapters"))]
-            _ => Err(not_built()),
+            _ if spec.service == PeerService::Axum => {
+                super::applications::serve_on_lull(listener, spec, ready)
+            }
+            _ => lull::serve(listener, spec, ready),
         };
     }
     ready(address, None, Vec::new())?;
     match spec.peer {
         #[cfg(feature = "adapters")]
-        Peer::Tokio if !is_echo => super::applications::serve_on_tokio(listener),
-        #[cfg(not(feature = "adapters"))]
-        Peer::Tokio if !is_echo => Err(not_built()),
+        Peer::Tokio if spec.service == PeerService::Axum => super::applications::serve_on_tokio(listener),
         Peer::Tokio => tokio::serve(listener, spec.shape),
         Peer::Monoio => monoio::serve(listener, spec.shape),
         Peer::Compio => compio::serve(listener, spec.shape),
@@ -48,9 +46,4 @@ pub fn serve(
         Peer::PlainThreads => plain_threads::serve(&listener, spec.shape),
         Peer::Lull | Peer::LullThreads => Ok(()),
     }
-}
-
-#[cfg(not(feature = "adapters"))]
-fn not_built() -> io::Error {
-    io::Error::other("this lab was built without the feature `adapters`")
 }

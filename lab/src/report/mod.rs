@@ -9,6 +9,7 @@ mod files;
 mod html;
 #[cfg(test)]
 mod in_browser;
+mod instructions;
 mod last_result;
 mod markdown;
 mod model;
@@ -25,6 +26,7 @@ pub use check::CheckReport;
 pub use comparison::Comparison;
 pub use diff::ReportDiff;
 pub use document::{Document, Plot, Section, Table};
+pub use instructions::{Counted, InstructionReport};
 pub use model::ModelReport;
 pub use paper::PaperReport;
 pub use policies::host::Machine;

@@ -4,9 +4,7 @@
 
 mod flags;
 mod fleet_presets;
-mod instructions_command;
 mod output;
-mod paper_command;
 mod presets;
 mod progress_bar;
 
@@ -48,8 +46,8 @@ fn run(flags: Flags) -> Result<(), Failure> {
         Command::Check(flags) => presets::check(&flags),
         Command::Model(flags) => presets::model(&flags),
         Command::Waiting(flags) => presets::waiting(&flags),
-        Command::Instructions(flags) => instructions_command::run(&flags),
-        Command::Paper(flags) => paper_command::run(&flags),
+        Command::Instructions(flags) => presets::instructions(&flags),
+        Command::Paper(flags) => presets::paper(&flags),
         Command::ExperimentProcess { role, namespace } => {
             Ok(experiment_process::run(&role, namespace.as_deref())?)
         }
