@@ -6,7 +6,7 @@ set shell := ["bash", "-euo", "pipefail", "-c"]
 default:
     @just --list --unsorted
 
-# Compare the four policies on this machine (root: two network namespaces; otherwise loopback).
+# Compare the four policies on this machine (root).
 lab *ARGS:
     cargo run --release -p lab -- {{ARGS}}
 
@@ -35,7 +35,7 @@ book:
 
 # Compare the executor with tokio, async-executor and monoio, and the store with quick_cache and moka.
 bench:
-    cargo bench -p lab --bench executor
+    cargo bench -p tests --bench executor
     cargo bench -p lull-servers --bench store
 
 # The spans of tasks, and what tokio-console is sent.

@@ -53,27 +53,20 @@ fn miss_once() -> Result<(), Box<dyn std::error::Error>> {
     })
 }
 
-async fn on_lull(socket: net::UdpSocket) {
-    let mut buffer = [0; 2048];
-    loop {
-        let Ok((FRAME_HEADER.., client)) = socket.recv_from(&mut buffer).await else { continue };
-        let length = miss(&mut buffer);
-        let _ = socket.send_to(&buffer[..length], client).await;
-    }
+/// Serves with a socket of either runtime.
+macro_rules! miss_on {
+    ($name:ident, $socket:ty) => {
+        async fn $name(socket: $socket) {
+            let mut buffer = [0; 2048];
+            loop {
+                let Ok((FRAME_HEADER.., client)) = socket.recv_from(&mut buffer).await else { continue };
+                let end = FRAME_HEADER + MISS.len();
+                buffer[FRAME_HEADER..end].copy_from_slice(MISS);
+                let _ = socket.send_to(&buffer[..end], client).await;
+            }
+        }
+    };
 }
 
-async fn on_tokio(socket: tokio::net::UdpSocket) {
-    let mut buffer = [0; 2048];
-    loop {
-        let Ok((FRAME_HEADER.., client)) = socket.recv_from(&mut buffer).await else { continue };
-        let length = miss(&mut buffer);
-        let _ = socket.send_to(&buffer[..length], client).await;
-    }
-}
-
-/// Makes a request the reply to it. Returns its length.
-fn miss(buffer: &mut [u8]) -> usize {
-    let end = FRAME_HEADER + MISS.len();
-    buffer[FRAME_HEADER..end].copy_from_slice(MISS);
-    end
-}
+miss_on!(on_lull, net::UdpSocket);
+miss_on!(on_tokio, tokio::net::UdpSocket);

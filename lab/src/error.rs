@@ -3,8 +3,6 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use policies::Cpus;
-
 /// Why an experiment could not be run.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -40,8 +38,8 @@ pub enum Error {
     Fleet(#[from] crate::fleet::FleetError),
     #[error("load: {0}")]
     LoadProcess(String),
-    #[error("--packing-cores {cores}: {reason}")]
-    PackingCores { cores: Cpus, reason: String },
+    #[error("--packing-cores {core}: {reason}")]
+    PackingCore { core: u32, reason: String },
     #[error("{}: {reason}", .program.display())]
     Program { program: PathBuf, reason: String },
     #[error("{} is not installed: {hint}", .program.display())]

@@ -22,7 +22,7 @@
 //! - [`fleet`]: the connections of many clients on one core, by a TCP in user space.
 //! - [`idle_cores`]: keeps idle cores awake.
 //! - [`core_distance`]: how long a cache line takes between two cores.
-//! - [`peers`]: the same echo server on several runtimes, and its load.
+//! - [`peers`]: the same echo server on several runtimes.
 //! - [`experiment_process`]: the server and load processes of an experiment, and the messages they exchange.
 //! - [`engine`]: rounds, figures and their statistics.
 //! - [`experiment`]: contenders under the loads of a fleet.
@@ -39,7 +39,6 @@ compile_error!(
     "Lull drives the Linux kernel's NAPI polling: it builds for Linux only (6.13 or later for interrupt suspension)"
 );
 
-pub mod allocation_counter;
 pub mod core_distance;
 pub mod engine;
 mod error;

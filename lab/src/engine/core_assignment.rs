@@ -27,28 +27,19 @@ impl CoreAssignment {
     }
 
     /// Moves the network work of packing to another core.
-    pub fn with_packing_cores(self, cores: &Cpus) -> Result<Self, Error> {
-        self.with_packing_cores_of(cores, &Cpus::online()?)
+    pub fn with_packing_core(self, packing: u32) -> Result<Self, Error> {
+        self.with_packing_core_of(packing, &Cpus::online()?)
     }
 
-    fn with_packing_cores_of(self, cores: &Cpus, online: &Cpus) -> Result<Self, Error> {
-        let refuse = |reason: String| Err(Error::PackingCores { cores: cores.clone(), reason });
-        let mut all = cores.iter();
-        let (Some(packing), None) = (all.next(), all.next()) else {
-            return refuse(
-                "the testbed's server has one queue, which one core polls; name one core".to_owned(),
-            );
+    fn with_packing_core_of(self, packing: u32, online: &Cpus) -> Result<Self, Error> {
+        let reason = if packing == self.server {
+            "the server's worker runs there, and packing is to move network work away from it; name another core".to_owned()
+        } else if !online.contains(packing) {
+            format!("it is not online; online cores: {online}")
+        } else {
+            return Ok(Self { packing, ..self });
         };
-        if packing == self.server {
-            return refuse(format!(
-                "the server's worker runs on core {packing}, and packing is to move network work away from it; name \
-                 another core"
-            ));
-        }
-        if !online.contains(packing) {
-            return refuse(format!("core {packing} is not online; online cores: {online}"));
-        }
-        Ok(Self { packing, ..self })
+        Err(Error::PackingCore { core: packing, reason })
     }
 }
 
@@ -58,22 +49,14 @@ mod tests {
 
     const CORES: CoreAssignment = CoreAssignment { server: 0, client: 1, packing: 1 };
 
-    fn with(packing: &str) -> Result<CoreAssignment, String> {
-        CORES
-            .with_packing_cores_of(&packing.parse().unwrap(), &"0-2".parse().unwrap())
-            .map_err(|error| error.to_string())
-    }
-
     #[test]
-    fn packing_moves_to_a_core_that_is_online() {
-        assert_eq!(with("2"), Ok(CoreAssignment { packing: 2, ..CORES }));
-    }
-
-    #[test]
-    fn the_servers_core_offline_cores_and_several_cores_are_errors_that_name_them() {
-        assert!(with("0").unwrap_err().contains("--packing-cores 0: the server's worker runs on core 0"));
-        assert!(with("3").unwrap_err().contains("core 3 is not online; online cores: 0-2"));
-        assert!(with("1-2").unwrap_err().contains("--packing-cores 1-2: "));
-        assert!(with("").unwrap_err().contains("name one core"));
+    fn packing_moves_to_a_core_that_is_online_and_not_the_servers() {
+        let with = |core| {
+            let online = "0-2".parse().unwrap();
+            CORES.with_packing_core_of(core, &online).map_err(|error| error.to_string())
+        };
+        assert_eq!(with(2), Ok(CoreAssignment { packing: 2, ..CORES }));
+        assert!(with(0).unwrap_err().starts_with("--packing-cores 0: the server's worker"));
+        assert!(with(3).unwrap_err().contains("it is not online; online cores: 0-2"));
     }
 }

@@ -2,125 +2,88 @@
 
 use serde::{Deserialize, Serialize};
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Figure {
+/// Each with the digits behind its point, and its title in tables.
+macro_rules! figures {
+    ($($(#[$doc:meta])* $name:ident $digits:literal $title:literal,)*) => {
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+        #[serde(rename_all = "kebab-case")]
+        pub enum Figure {
+            $($(#[$doc])* $name,)*
+        }
+
+        impl Figure {
+            pub fn title(self) -> &'static str {
+                match self { $(Self::$name => $title,)* }
+            }
+
+            pub fn digits(self) -> usize {
+                match self { $(Self::$name => $digits,)* }
+            }
+        }
+    };
+}
+
+figures! {
     /// The highest rate that keeps the 99th percentile within a bound, requests per second.
-    Capacity,
-    Throughput,
+    Capacity 0 "capacity",
+    Throughput 0 "requests/s",
     /// Replies over the requests that were due meanwhile, %. The rate says less: how many are due is random.
-    Answered,
-    P50,
+    Answered 0 "answered %",
+    P50 1 "p50 µs",
     /// 99th percentile of the latency, µs: of the latencies of all rounds together.
-    P99,
+    P99 0 "p99 µs",
     /// CPU time of the server and of the kernel thread that receives for it, µs per request.
-    CpuPerRequest,
+    CpuPerRequest 2 "CPU µs/req",
     /// The kernel thread's part of it.
-    KernelThreadCpu,
+    KernelThreadCpu 2 "kernel thread µs/req",
     /// Wake-ups of that thread, which stand in for interrupts, per request.
-    Wakes,
+    Wakes 2 "wake-ups/req",
     /// Packets per interrupt, or per wake-up of the kernel thread that stands in for it.
-    PacketsPerInterrupt,
+    PacketsPerInterrupt 1 "pkts/irq",
     /// Packets that busy polling received, % of all.
-    BusyPollShare,
+    BusyPollShare 1 "busy-poll %",
     /// Busy time of the server's core, % of the time.
-    CoreBusy,
+    CoreBusy 0 "server busy %",
     /// Time in which the load's thread sent or received, % of the time.
-    LoadBusy,
-    /// CPU time of the load's sending and receiving, µs per request.
-    LoadCpu,
+    LoadBusy 0 "load busy %",
     /// Pauses of the load's core, % of the time. Requests that were in flight then are not counted.
-    Paused,
+    Paused 2 "load paused %",
     /// Packets that the server's own core received, % of all.
-    ReceivedShare,
+    ReceivedShare 0 "received on its core %",
     /// CPU time of the process that attached to the server, % of a core. It is not part of the server's.
-    AttachCpu,
+    AttachCpu 1 "attaching, CPU %",
     /// Instructions of the server's core per request.
-    Instructions,
-    InstructionsPerCycle,
+    Instructions 0 "instructions/req (IPQ)",
+    InstructionsPerCycle 2 "IPC",
     /// Misses of the last-level cache per request.
-    CacheMisses,
+    CacheMisses 2 "LLC misses/req",
     /// The server's code, % of the CPU time of the server and of the kernel thread that receives for it.
-    App,
+    App 1 "App %",
     /// The kernel on behalf of both, % of the same.
-    System,
+    System 1 "system %",
     /// Softirqs beside those of system calls, % of the same.
-    Softirq,
+    Softirq 1 "softirq %",
     /// Resident memory of the server per connection, bytes.
-    ConnectionBytes,
+    ConnectionBytes 0 "bytes/connection",
     /// Memory of the kernel per connection, bytes.
-    KernelConnectionBytes,
-    Allocations,
+    KernelConnectionBytes 0 "kernel bytes/connection",
     /// System calls that wait, poll or submit, per request.
-    Waits,
-    Calls,
+    Waits 2 "waits/req",
+    /// System calls per request.
+    Calls 2 "calls/req",
+    /// What they cost by themselves, µs per request.
+    Crossings 2 "n·δ µs",
+    /// CPU time without them, µs per request.
+    Rest 2 "a + o(b) µs",
+    /// Their share of CPU time, %.
+    Potential 1 "PD %",
     /// From sending a message until its answer is there, µs: the mean without the slowest 2 %.
-    RoundTrip,
+    RoundTrip 1 "round trip µs",
     /// CPU time of a thread over elapsed time, %.
-    CpuShare,
+    CpuShare 1 "CPU %",
 }
 
 impl Figure {
-    pub fn title(self) -> &'static str {
-        match self {
-            Self::Capacity => "capacity",
-            Self::Throughput => "requests/s",
-            Self::Answered => "answered %",
-            Self::P50 => "p50 µs",
-            Self::P99 => "p99 µs",
-            Self::CpuPerRequest => "CPU µs/req",
-            Self::KernelThreadCpu => "kernel thread µs/req",
-            Self::Wakes => "wake-ups/req",
-            Self::PacketsPerInterrupt => "pkts/irq",
-            Self::BusyPollShare => "busy-poll %",
-            Self::CoreBusy => "server busy %",
-            Self::LoadBusy => "load busy %",
-            Self::LoadCpu => "load's CPU µs/req",
-            Self::Paused => "load paused %",
-            Self::ReceivedShare => "received on its core %",
-            Self::AttachCpu => "attaching, CPU %",
-            Self::Instructions => "instructions/req (IPQ)",
-            Self::InstructionsPerCycle => "IPC",
-            Self::CacheMisses => "LLC misses/req",
-            Self::App => "App %",
-            Self::System => "system %",
-            Self::Softirq => "softirq %",
-            Self::ConnectionBytes => "bytes/connection",
-            Self::KernelConnectionBytes => "kernel bytes/connection",
-            Self::Allocations => "allocations/req",
-            Self::Waits => "waits/req",
-            Self::Calls => "calls/req",
-            Self::RoundTrip => "round trip µs",
-            Self::CpuShare => "CPU %",
-        }
-    }
-
-    pub fn digits(self) -> usize {
-        match self {
-            Self::Capacity
-            | Self::Throughput
-            | Self::P99
-            | Self::Answered
-            | Self::CoreBusy
-            | Self::LoadBusy
-            | Self::ReceivedShare
-            | Self::Instructions
-            | Self::ConnectionBytes
-            | Self::KernelConnectionBytes => 0,
-            Self::P50
-            | Self::App
-            | Self::System
-            | Self::Softirq
-            | Self::PacketsPerInterrupt
-            | Self::BusyPollShare
-            | Self::AttachCpu
-            | Self::RoundTrip
-            | Self::CpuShare => 1,
-            Self::Allocations => 3,
-            _ => 2,
-        }
-    }
-
     /// Whether more of it is better; of the others less.
     pub fn is_better_when_higher(self) -> bool {
         matches!(self, Self::Capacity | Self::Throughput | Self::Answered | Self::InstructionsPerCycle)

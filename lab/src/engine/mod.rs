@@ -23,10 +23,10 @@ pub(crate) use conditions::STEAL_LIMIT;
 pub use core_assignment::CoreAssignment;
 pub use figure::Figure;
 pub use measurement::{LoadKind, LoadPlan, Measurement, TakenTurn};
+pub(crate) use results::ANSWERED;
 #[cfg(test)]
 pub(crate) use results::tests::results_of;
-pub(crate) use results::{ANSWERED, values};
 pub use results::{LoadResult, Measured, Results, Round, Row, Status, order_by_rounds};
 pub(crate) use runner::Phases;
-pub use runner::{Runner, time_limit};
+pub use runner::Runner;
 pub use turn::Turn;

@@ -122,12 +122,6 @@ pub struct LoadResult {
 /// The turns of a round by contender; `None` for one that is not valid.
 pub type Round<'a> = Vec<Option<&'a Turn>>;
 
-/// A value of a contender, from every round in which it has a finite one.
-pub(crate) fn values(rounds: &[Round<'_>], contender: usize, read: impl Fn(&Turn) -> f64) -> Vec<f64> {
-    let values = rounds.iter().filter_map(|round| round[contender]).map(read);
-    values.filter(|value| value.is_finite()).collect()
-}
-
 /// What was measured, and what follows from it.
 #[derive(Debug, Clone, Serialize)]
 pub struct Results {
@@ -495,24 +489,6 @@ pub(crate) mod tests {
         assert_eq!((p99(0).value.median, p99(1).value.median), (900.0, 20.0));
         assert_eq!(p99(2).reference, "uring");
         assert_eq!(p99(2).ratio.map(|ratio| ratio.median), Some(1.0));
-    }
-
-    #[test]
-    fn an_overloaded_server_has_no_ratio() {
-        let results = results_of(
-            &[("200/s", LoadKind::Open, 200.0, None)],
-            &["vanilla", "polling"],
-            &[0],
-            6,
-            |_, contender, _| {
-                let mut turn = turn(200.0, 9.0);
-                turn.set(Figure::Answered, [71.0, 99.0][contender]);
-                turn
-            },
-        );
-        let rows = &results.loads[0].rows;
-        assert_eq!(rows[0].status.text().as_deref(), Some("overloaded, answered 71 %"));
-        assert_eq!(rows[1].status, Status::Comparable);
     }
 
     #[test]

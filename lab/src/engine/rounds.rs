@@ -9,7 +9,6 @@ use super::conditions::Conditions;
 /// Rounds' worth of turns that may be tried in vain, for each round asked for, because the distance changes in every turn.
 const FUTILE_ROUNDS: usize = 4;
 
-/// Whose turn it is.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Next {
     /// From 0, in the present class of distance.

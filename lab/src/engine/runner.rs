@@ -53,11 +53,6 @@ impl<'a> Runner<'a> {
         Ok(())
     }
 
-    /// Says what begins, beside the turns.
-    pub fn begin(&mut self, step: &str) {
-        (self.progress)(step);
-    }
-
     /// The medians of a figure of the load that was measured last, by contender. `None`: no valid turn.
     pub fn medians(&self, figure: Figure) -> Vec<Option<f64>> {
         let Some(last) = self.measured.last() else { return Vec::new() };
@@ -78,11 +73,6 @@ impl<'a> Runner<'a> {
     pub fn finish(self, references: &[usize]) -> Results {
         Results::new(self.measured, references)
     }
-}
-
-/// How long rounds may take that last `seconds` undisturbed: the rest is for turns that are repeated.
-pub fn time_limit(seconds: f64) -> Duration {
-    Duration::from_secs_f64(seconds * 2.0 + 5.0)
 }
 
 /// The limits of phases with these shares of some seconds, the next one's first: what a phase leaves over is the later ones'.

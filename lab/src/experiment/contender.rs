@@ -14,19 +14,14 @@ use crate::fleet::FleetRequests;
 use crate::peers::{Peer, PeerService, RequestShape};
 use crate::polling_config::PollingConfig;
 
-/// A server that takes part in a comparison under a fleet.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Contender {
     /// This project's memcached server.
     Lull {
-        /// The policy.
         policy: Policy,
-        /// The driver.
         driver: DriverKind,
-        /// How it adapts under kernel polling.
         polling: PollingConfig,
-        /// How the worker waits.
         #[serde(serialize_with = "as_text")]
         wait: WaitStrategy,
     },
@@ -34,9 +29,7 @@ pub enum Contender {
     Kernel(KernelSettings),
     /// The same service on a runtime.
     Echo {
-        /// What it does with a request.
         service: PeerService,
-        /// The runtime.
         peer: Peer,
         /// Lull's policy and driver; `None` for the other runtimes, which run as they are.
         network: Option<(Policy, DriverKind, PollingConfig)>,
@@ -45,7 +38,6 @@ pub enum Contender {
     },
     /// A server of another project, as it is.
     Program {
-        /// How it is started.
         server: ServerCommand,
         /// The latency budget with which it is attached to from outside, as `policies attach` does. `None`: not at all.
         attached: Option<LatencyBudget>,
@@ -74,7 +66,7 @@ impl Contender {
     pub fn lull_echo(policy: Policy, driver: DriverKind, polling: PollingConfig, work: Duration) -> Self {
         Self::Echo {
             service: PeerService::Echo,
-            peer: Peer::LullEpoll,
+            peer: Peer::Lull,
             network: Some((policy, driver, polling)),
             work,
         }
@@ -89,16 +81,15 @@ impl Contender {
             network: Some((policy, driver, polling)),
             work: Duration::ZERO,
         };
-        let others = [Peer::PlainThreads, Peer::Tokio, Peer::Monoio, Peer::Compio, Peer::BareEpoll];
-        let others = others.into_iter().filter(|peer| service.runs_on(*peer));
-        let others = others.map(|peer| Self::Echo { service, peer, network: None, work: Duration::ZERO });
+        let others = service.others().iter();
+        let others = others.map(|&peer| Self::Echo { service, peer, network: None, work: Duration::ZERO });
         if service == PeerService::Threads {
             let runs = [
                 (Policy::Vanilla, DriverKind::Epoll),
                 (Policy::KernelPolling, DriverKind::Epoll),
                 (Policy::KernelPolling, DriverKind::Uring),
             ];
-            let tasks = runs.map(|run| lull(Peer::LullEpoll, run)).into_iter().take(2);
+            let tasks = runs.map(|run| lull(Peer::Lull, run)).into_iter().take(2);
             return others.chain(runs.map(|run| lull(Peer::LullThreads, run))).chain(tasks).collect();
         }
         let runs = [
@@ -109,7 +100,7 @@ impl Contender {
             (Policy::KernelPolling, DriverKind::Epoll),
             (Policy::KernelPolling, DriverKind::Uring),
         ];
-        others.chain(runs.map(|run| lull(Peer::LullEpoll, run))).collect()
+        others.chain(runs.map(|run| lull(Peer::Lull, run))).collect()
     }
 
     /// A server as it runs, and the same under kernel polling from outside, once for each latency budget.
@@ -118,7 +109,6 @@ impl Contender {
         attached.map(|attached| Self::Program { server: server.clone(), attached }).collect()
     }
 
-    /// The name in tables.
     pub fn name(&self) -> String {
         match self {
             Self::Lull { policy: policy @ Policy::KernelPolling, driver, polling, .. } => {
@@ -161,7 +151,6 @@ impl Contender {
         self.policy().is_some_and(|(policy, _)| policy == Policy::KernelThread)
     }
 
-    /// Whether it is Lull's under vanilla.
     pub fn is_vanilla(&self) -> bool {
         self.policy().is_some_and(|(policy, _)| policy == Policy::Vanilla)
     }
@@ -219,9 +208,9 @@ impl FromStr for Contender {
 
 /// What the fleet asks a server of this service.
 pub fn requests_for(service: PeerService) -> FleetRequests {
-    let RequestShape { request, reply, .. } = service.shape().unwrap_or(RequestShape::SMALL);
+    let RequestShape { request, reply } = RequestShape::SMALL;
     match service.text() {
-        Some(text) => FleetRequests::Text { request: text.to_owned(), reply: Some(reply) },
-        None => FleetRequests::Fixed { request, reply },
+        Some(text) => FleetRequests::Text { request: text.to_owned(), reply: None },
+        None => FleetRequests::Text { request: "r".repeat(request), reply: Some(reply) },
     }
 }

@@ -24,15 +24,10 @@ use crate::testbed::{SERVER_INTERFACE, Testbed};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct KernelSettings {
-    /// The name in tables.
     pub name: String,
-    /// `napi_defer_hard_irqs`.
     pub defer_hard_irqs: u64,
-    /// `gro_flush_timeout`.
     pub gro_flush_timeout: Duration,
-    /// `irq_suspend_timeout`.
     pub irq_suspend_timeout: Duration,
-    /// The epoll instance's.
     pub epoll: EpollParams,
 }
 
@@ -40,7 +35,6 @@ impl KernelSettings {
     /// The names, for messages; X is a number of microseconds.
     pub const NAMES: &str = "deferX, suspendX, napibusy, busypollX";
 
-    /// The settings of this name.
     pub fn named(text: &str) -> Option<Self> {
         let digits = text.find(|letter: char| letter.is_ascii_digit()).unwrap_or(text.len());
         let (kind, number) = text.split_at(digits);

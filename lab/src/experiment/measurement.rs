@@ -1,7 +1,6 @@
 //! One turn under a fleet: what the fleet measured, and what the host did meanwhile.
 
 use policies::counters::{CpuTime, Delta, PerfReading, Snapshot};
-use serde::Serialize;
 use serde_json::json;
 
 use crate::engine::{CoreAssignment, Figure, Turn};
@@ -9,11 +8,9 @@ use crate::experiment_process::AttachProgress;
 use crate::fleet::FleetMeasurement;
 use crate::testbed::Receiver;
 
-/// Counters of the host at one moment.
 pub(super) struct HostReading {
     /// CPU time of the server's process, in seconds.
     pub(super) cpu: f64,
-    /// The part of it in user space.
     pub(super) user: f64,
     pub(super) snapshot: Snapshot,
     /// Counters of the server's core. `None` on a machine without.
@@ -36,22 +33,9 @@ impl HostReading {
     }
 }
 
-/// What an attaching process did so far.
 pub(super) struct AttachReading {
-    /// Its CPU time, in seconds.
     pub(super) cpu: f64,
     pub(super) progress: AttachProgress,
-}
-
-/// What an attaching process did in a turn.
-#[derive(Debug, Clone, Serialize)]
-struct AttachTurn {
-    /// The epoll instances that were attached at the end.
-    instances: usize,
-    /// Why it gave polling up for some seconds, each time that it did since the turn before.
-    stepped_back: Vec<String>,
-    /// The modes that the law has chosen for the queue since the turn before, with the reasons, in order of time.
-    changes: Vec<String>,
 }
 
 /// Which cores work for a server.
@@ -122,10 +106,12 @@ fn host_turn(
     }
     if let Some((after, before)) = after.attach.as_ref().zip(before.attach.as_ref()) {
         turn.set(Figure::AttachCpu, (after.cpu - before.cpu) / seconds * 100.0);
-        turn.detail = json!({"attach": AttachTurn {
-            instances: after.progress.instances,
-            stepped_back: [&before.progress.stepped_back[..], &after.progress.stepped_back[..]].concat(),
-            changes: [&before.progress.changes[..], &after.progress.changes[..]].concat(),
+        let both =
+            |of: fn(&AttachProgress) -> &[String]| [of(&before.progress), of(&after.progress)].concat();
+        turn.detail = json!({"attach": {
+            "instances": after.progress.instances,
+            "stepped_back": both(|it| &it.stepped_back),
+            "changes": both(|it| &it.changes),
         }});
     }
     turn.steal = Some(stolen(cores.server) + if elsewhere { stolen(receiver) } else { 0.0 });
@@ -155,7 +141,6 @@ pub(super) fn fleet_turn(
         (Figure::P50, fleet.latency.p50),
         (Figure::P99, fleet.latency.p99),
         (Figure::LoadBusy, fleet.busy * 100.0),
-        (Figure::LoadCpu, fleet.cpu_us),
         (Figure::Paused, fleet.paused / (fleet.paused + fleet.seconds) * 100.0),
     ] {
         turn.set(figure, value);

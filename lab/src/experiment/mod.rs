@@ -14,7 +14,6 @@ pub use contender::{Contender, requests_for};
 pub use kernel_settings::KernelSettings;
 pub use plan::{Alternation, Experiment, Load};
 pub use run::Outcome;
-pub(crate) use running_contender::workload_memory;
 pub use running_server::{RunningPolicy, ServerMemory};
 pub use server_command::ServerCommand;
 

@@ -13,16 +13,8 @@ use crate::testbed::Receiver;
 /// A load that steps up and down.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Alternation {
-    /// The rate after a step up, as a share of the reference's capacity.
-    pub high_share: f64,
-    /// The rate after a step down, as such a share; 0 for no requests.
-    pub low_share: f64,
-    /// Seconds from a step up to the next step down.
-    pub high_seconds: f64,
-    /// Seconds from a step down to the next step up.
-    pub low_seconds: f64,
-    /// Seconds of the windows by which latencies are kept apart.
-    pub window_seconds: f64,
+    /// Its rates are shares of the reference's capacity.
+    pub shares: AlternatingRate,
     /// Steps up that are measured in a turn.
     pub cycles: u32,
 }
@@ -30,23 +22,16 @@ pub struct Alternation {
 impl Alternation {
     /// The rate, if this is the reference's capacity in requests per second.
     pub(crate) fn rate(&self, capacity: f64) -> AlternatingRate {
-        let rate = |share: f64| rounded(capacity * share);
-        AlternatingRate {
-            high: rate(self.high_share).max(LOWEST_RATE),
-            low: if self.low_share > 0.0 { rate(self.low_share).max(LOWEST_RATE) } else { 0.0 },
-            high_seconds: self.high_seconds,
-            low_seconds: self.low_seconds,
-            window_seconds: self.window_seconds,
-        }
+        let AlternatingRate { high, low, .. } = self.shares;
+        let rate = |share: f64| rounded(capacity * share).max(LOWEST_RATE);
+        AlternatingRate { high: rate(high), low: if low > 0.0 { rate(low) } else { 0.0 }, ..self.shares }
     }
 
-    /// Seconds of a measurement.
     pub(super) fn duration(&self) -> f64 {
-        (self.high_seconds + self.low_seconds) * f64::from(self.cycles)
+        (self.shares.high_seconds + self.shares.low_seconds) * f64::from(self.cycles)
     }
 }
 
-/// A load.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Load {
@@ -61,7 +46,6 @@ pub enum Load {
 }
 
 impl Load {
-    /// Whether it refers to a capacity.
     pub fn needs_capacity(&self) -> bool {
         matches!(self, Self::Share(_) | Self::Steps(_))
     }
@@ -78,7 +62,6 @@ pub(super) fn rounded(rate: f64) -> f64 {
 /// Contenders, the loads under which a fleet compares them, and for how long.
 #[derive(Debug, Clone, Serialize)]
 pub struct Experiment {
-    /// What is compared.
     pub contenders: Vec<Contender>,
     /// The contenders by index that ratios refer to: in each figure to the best of them. Shares are of the highest of their
     /// capacities.
@@ -91,20 +74,15 @@ pub struct Experiment {
     pub depth: usize,
     /// What stands in for the interrupt of the servers' queues.
     pub receiver: Receiver,
-    /// What is asked.
     pub requests: FleetRequests,
     /// The capacity that shares refer to, requests per second, instead of one that is searched.
     pub given_capacity: Option<f64>,
-    /// Rounds of each load.
     pub rounds: usize,
-    /// Rounds of the search for the capacity.
     pub capacity_rounds: usize,
     /// Seconds of load before each turn of which nothing is counted. CPU time is that of a whole turn, warm-up included,
     /// so a policy that takes long to settle needs these. 0 for none.
     pub settle: f64,
-    /// Seconds of load before each measurement.
     pub warm_up: f64,
-    /// Seconds of a measurement.
     pub duration: f64,
     /// Seconds of load before the first window of a rate that is tried as the capacity.
     pub trial_warm_up: f64,

@@ -21,11 +21,9 @@ const FIRST_RATE: f64 = 100_000.0;
 /// The seed of the first contender's due times and requests; the others' follow.
 const SEED: u64 = 1;
 
-/// The result of an experiment.
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct Outcome {
-    /// The rows of all loads, and every turn.
     pub results: Results,
     /// The capacity that shares refer to, requests per second. `None` without shares.
     pub capacity: Option<f64>,
@@ -51,9 +49,6 @@ fn check_polling_threads(contenders: &[Contender], cores: CoreAssignment) -> Res
 impl Experiment {
     /// Starts the contenders, each in a testbed from the start to the end, and measures everything. Calls `progress` before each
     /// turn.
-    ///
-    /// # Errors
-    /// Without the permission to create network namespaces, or if a server or its fleet can't be started, or exits.
     pub fn run(&self, cores: CoreAssignment, progress: &mut dyn FnMut(&str)) -> Result<Outcome, Error> {
         if cores.server == cores.client {
             return Err(Error::OneCore);
@@ -177,15 +172,5 @@ mod tests {
         assert!(error.contains("core 1") && error.contains("--packing-cores"), "{error}");
         let error = check(&[thread, thread], 2).unwrap_err();
         assert!(error.contains("name kernel-thread once"), "{error}");
-    }
-
-    #[test]
-    fn packing_on_two_cores_is_not_comparable() {
-        let contenders = ["vanilla", "packing"].map(|it| it.parse().unwrap()).into();
-        let experiment = Experiment::new(contenders, true);
-        let two = CoreAssignment { server: 0, client: 1, packing: 1 };
-        assert_eq!(experiment.not_comparable(0, two), None);
-        assert!(experiment.not_comparable(1, two).is_some());
-        assert_eq!(experiment.not_comparable(1, CoreAssignment { packing: 2, ..two }), None);
     }
 }

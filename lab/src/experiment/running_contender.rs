@@ -39,7 +39,7 @@ impl RunningContender {
         let Experiment { connections, depth, receiver, ref requests, .. } = *experiment;
         let (records, memory) = match requests {
             FleetRequests::Memcached(workload) => (workload.records, workload_memory(workload)),
-            FleetRequests::Fixed { .. } | FleetRequests::Text { .. } => (0, 0),
+            FleetRequests::Text { .. } => (0, 0),
         };
         let mut server = RunningServer::start(contender, cores, receiver, memory)?;
         let SocketAddr::V4(address) = server.address else {
@@ -96,7 +96,7 @@ impl RunningContender {
 }
 
 /// The memory that a server needs to keep all records of a workload, in bytes. 0 for what it has anyway.
-pub(crate) fn workload_memory(workload: &Workload) -> u64 {
+fn workload_memory(workload: &Workload) -> u64 {
     /// The item's header, its place in the hash table, and the rounding of sizes up to those of slabs.
     const OVERHEAD: f64 = 150.0;
     /// Records up to which a server's default is enough.

@@ -33,7 +33,6 @@ const START_TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct RunningPolicy {
-    /// The policy that runs.
     pub ran: String,
     /// Why it is not the requested one.
     pub steps_down: Vec<String>,
@@ -56,7 +55,6 @@ pub struct ServerMemory {
 #[derive(Debug)]
 pub(super) struct RunningServer {
     // The processes end before their testbed.
-    /// What attaches to the server from outside.
     attacher: Option<ExperimentProcess>,
     server: ExperimentProcess,
     pub(super) testbed: Testbed,
@@ -111,12 +109,10 @@ impl RunningServer {
         Ok(())
     }
 
-    /// Resident memory of the server's process, in bytes.
     pub(super) fn resident_bytes(&self) -> io::Result<u64> {
         self.server.resident_bytes()
     }
 
-    /// Reads the host's counters.
     pub(super) fn read(&mut self) -> Result<HostReading, Error> {
         let Self { attacher, server, testbed, interface, perf, adapts, .. } = self;
         let (adapts, interface) = (*adapts, &*interface);
@@ -169,7 +165,7 @@ fn start_server(
                 cores: Cpus::one(cores.server),
                 packing_core: cores.packing,
                 polling: *polling,
-                wait: *wait,
+                wait: wait.to_string(),
                 memory,
             });
             let mut server = ExperimentProcess::start(&role, Some(&testbed.server))?;
@@ -189,7 +185,7 @@ fn start_server(
             let network = network.map(|(policy, driver, polling)| EchoServerNetwork {
                 policy,
                 driver,
-                interface: SERVER_INTERFACE.to_owned(),
+                interface: Some(SERVER_INTERFACE.to_owned()),
                 packing_core: cores.packing,
                 polling,
             });
@@ -197,14 +193,13 @@ fn start_server(
                 peer: *peer,
                 core: cores.server,
                 service: *service,
-                shape: service.shape().unwrap_or(RequestShape::SMALL),
+                shape: RequestShape::SMALL,
                 address: SERVER_ADDRESS,
                 network,
                 work: *work,
             });
             let mut server = ExperimentProcess::start(&role, Some(&testbed.server))?;
-            let EchoServerReady { address, ran, steps_down, .. } = server.receive()?;
-            testbed.server.run(|| service.check(address))?;
+            let EchoServerReady { address, ran, steps_down } = server.receive()?;
             Ok((server, address, ran.map(|ran| RunningPolicy { ran, steps_down, ready: None })))
         }
         Contender::Program { server: ServerCommand { program, arguments, name }, .. } => {

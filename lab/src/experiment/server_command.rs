@@ -23,32 +23,21 @@ const LONGEST_REPLY: usize = 1 << 20;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct ServerCommand {
-    /// The name in tables.
     pub name: String,
-    /// The program.
     pub program: PathBuf,
-    /// The program's arguments, without its name.
     pub arguments: Vec<String>,
 }
 
 impl ServerCommand {
-    /// A memcached with one worker thread.
+    /// With one worker thread, and 256 MiB for items.
     pub fn memcached(program: PathBuf) -> Self {
-        Self::memcached_with_memory(program, 256)
-    }
-
-    /// A memcached with one worker thread, and this much memory for items, in MiB.
-    pub fn memcached_with_memory(program: PathBuf, memory: u64) -> Self {
-        let (ip, port, memory) = (SERVER_ADDRESS.to_string(), PORT.to_string(), memory.to_string());
-        let arguments = ["-u", "root", "-l", &ip, "-p", &port, "-t", "1", "-m", &memory, "-c", "10100"];
+        let (ip, port) = (SERVER_ADDRESS.to_string(), PORT.to_string());
+        let arguments = ["-u", "root", "-l", &ip, "-p", &port, "-t", "1", "-m", "256", "-c", "10100"];
         Self { name: "memcached".to_owned(), program, arguments: arguments.map(str::to_owned).into() }
     }
 
     /// A command of the shell, in which `{address}` and `{port}` stand for where the server is to listen: 198.18.0.1 and
     /// 11211. It has to stay in the foreground.
-    ///
-    /// # Errors
-    /// [`Error::ServerCommand`] if it is empty.
     pub fn shell(command: &str) -> Result<Self, Error> {
         let first = command.split_whitespace().next();
         let first = first.ok_or_else(|| Error::ServerCommand("the command is empty".to_owned()))?;
@@ -66,9 +55,6 @@ impl ServerCommand {
     }
 
     /// Checks that the program is there: at its path, or in a folder of `PATH`.
-    ///
-    /// # Errors
-    /// [`Error::NotInstalled`] with `hint`.
     pub fn check_installed(&self, hint: &'static str) -> Result<(), Error> {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let found = if self.program.components().count() > 1 {

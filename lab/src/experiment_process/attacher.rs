@@ -10,8 +10,7 @@ use policies::explain::Severity;
 use policies::law::Budgets;
 use policies::{Cpus, JournalDir};
 
-use super::messages::{AttachMessage, AttachProgress, AttachSpec};
-use super::output::send;
+use super::messages::{AttachProgress, AttachSpec, send};
 use crate::Error;
 
 /// How long attaching may take: looking takes half a second, and two scans have to agree.
@@ -45,7 +44,7 @@ pub(super) fn run(spec: &AttachSpec) -> Result<(), Error> {
     Cpus::one(spec.core).pin(None)?;
     let target = Target::Process(spec.pid);
     if let Some(reason) = prevented(&target, &spec.interface)? {
-        return Ok(send(&AttachMessage::Refused { reason })?);
+        return Ok(send(&Err::<(), _>(reason))?);
     }
     let reported = Arc::new(Mutex::new(Reported::default()));
     let seen = Arc::clone(&reported);
@@ -66,17 +65,17 @@ pub(super) fn run(spec: &AttachSpec) -> Result<(), Error> {
             reported().refusals.iter().for_each(|refusal| {
                 let _ = write!(reason, "; {refusal}");
             });
-            return Ok(send(&AttachMessage::Refused { reason })?);
+            return Ok(send(&Err::<(), _>(reason))?);
         }
         std::thread::sleep(Duration::from_millis(10));
     }
-    send(&AttachMessage::Attached)?;
+    send(&Ok::<_, String>(()))?;
     for command in io::stdin().lock().lines() {
         command?;
         let instances = attachment.status().queues.iter().map(|queue| queue.instances.len()).sum();
         let stepped_back = std::mem::take(&mut reported().stepped_back);
         let changes = std::mem::take(&mut reported().changes);
-        send(&AttachMessage::Status(AttachProgress { instances, stepped_back, changes }))?;
+        send(&Ok::<_, String>(AttachProgress { instances, stepped_back, changes }))?;
     }
     attachment.detach();
     Ok(())

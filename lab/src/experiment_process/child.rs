@@ -9,13 +9,11 @@ use std::sync::OnceLock;
 use rustix::process::{Pid, Signal, kill_process};
 use serde::de::DeserializeOwned;
 
-use super::messages::{
-    AttachMessage, AttachProgress, FleetMessage, ProcessRole, STATUS, ServerCounts, ServerReady,
-};
+use super::messages::{AttachProgress, ProcessRole, STATUS, ServerCounts, ServerReady};
 use super::process_main::SUBCOMMAND;
+use crate::Error;
 use crate::fleet::{FleetLoad, FleetMeasurement};
 use crate::testbed::Namespace;
-use crate::{Error, allocation_counter};
 
 /// A running experiment process. Dropping it kills the process.
 #[derive(Debug)]
@@ -53,11 +51,7 @@ impl ExperimentProcess {
 
     pub(crate) fn run_fleet(&mut self, load: &FleetLoad) -> Result<FleetMeasurement, Error> {
         self.command(&serde_json::to_string(load)?)?;
-        match self.receive()? {
-            FleetMessage::Done { measurement } => Ok(*measurement),
-            FleetMessage::Failed { error } => Err(Error::LoadProcess(error)),
-            FleetMessage::Ready => Err(Error::LoadProcess("the fleet sent no measurement".to_owned())),
-        }
+        self.result(Error::LoadProcess)
     }
 
     /// The process's exit status, once it has exited.
@@ -67,28 +61,23 @@ impl ExperimentProcess {
 
     /// Waits until a fleet process is connected.
     pub(crate) fn fleet_ready(&mut self) -> Result<(), Error> {
-        match self.receive()? {
-            FleetMessage::Failed { error } => Err(Error::LoadProcess(error)),
-            _ => Ok(()),
-        }
+        self.result(Error::LoadProcess)
     }
 
     /// Waits until an attaching process has attached its server.
     pub(crate) fn attached(&mut self) -> Result<(), Error> {
-        match self.receive()? {
-            AttachMessage::Refused { reason } => Err(Error::NotAttached(reason)),
-            _ => Ok(()),
-        }
+        self.result(Error::NotAttached)
     }
 
     /// Asks an attaching process what it did since the last time.
     pub(crate) fn attach_progress(&mut self) -> Result<AttachProgress, Error> {
         self.command(STATUS)?;
-        match self.receive()? {
-            AttachMessage::Status(progress) => Ok(progress),
-            AttachMessage::Refused { reason } => Err(Error::NotAttached(reason)),
-            AttachMessage::Attached => Err(Error::NotAttached("it sent no status".to_owned())),
-        }
+        self.result(Error::NotAttached)
+    }
+
+    /// The next message of a process that says what went wrong.
+    fn result<T: DeserializeOwned>(&mut self, failed: fn(String) -> Error) -> Result<T, Error> {
+        self.receive::<Result<T, String>>()?.map_err(failed)
     }
 
     /// Asks one of Lull's echo servers for the number of its system calls so far that wait, poll or submit.
@@ -103,22 +92,18 @@ impl ExperimentProcess {
 
     /// CPU time of all the process's threads so far, in seconds; of another program with its descendants.
     pub(crate) fn cpu_seconds(&self) -> io::Result<f64> {
-        let mut seconds = process_cpu_seconds(self.child.id())?;
-        if self.is_program {
-            // One that has ended meanwhile counts nothing.
-            seconds += descendants(self.child.id()).into_iter().flat_map(process_cpu_seconds).sum::<f64>();
-        }
-        Ok(seconds)
+        self.seconds(process_cpu_seconds)
     }
 
-    /// CPU time of the process's threads in user space so far, in seconds, as the kernel's ticks sample it; of another
-    /// program with its descendants.
+    /// The same in user space, as the kernel's ticks sample it.
     pub(crate) fn user_seconds(&self) -> io::Result<f64> {
-        let mut seconds = process_user_seconds(self.child.id())?;
-        if self.is_program {
-            seconds += descendants(self.child.id()).into_iter().flat_map(process_user_seconds).sum::<f64>();
-        }
-        Ok(seconds)
+        self.seconds(process_user_seconds)
+    }
+
+    fn seconds(&self, of: impl Fn(u32) -> io::Result<f64>) -> io::Result<f64> {
+        let others = if self.is_program { descendants(self.child.id()) } else { Vec::new() };
+        // One that has ended meanwhile counts nothing.
+        Ok(of(self.child.id())? + others.into_iter().flat_map(of).sum::<f64>())
     }
 
     /// Waits for the process's next message.
@@ -141,46 +126,29 @@ impl ExperimentProcess {
         self.receive()
     }
 
-    fn process(&self) -> io::Result<procfs::process::Process> {
-        let pid = i32::try_from(self.child.id()).map_err(io::Error::other)?;
-        procfs::process::Process::new(pid).map_err(io::Error::other)
-    }
-
-    /// CPU time of the process's threads so far, in nanoseconds (`/proc/<pid>/task/<tid>/schedstat`).
-    pub(crate) fn cpu_nanos(&self) -> io::Result<u64> {
-        let tasks = self.process()?.tasks().map_err(io::Error::other)?;
-        // One that has ended meanwhile counts nothing.
-        let times = tasks.flatten().filter_map(|task| task.schedstat().ok());
-        Ok(times.map(|times| times.sum_exec_runtime).sum())
-    }
-
-    /// Allocations of the process so far, which counts them at `address`.
-    pub(crate) fn allocations(&self, address: u64) -> io::Result<u64> {
-        allocation_counter::read(self.child.id(), address)
-    }
-
     pub(crate) fn resident_bytes(&self) -> io::Result<u64> {
-        let status = self.process()?.status().map_err(io::Error::other)?;
+        let status = process(self.child.id())?.status().map_err(io::Error::other)?;
         Ok(status.vmrss.unwrap_or(0) * 1024)
     }
 }
 
+fn process(pid: u32) -> io::Result<procfs::process::Process> {
+    let pid = i32::try_from(pid).map_err(io::Error::other)?;
+    procfs::process::Process::new(pid).map_err(io::Error::other)
+}
+
 /// CPU time of all threads of a process so far, in seconds (`/proc/<pid>/task/*/schedstat`).
 fn process_cpu_seconds(pid: u32) -> io::Result<f64> {
-    let pid = i32::try_from(pid).map_err(io::Error::other)?;
-    let tasks = procfs::process::Process::new(pid).and_then(|process| process.tasks());
-    let mut nanos = 0;
-    for task in tasks.map_err(io::Error::other)? {
-        nanos += task.and_then(|task| task.schedstat()).map_err(io::Error::other)?.sum_exec_runtime;
-    }
-    Ok(nanos as f64 / 1e9)
+    let tasks = process(pid)?.tasks().map_err(io::Error::other)?;
+    // One that has ended meanwhile counts nothing.
+    let times = tasks.flatten().filter_map(|task| task.schedstat().ok());
+    Ok(times.map(|times| times.sum_exec_runtime).sum::<u64>() as f64 / 1e9)
 }
 
 /// CPU time of all threads of a process in user space so far, in seconds (`utime` of `/proc/<pid>/stat`).
 fn process_user_seconds(pid: u32) -> io::Result<f64> {
-    let pid = i32::try_from(pid).map_err(io::Error::other)?;
-    let stat = procfs::process::Process::new(pid).and_then(|process| process.stat());
-    Ok(stat.map_err(io::Error::other)?.utime as f64 / procfs::ticks_per_second() as f64)
+    let stat = process(pid)?.stat().map_err(io::Error::other)?;
+    Ok(stat.utime as f64 / procfs::ticks_per_second() as f64)
 }
 
 /// The children of a process and theirs. Empty on a kernel without `CONFIG_PROC_CHILDREN`.

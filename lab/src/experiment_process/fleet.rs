@@ -4,28 +4,29 @@ use std::io::{self, BufRead};
 
 use policies::Cpus;
 
-use super::messages::{FleetMessage, FleetSpec};
-use super::output::send;
+use super::messages::{FleetSpec, send};
 use crate::Error;
-use crate::fleet::{Fleet, FleetLoad};
+use crate::fleet::{Fleet, FleetError, FleetLoad};
 
 /// Connects, and runs loads until the lab closes this process's standard input.
 pub(super) fn run(spec: &FleetSpec) -> Result<(), Error> {
     Cpus::one(spec.core).pin(None)?;
-    let connected = Fleet::connect(spec.fleet.clone()).and_then(|mut fleet| {
-        fleet.store_records(spec.records)?;
+    let reason = |error: FleetError| error.to_string();
+    let connected = Fleet::connect(spec.fleet.clone()).map_err(reason);
+    let mut fleet = match connected.and_then(|mut fleet| {
+        fleet.store_records(spec.records).map_err(reason)?;
         Ok(fleet)
-    });
-    let mut fleet = match connected {
+    }) {
         Ok(fleet) => fleet,
-        Err(error) => return Ok(send(&FleetMessage::Failed { error: error.to_string() })?),
+        Err(reason) => return Ok(send(&Err::<(), _>(reason))?),
     };
-    send(&FleetMessage::Ready)?;
+    send(&Ok::<_, String>(()))?;
     for line in io::stdin().lock().lines() {
         let load: FleetLoad = serde_json::from_str(&line?)?;
-        match fleet.run(&load) {
-            Ok(measurement) => send(&FleetMessage::Done { measurement: Box::new(measurement) })?,
-            Err(error) => return Ok(send(&FleetMessage::Failed { error: error.to_string() })?),
+        let measured = fleet.run(&load).map_err(reason);
+        send(&measured)?;
+        if measured.is_err() {
+            return Ok(());
         }
     }
     fleet.close()?;

@@ -1,15 +1,16 @@
 //! What the lab and its experiment processes tell each other.
 
+use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use policies::law::LatencyBudget;
 use policies::{Cpus, Policy};
-use runtime::{DriverKind, WaitStrategy};
+use runtime::DriverKind;
 use serde::{Deserialize, Serialize};
 
-use crate::fleet::{FleetConfig, FleetMeasurement};
-use crate::peers::{EchoLoadSpec, EchoServerSpec};
+use crate::fleet::FleetConfig;
+use crate::peers::EchoServerSpec;
 use crate::polling_config::PollingConfig;
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -17,7 +18,6 @@ use crate::polling_config::PollingConfig;
 pub enum ProcessRole {
     Server(ServerSpec),
     EchoServer(EchoServerSpec),
-    EchoLoad(EchoLoadSpec),
     Fleet(FleetSpec),
     Program(ProgramSpec),
     /// Keeps another process's server under kernel polling, from outside.
@@ -32,14 +32,6 @@ pub struct AttachSpec {
     /// The median delay that kernel polling may cost.
     pub latency_budget: LatencyBudget,
     pub core: u32,
-}
-
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(tag = "message", rename_all = "kebab-case")]
-pub(crate) enum AttachMessage {
-    Attached,
-    Refused { reason: String },
-    Status(AttachProgress),
 }
 
 /// What an attaching process did since it was last asked.
@@ -68,14 +60,6 @@ pub struct FleetSpec {
     pub records: u64,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(tag = "message", rename_all = "kebab-case")]
-pub(crate) enum FleetMessage {
-    Ready,
-    Done { measurement: Box<FleetMeasurement> },
-    Failed { error: String },
-}
-
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ServerSpec {
     pub policy: Policy,
@@ -86,8 +70,8 @@ pub struct ServerSpec {
     /// The core that does the network work under packing, and on which the thread of kernel-thread polls.
     pub packing_core: u32,
     pub polling: PollingConfig,
-    #[serde(with = "as_text")]
-    pub wait: WaitStrategy,
+    /// A `WaitStrategy`, as on the command line.
+    pub wait: String,
     pub driver: DriverKind,
     /// Memory for items, in bytes; 0 for the server's default.
     pub memory: u64,
@@ -109,17 +93,11 @@ pub struct ServerReady {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct EchoServerReady {
     pub(crate) address: SocketAddr,
-    /// The address of its allocation count, in its memory.
-    pub(crate) allocation_count: u64,
     /// What its worker runs, if it is Lull's.
     pub(crate) ran: Option<String>,
     /// Why its worker runs something else than the requested policy.
     pub(crate) steps_down: Vec<String>,
 }
-
-/// The message of an echo load at the beginning of the measurement, or when the idle connections are open.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-pub(crate) struct EchoLoadReady {}
 
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct ServerCounts {
@@ -131,47 +109,10 @@ pub(crate) struct ServerCounts {
 /// The lab's command to a process to say what it did so far.
 pub(super) const STATUS: &str = "status";
 
-/// Values that are text on the command line are text in messages.
-mod as_text {
-    use std::fmt::Display;
-    use std::str::FromStr;
-
-    use serde::de::Error;
-    use serde::{Deserialize, Deserializer, Serializer};
-
-    pub fn serialize<T: Display, S: Serializer>(value: &T, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(value)
-    }
-
-    pub fn deserialize<'de, T: FromStr<Err: Display>, D: Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<T, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::net::Ipv4Addr;
-
-    use super::*;
-
-    #[test]
-    fn a_server_spec_is_the_same_after_it_was_sent() {
-        let spec = ServerSpec {
-            policy: Policy::KernelPolling,
-            interface: Some("lull-server".to_owned()),
-            address: IpAddr::V4(Ipv4Addr::LOCALHOST),
-            cores: Cpus::one(0),
-            packing_core: 1,
-            polling: PollingConfig::default(),
-            wait: WaitStrategy::Adaptive,
-            driver: DriverKind::Uring,
-            memory: 0,
-        };
-        let role = ProcessRole::Server(spec);
-        let sent = serde_json::to_string(&role).unwrap();
-        let received: ProcessRole = serde_json::from_str(&sent).unwrap();
-        assert_eq!(format!("{received:?}"), format!("{role:?}"));
-    }
+/// Sends a message to the lab: one line of JSON on standard output.
+pub(super) fn send(message: &impl Serialize) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    serde_json::to_writer(&mut out, message)?;
+    writeln!(out)?;
+    out.flush()
 }

@@ -6,11 +6,10 @@ use std::process::{Command, Stdio};
 use policies::Cpus;
 use rustix::process::{Signal, set_parent_process_death_signal};
 
-use super::messages::{EchoLoadReady, EchoServerReady, ProcessRole};
-use super::output::send;
+use super::messages::{EchoServerReady, ProcessRole, send};
 use super::{attacher, fleet, server};
 use crate::testbed::Namespace;
-use crate::{Error, allocation_counter, peers};
+use crate::{Error, peers};
 
 /// The hidden subcommand that makes the `lab` program an experiment process.
 pub const SUBCOMMAND: &str = "experiment-process";
@@ -35,12 +34,7 @@ pub fn run(role: &str, namespace: Option<&str>) -> Result<(), Error> {
         }
         ProcessRole::Attach(spec) => attacher::run(&spec),
         ProcessRole::EchoServer(spec) => Ok(peers::serve(&spec, |address, ran, steps_down| {
-            let allocation_count = allocation_counter::address();
-            send(&EchoServerReady { address, allocation_count, ran, steps_down })
+            send(&EchoServerReady { address, ran, steps_down })
         })?),
-        ProcessRole::EchoLoad(spec) => {
-            let measurement = peers::load(&spec, || send(&EchoLoadReady {}))?;
-            Ok(send(&measurement)?)
-        }
     }
 }

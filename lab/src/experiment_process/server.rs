@@ -10,8 +10,7 @@ use runtime::io::{AsyncFd, Direction, SourceKind};
 use runtime::{Builder, Handle};
 use servers::memcached::{Config, Server};
 
-use super::messages::{ServerCounts, ServerReady, ServerSpec};
-use super::output::send;
+use super::messages::{ServerCounts, ServerReady, ServerSpec, send};
 use crate::Error;
 use crate::peers::descriptor_limit;
 use crate::peers::lull::waits;
@@ -27,7 +26,7 @@ pub(super) fn run(spec: &ServerSpec) -> Result<(), Error> {
         .workers(spec.cores.len())
         .cores(spec.cores.clone())
         .packing_cores(Cpus::one(spec.packing_core))
-        .wait(spec.wait)
+        .wait(spec.wait.parse().map_err(io::Error::other)?)
         .driver(spec.driver);
     builder = spec.polling.set(builder);
     if let Some(name) = &spec.interface {

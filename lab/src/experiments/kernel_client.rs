@@ -16,7 +16,6 @@ use crate::engine::CoreAssignment;
 use crate::experiment_process::{ExperimentProcess, ProcessRole, ServerCounts, ServerSpec};
 use crate::polling_config::PollingConfig;
 
-/// A server and its load.
 pub(super) struct KernelClientTurn {
     pub(super) cores: CoreAssignment,
     pub(super) driver: DriverKind,
@@ -49,7 +48,7 @@ impl KernelClientTurn {
             cores: Cpus::one(self.cores.server),
             packing_core: self.cores.packing,
             polling: PollingConfig::default(),
-            wait: self.wait,
+            wait: self.wait.to_string(),
             memory: 0,
         });
         let mut server = ExperimentProcess::start(&role, None)?;
@@ -77,9 +76,8 @@ impl KernelClientTurn {
             duration: Duration::from_secs_f64(self.duration),
             ..Config::default()
         };
-        let mut read = || -> Result<(ServerCounts, f64), Error> {
-            Ok((server.server_counts()?, server.cpu_nanos()? as f64 / 1e9))
-        };
+        let mut read =
+            || -> Result<(ServerCounts, f64), Error> { Ok((server.server_counts()?, server.cpu_seconds()?)) };
         let mut begun = None;
         let report = runtime.block_on(async {
             loadgen::load_records(&config).await?;

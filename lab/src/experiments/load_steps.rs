@@ -269,7 +269,7 @@ mod tests {
             step: if index < 4 { Step::Up } else { Step::Down },
             from: (index % 4) as f64 * 0.1,
             requests: 10,
-            latency: FleetLatency { mean: us, p50: us, p90: us, p99: us, p999: us, max: us },
+            latency: FleetLatency { mean: us, p50: us, p90: us, p99: us },
         };
         Turn { windows: latencies.into_iter().enumerate().map(window).collect(), ..Turn::default() }
     }

@@ -10,12 +10,11 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use self::observation::wake_up_us;
+use self::observation::{observe, resolution, wake_up_us};
 use crate::Error;
-use crate::engine::{CoreAssignment, STEAL_LIMIT};
+use crate::engine::{CoreAssignment, LoadResult, Results, STEAL_LIMIT};
 use crate::idle_cores::AwakeCores;
 use crate::testbed::Testbed;
-pub use observation::Observation;
 
 /// A wake-up that takes longer shows in latencies below saturation, µs.
 const SLOW_WAKE_UP_US: f64 = 10.0;
@@ -53,8 +52,8 @@ impl Finding {
 pub struct MachineCheck {
     pub cores: CoreAssignment,
     pub findings: Vec<Finding>,
-    /// What the cores did meanwhile; `None` with one core.
-    pub observation: Option<Observation>,
+    /// The least difference that the machine can show, as a share. `None` if it was not measured.
+    pub resolution: Option<f64>,
     /// What the machine can show, in one sentence.
     pub verdict: String,
 }
@@ -63,22 +62,18 @@ pub struct MachineCheck {
 pub fn check_machine(duration: Duration, rounds: usize) -> Result<MachineCheck, Error> {
     let cores = CoreAssignment::choose()?;
     let mut findings = vec![usable_cores(policies::Cpus::allowed()?.len()), other_load(duration / 10)?];
-    let mut observation = None;
+    let mut shows = None;
     if cores.server != cores.client {
         let asleep = wake_up_us(cores.client, cores.server)?;
         // As experiments run.
         let awake = AwakeCores::request().and_then(|_awake| wake_up_us(cores.client, cores.server)).ok();
         findings.push(wake_up(asleep, awake));
-        let observed = Observation::take(cores, duration.mul_f64(0.9), rounds)?;
+        let observed = observe(cores, duration.mul_f64(0.9))?;
         findings.extend([distance(&observed), steal(&observed)]);
-        observation = Some(observed);
+        shows = resolution(&observed, rounds);
     }
     let clock = |file: &str| read(Path::new("/sys/devices/system/clocksource/clocksource0").join(file));
     findings.push(clock_source(&clock("current_clocksource"), &clock("available_clocksource")));
-    findings.push(governor(&read(format!(
-        "/sys/devices/system/cpu/cpu{}/cpufreq/scaling_governor",
-        cores.server
-    ))));
     findings.push(kernel(&read("/proc/sys/kernel/osrelease")));
     findings.push(match Testbed::new(1) {
         Ok(_) => Finding::new("testbed", Level::Good, "can be created", ""),
@@ -88,8 +83,8 @@ pub fn check_machine(duration: Duration, rounds: usize) -> Result<MachineCheck, 
             Finding::new("testbed", Level::Bad, error.to_string(), advice)
         }
     });
-    let verdict = verdict(&findings, observation.as_ref(), rounds);
-    Ok(MachineCheck { cores, findings, observation, verdict })
+    let verdict = verdict(&findings, shows, rounds);
+    Ok(MachineCheck { cores, findings, resolution: shows, verdict })
 }
 
 /// A file's trimmed text; empty if it can't be read.
@@ -157,32 +152,36 @@ fn wake_up(asleep: f64, awake: Option<f64>) -> Finding {
     Finding::new("wake-up of the server's core", level, found, advice)
 }
 
-fn distance(observed: &Observation) -> Finding {
-    let class = |seen: &observation::SeenClass| {
-        let share = seen.share * 100.0;
-        format!("{}: {:.0} to {:.0} ns, {share:.0} % of turns", seen.class, seen.low, seen.high)
+fn distance(observed: &Results) -> Finding {
+    let all = observed.loads.iter().map(|load| load.rounds).sum::<usize>().max(1) as f64;
+    let class = |load: &LoadResult| {
+        let ((low, high), share) = (load.distance?, load.rounds as f64 / all * 100.0);
+        Some(format!("{}: {low:.0} to {high:.0} ns, {share:.0} % of turns", load.class))
     };
-    let classes = observed.classes.iter().map(class).collect::<Vec<_>>().join("; ");
-    if observed.classes.len() <= 1 {
-        return Finding::new("core distance", Level::Good, classes, "");
-    }
-    let every = observed.seconds / observed.changes.max(1) as f64;
-    let found = format!("{classes}; changed {} times, every {every:.1} s", observed.changes);
-    let advice = "the hypervisor moves the cores: pin virtual cores or use a dedicated host; lab keeps the classes apart, at the \
-                  cost of repeated turns";
-    Finding::new("core distance", Level::Warning, found, advice)
+    let classes: Vec<String> = observed.loads.iter().filter_map(class).collect();
+    let (level, advice) = match classes.len() {
+        0 | 1 => (Level::Good, ""),
+        _ => (
+            Level::Warning,
+            "the hypervisor moves the cores: pin virtual cores or use a dedicated host; lab keeps the classes apart, at the \
+             cost of repeated turns",
+        ),
+    };
+    Finding::new("core distance", level, classes.join("; "), advice)
 }
 
-fn steal(observed: &Observation) -> Finding {
-    let (share, longest) = (observed.steal * 100.0, observed.longest_steal * 1e3);
-    let (level, advice) = if observed.steal <= STEAL_LIMIT {
+fn steal(observed: &Results) -> Finding {
+    let turns = || observed.measurements.iter().flat_map(|measured| &measured.turns);
+    let steal = turns().map(|turn| turn.conditions.steal).sum::<f64>() / turns().count().max(1) as f64;
+    let (level, advice) = if steal <= STEAL_LIMIT {
         (Level::Good, "")
     } else {
-        let advice =
-            "other guests take this machine's time: use a dedicated host, or measure at a quieter time";
-        (Level::Warning, advice)
+        (
+            Level::Warning,
+            "other guests take this machine's time: use a dedicated host, or measure at a quieter time",
+        )
     };
-    Finding::new("steal", level, format!("{share:.1} % of a core, at most {longest:.0} ms in a row"), advice)
+    Finding::new("steal", level, format!("{:.1} % of a core", steal * 100.0), advice)
 }
 
 fn clock_source(current: &str, available: &str) -> Finding {
@@ -204,18 +203,6 @@ fn clock_source(current: &str, available: &str) -> Finding {
     Finding::new("clock source", level, current, advice)
 }
 
-fn governor(governor: &str) -> Finding {
-    let (level, found, advice) = match governor {
-        "" => (Level::Info, "not visible, as in most virtual machines", ""),
-        "performance" => (Level::Good, governor, ""),
-        other => {
-            let advice = "the clock follows the load: cpupower frequency-set -g performance";
-            (Level::Warning, other, advice)
-        }
-    };
-    Finding::new("frequency governor", level, found, advice)
-}
-
 fn kernel(release: &str) -> Finding {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse::<u32>().ok());
     let (level, advice) = match (numbers.next().flatten(), numbers.next().flatten()) {
@@ -227,9 +214,9 @@ fn kernel(release: &str) -> Finding {
 }
 
 /// The last sentence. It names a number only if one was measured.
-fn verdict(findings: &[Finding], observed: Option<&Observation>, rounds: usize) -> String {
+fn verdict(findings: &[Finding], resolution: Option<f64>, rounds: usize) -> String {
     let bad: Vec<&str> = findings.iter().filter(|it| it.level == Level::Bad).map(|it| it.subject).collect();
-    let first = match observed.and_then(|observed| observed.resolution) {
+    let first = match resolution {
         Some(resolution) => format!(
             "This machine can show differences of {:.1} % or more in {rounds} rounds: the 95 % interval of the ratio of two \
              identical contestants, which exchanged messages between the cores for 50 ms a turn, reached that far to each side.",
@@ -256,7 +243,6 @@ mod tests {
         assert_eq!(cores, [Level::Bad, Level::Warning, Level::Good]);
         let loads = [1.2, 0.2, 0.01].map(|busy| judge_load(busy).level);
         assert_eq!(loads, cores);
-        assert_eq!(["powersave", ""].map(|it| governor(it).level), [Level::Warning, Level::Info]);
         assert_eq!(
             [wake_up(50.0, Some(3.0)), wake_up(50.0, None)].map(|it| it.level),
             [Level::Good, Level::Warning]
@@ -265,12 +251,9 @@ mod tests {
 
     #[test]
     fn the_verdict_has_a_number_only_if_one_was_measured() {
-        let mut observed = Observation::default();
-        let without = verdict(&[], Some(&observed), 7);
+        let without = verdict(&[], None, 7);
         assert!(without.contains("was not measured"), "{without}");
-        (observed.resolution, observed.steal) = (Some(0.042), 0.2);
-        assert_eq!(steal(&observed).level, Level::Warning);
-        let with = verdict(&[kernel("6.1.0")], Some(&observed), 7);
+        let with = verdict(&[kernel("6.1.0")], Some(0.042), 7);
         assert!(
             with.contains("4.2 % or more in 7 rounds") && with.ends_with("But first change: kernel."),
             "{with}"

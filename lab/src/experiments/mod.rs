@@ -5,5 +5,4 @@ mod kernel_client;
 pub mod load_steps;
 pub mod machine_check;
 pub mod paper;
-pub mod peer_comparison;
 pub mod waiting;

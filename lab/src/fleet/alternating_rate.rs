@@ -35,11 +35,6 @@ impl fmt::Display for Step {
 }
 
 impl AlternatingRate {
-    /// The time between two steps of the same kind, in seconds.
-    pub fn cycle_seconds(&self) -> f64 {
-        self.high_seconds + self.low_seconds
-    }
-
     pub fn steps(&self) -> Vec<Step> {
         if self.low > 0.0 { vec![Step::Up, Step::Down] } else { vec![Step::Up] }
     }

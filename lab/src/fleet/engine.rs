@@ -17,7 +17,6 @@ use super::segment::{Ends, SEGMENT_PAYLOAD, Unreadable, parse};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FleetConfig {
-    /// The interface to send and receive on.
     pub interface: String,
     /// The fleet's hardware address. The kernel must not have it, so that it ignores the fleet's packets.
     pub mac: [u8; 6],
@@ -91,9 +90,6 @@ pub struct Fleet {
     pub(super) retransmission_queue: VecDeque<(u64, u32)>,
     pub(super) timers_at: u64,
     pub(super) lost: usize,
-    pub(super) duplicates: u64,
-    pub(super) looks: u64,
-    pub(super) packets: u64,
     pub(super) runs: u64,
 }
 
@@ -144,9 +140,6 @@ impl Fleet {
             retransmission_queue: VecDeque::new(),
             timers_at: 0,
             lost: 0,
-            duplicates: 0,
-            looks: 0,
-            packets: 0,
             runs: 0,
             config,
         };
@@ -268,10 +261,6 @@ impl Fleet {
             }
             received += 1;
         }
-        if received > 0 {
-            self.looks += 1;
-            self.packets += received as u64;
-        }
         Ok(received > 0)
     }
 
@@ -304,7 +293,7 @@ impl Fleet {
             self.retransmission_queue.push_back((now + RETRANSMISSION_TIMEOUT, index));
         }
         match arrived {
-            Arrived::Nothing => self.duplicates += u64::from(!segment.payload.is_empty()),
+            Arrived::Nothing => {}
             Arrived::Established => {
                 self.established += 1;
                 self.free.push(index);
@@ -390,7 +379,6 @@ impl Fleet {
         Ok(self.ring.as_ref().map_or(Ok(0), PacketRing::take_drops)?)
     }
 
-    /// Resets all connections.
     pub fn close(mut self) -> Result<(), FleetError> {
         let now = self.link.now();
         for client in &mut self.clients {

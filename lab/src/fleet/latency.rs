@@ -12,19 +12,9 @@ pub struct FleetLatency {
     pub p50: f64,
     pub p90: f64,
     pub p99: f64,
-    pub p999: f64,
-    pub max: f64,
 }
 
 pub(super) fn summary(histogram: &Histogram<u64>) -> FleetLatency {
-    let micros = |nanos: u64| nanos as f64 / 1e3;
-    let at = |quantile: f64| micros(histogram.value_at_quantile(quantile));
-    FleetLatency {
-        mean: histogram.mean() / 1e3,
-        p50: at(0.5),
-        p90: at(0.9),
-        p99: at(0.99),
-        p999: at(0.999),
-        max: micros(histogram.max()),
-    }
+    let at = |quantile: f64| histogram.value_at_quantile(quantile) as f64 / 1e3;
+    FleetLatency { mean: histogram.mean() / 1e3, p50: at(0.5), p90: at(0.9), p99: at(0.99) }
 }

@@ -23,8 +23,6 @@ pub(super) struct LinkCounts {
     /// Lost because the server's queue was full.
     pub(super) dropped: u64,
     pub(super) retransmitted: u64,
-    /// Without payload: acknowledgements.
-    pub(super) bare: u64,
 }
 
 impl Link {
@@ -48,7 +46,6 @@ impl SegmentSink for Link {
     #[inline]
     fn send(&mut self, segment: &Segment<'_>) -> io::Result<()> {
         self.counts.sent += 1;
-        self.counts.bare += u64::from(segment.payload.is_empty());
         if self.sender.send(self.writer.write(segment))? == SendOutcome::Dropped {
             self.counts.dropped += 1;
         }

@@ -46,16 +46,8 @@ pub struct FleetMeasurement {
     pub retransmitted: u64,
     /// Packets that the fleet's own ring had no room for, during the whole run.
     pub ring_drops: u64,
-    /// Acknowledgements that no request carried, during the whole run.
-    pub bare_acks: u64,
     /// The share of time in which the fleet's thread sent or received, 0 to 1. It never sleeps.
     pub busy: f64,
-    /// CPU time of the fleet's thread that went into sending and receiving, per reply, µs.
-    pub cpu_us: f64,
-    /// Packets that the fleet found in its ring when it looked and there were any.
-    pub packets_per_look: f64,
-    /// Segments of the server that brought nothing new.
-    pub duplicates: u64,
 }
 
 #[derive(Debug)]
@@ -63,7 +55,6 @@ pub(super) struct Recorder {
     latencies: Histogram<u64>,
     lags: Histogram<u64>,
     pub(super) replies: u64,
-    /// The counts of the measurement.
     pub(super) counts: FleetMeasurement,
 }
 

@@ -10,11 +10,6 @@ use super::FleetError;
 #[serde(rename_all = "kebab-case")]
 pub enum FleetRequests {
     Memcached(Box<Workload>),
-    /// Requests and replies of fixed sizes, in bytes, for an echo server.
-    Fixed {
-        request: usize,
-        reply: usize,
-    },
     /// The same text in each request, and replies of one length, for a server of any protocol.
     Text {
         request: String,
@@ -34,7 +29,6 @@ impl RequestSource {
     pub(super) fn new(requests: &FleetRequests, seed: u64) -> Result<Self, FleetError> {
         Ok(match requests {
             FleetRequests::Memcached(workload) => Self::Memcached(RequestStream::new(workload, seed)?),
-            FleetRequests::Fixed { request, .. } => Self::Fixed(vec![b'r'; (*request).max(1)]),
             FleetRequests::Text { request, reply: Some(_) } if !request.is_empty() => {
                 Self::Fixed(request.clone().into_bytes())
             }
@@ -80,7 +74,6 @@ impl ReplyParser {
     pub(super) fn new(requests: &FleetRequests) -> Self {
         match requests {
             FleetRequests::Memcached(_) => Self::Memcached(ResponseStream::default()),
-            FleetRequests::Fixed { reply, .. } => Self::Fixed { size: (*reply).max(1), received: 0 },
             FleetRequests::Text { reply, .. } => Self::Fixed { size: reply.unwrap_or(1).max(1), received: 0 },
         }
     }

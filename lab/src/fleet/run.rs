@@ -1,7 +1,6 @@
 //! A run of load on a fleet's connections.
 
 use rand::RngExt;
-use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
 use super::FleetError;
@@ -140,8 +139,7 @@ impl Fleet {
         self.queue.take()?;
         let counts = self.link.counts;
         self.ring_drops()?;
-        (self.duplicates, self.looks, self.packets) = (0, 0, 0);
-        let (mut busy, mut cpu_before, mut cpu) = (0, None, 0.0);
+        let mut busy = 0;
         loop {
             let (before, pauses) = (run.now, run.pauses);
             let worked = self.step(&mut run)?;
@@ -150,13 +148,7 @@ impl Fleet {
             if worked && run.pauses == pauses && before >= from && now <= to {
                 busy += now - before;
             }
-            if cpu_before.is_none() && now >= from {
-                cpu_before = Some(thread_cpu());
-            }
             if now >= to {
-                if let Some(before) = cpu_before.filter(|_| cpu == 0.0) {
-                    cpu = thread_cpu() - before;
-                }
                 let answered = run.awaited == 0 && !(run.pacer.is_open() && run.pacer.due() < to);
                 if answered || now >= to + DRAIN {
                     break;
@@ -169,7 +161,6 @@ impl Fleet {
         }
         let Run { recorder, windows, from, to, pauses, paused, .. } = run;
         let seconds = (to - from).saturating_sub(paused).max(1) as f64 / 1e9;
-        let busy = (busy as f64 / 1e9 / seconds).min(1.0);
         Ok(FleetMeasurement {
             seconds,
             qps: recorder.replies as f64 / seconds,
@@ -182,11 +173,7 @@ impl Fleet {
             dropped: self.link.counts.dropped - counts.dropped,
             retransmitted: self.link.counts.retransmitted - counts.retransmitted,
             ring_drops: self.ring_drops()?,
-            bare_acks: self.link.counts.bare - counts.bare,
-            busy,
-            cpu_us: cpu * busy * 1e6 / recorder.replies.max(1) as f64,
-            packets_per_look: self.packets as f64 / self.looks.max(1) as f64,
-            duplicates: self.duplicates,
+            busy: (busy as f64 / 1e9 / seconds).min(1.0),
             ..recorder.counts
         })
     }
@@ -372,9 +359,4 @@ fn forgive_pause(from: u64, to: u64, run: &mut Run) {
     run.recorder.counts.forgiven += run.awaited;
     run.awaited = 0;
     run.epoch += 1;
-}
-
-fn thread_cpu() -> f64 {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }

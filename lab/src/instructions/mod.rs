@@ -6,14 +6,12 @@
 //! both, a kernel and QEMU into a folder.
 
 mod qemu;
-mod report;
 
 use std::path::Path;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 pub use qemu::qemu;
-pub use report::InstructionReport;
 
 use crate::Error;
 
@@ -23,7 +21,6 @@ pub const DEVICES: [&str; 4] = ["virtio-net-pci", "e1000e", "igb", "vmxnet3"];
 /// What is counted: every combination, on one machine for each device.
 #[derive(Debug, Clone, Serialize)]
 pub struct Counting {
-    /// Some of [`DEVICES`].
     pub devices: Vec<String>,
     /// I/O drivers of the server.
     pub drivers: Vec<String>,
@@ -49,23 +46,16 @@ impl Default for Counting {
 }
 
 /// What a request cost the server's cores: the worker's, and under packing the one that receives.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Row {
     /// From 1.
     pub run: u8,
-    /// The emulated NIC.
     pub device: String,
-    /// The server's I/O driver.
     pub driver: String,
-    /// The policy.
     pub policy: String,
-    /// The load.
     pub load: String,
-    /// How many requests were answered.
     pub requests: u64,
-    /// Instructions of user code a request.
     pub user: f64,
-    /// Instructions of the kernel a request.
     pub kernel: f64,
     /// Of the kernel's, those in softirqs.
     pub softirq: f64,
@@ -83,12 +73,14 @@ pub struct Row {
     pub context_switches: f64,
 }
 
+impl Row {
+    pub fn instructions(&self) -> f64 {
+        self.user + self.kernel
+    }
+}
+
 /// Runs the guests one after the other. `folder`: what `tests/guest/prepare` prints. `progress` is called with the name of the NIC
 /// before each guest.
-///
-/// # Errors
-///
-/// If QEMU can't be started, or a machine ended early.
 pub fn count(folder: &Path, counting: &Counting, mut progress: impl FnMut(&str)) -> Result<Vec<Row>, Error> {
     let mut rows = Vec::new();
     for run in 1..=counting.runs {

@@ -3,34 +3,26 @@
 use std::io;
 use std::net::TcpListener as StdListener;
 
-use adapters::hyper::Server;
 use axum::Router;
 use axum::routing::get;
 use axum::serve::ListenerExt;
 use net::TcpListener;
-use runtime::DriverKind;
 
-use super::echo_server_spec::EchoServerSpec;
 use super::lull;
-use super::service::PeerService;
+use super::peer::EchoServerSpec;
 
 fn app() -> Router {
     Router::new().route("/", get(async || "Hello, World!"))
 }
 
-pub(super) fn serve_on_tokio(listener: StdListener, spec: &EchoServerSpec) -> io::Result<()> {
+pub(super) fn serve_on_tokio(listener: StdListener) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     listener.set_nonblocking(true)?;
     runtime.block_on(async move {
         let listener = tokio::net::TcpListener::from_std(listener)?;
-        match spec.service {
-            PeerService::Echo | PeerService::Threads => Err(not_an_application()),
-            PeerService::Axum => {
-                // As Lull's adapters have it. Fails only if the connection has been closed.
-                let listener = listener.tap_io(|stream| drop(stream.set_nodelay(true)));
-                axum::serve(listener, app()).await
-            }
-        }
+        // As Lull's adapters have it. Fails only if the connection has been closed.
+        let listener = listener.tap_io(|stream| drop(stream.set_nodelay(true)));
+        axum::serve(listener, app()).await
     })
 }
 
@@ -38,23 +30,15 @@ pub(super) fn serve_on_tokio(listener: StdListener, spec: &EchoServerSpec) -> io
 pub(super) fn serve_on_lull(
     listener: StdListener,
     spec: &EchoServerSpec,
-    driver: DriverKind,
     ready: impl FnOnce(String, Vec<String>) -> io::Result<()>,
 ) -> io::Result<()> {
-    lull::builder(spec, driver).build().map_err(io::Error::other)?.block_on(async {
+    lull::builder(spec).build().map_err(io::Error::other)?.block_on(async {
         let listener = TcpListener::from_std(listener)?;
         // A fleet stays connected while others are measured; axum's own server on tokio has no limit either.
-        let server: Server = match spec.service {
-            PeerService::Echo | PeerService::Threads => return Err(not_an_application()),
-            PeerService::Axum => adapters::axum::serve(listener, app()).header_read_timeout(None).start()?,
-        };
+        let server = adapters::axum::serve(listener, app()).header_read_timeout(None).start()?;
         lull::report(ready)?;
         std::future::pending::<()>().await;
         drop(server);
         Ok(())
     })
-}
-
-fn not_an_application() -> io::Error {
-    io::Error::other("the echo server is no application")
 }

@@ -7,21 +7,20 @@ use std::time::{Duration, Instant};
 use futures_util::{AsyncBufReadExt, AsyncWriteExt};
 use net::{TcpListener, TcpStream};
 use policies::Cpus;
-use runtime::{Builder, DriverKind, Handle};
+use runtime::{Builder, Handle};
 
-use super::echo_server_spec::EchoServerSpec;
+use super::peer::EchoServerSpec;
 use super::request_shape::RequestCounter;
 
-/// Serves with the driver of `spec.network`, or with `driver` if it has none. Calls `ready` with what the worker runs, and
-/// why it runs something else than the requested policy.
+/// Serves until the process is killed. Calls `ready` with what the worker runs, and why it runs something else than the requested
+/// policy.
 pub(super) fn serve(
     listener: StdListener,
     spec: &EchoServerSpec,
-    driver: DriverKind,
     ready: impl FnOnce(String, Vec<String>) -> io::Result<()>,
 ) -> io::Result<()> {
     let (shape, work) = (spec.shape, spec.work);
-    builder(spec, driver).build().map_err(io::Error::other)?.block_on(async {
+    builder(spec).build().map_err(io::Error::other)?.block_on(async {
         let serving = TcpListener::from_std(listener)?.serve(move |mut stream: TcpStream| async move {
             // Fails only if the connection has been closed.
             let _ = stream.set_nodelay(true);
@@ -42,16 +41,17 @@ pub(super) fn serve(
     })
 }
 
-/// A runtime of one worker, with the driver of `spec.network`, or with `driver` if it has none.
-pub(super) fn builder(spec: &EchoServerSpec, driver: DriverKind) -> Builder {
-    let builder = Builder::new().ignore_environment().workers(1).driver(driver);
+pub(super) fn builder(spec: &EchoServerSpec) -> Builder {
+    let builder = Builder::new().ignore_environment().workers(1);
     let Some(network) = &spec.network else { return builder };
-    let builder = builder
+    let mut builder = builder
         .cores(Cpus::one(spec.core))
         .policy(network.policy)
         .driver(network.driver)
-        .interface(&network.interface)
         .packing_cores(Cpus::one(network.packing_core));
+    if let Some(interface) = &network.interface {
+        builder = builder.interface(interface);
+    }
     network.polling.set(builder)
 }
 

@@ -5,20 +5,19 @@ use std::net::TcpListener as StdListener;
 
 use dispatcher::BlockingStream;
 use net::{TcpListener, TcpStream};
-use runtime::DriverKind;
 
-use super::echo_server_spec::EchoServerSpec;
 use super::lull::{builder, report};
+use super::peer::EchoServerSpec;
 use super::request_shape::{RequestCounter, RequestShape};
 
-/// Serves with the driver of `spec.network`, or with `auto` if it has none. Calls `ready` as the server of tasks does.
+/// Calls `ready` as the server of tasks does.
 pub(super) fn serve(
     listener: StdListener,
     spec: &EchoServerSpec,
     ready: impl FnOnce(String, Vec<String>) -> io::Result<()>,
 ) -> io::Result<()> {
     let shape = spec.shape;
-    builder(spec, DriverKind::Auto).build().map_err(io::Error::other)?.block_on(async {
+    builder(spec).build().map_err(io::Error::other)?.block_on(async {
         let dispatcher = dispatcher::Builder::new().max_threads(20_000).build();
         let serving = TcpListener::from_std(listener)?.serve(move |stream: TcpStream| {
             let running = dispatcher.run(stream, move |stream| drop(echo(stream, shape)));

@@ -1,13 +1,10 @@
-//! The same echo server on Lull and on the runtimes that a user would choose instead. Each server is a process on one
-//! core; one client on another core loads them over loopback.
+//! The same echo server on Lull and on the runtimes that a user would choose instead. Each server is a process on one core.
 
 #[cfg(feature = "adapters")]
 mod applications;
 mod bare_epoll;
 mod compio;
 pub(crate) mod descriptor_limit;
-mod echo_server_spec;
-mod load;
 pub(crate) mod lull;
 mod lull_threads;
 mod monoio;
@@ -18,9 +15,7 @@ mod server;
 mod service;
 mod tokio;
 
-pub use self::echo_server_spec::{EchoServerNetwork, EchoServerSpec};
-pub use self::load::{EchoLoadSpec, EchoMeasurement, load};
-pub use self::peer::Peer;
+pub use self::peer::{EchoServerNetwork, EchoServerSpec, Peer};
 pub use self::request_shape::RequestShape;
 pub use self::server::serve;
 pub use self::service::PeerService;

@@ -1,12 +1,20 @@
-//! The runtimes that are compared.
+//! The runtimes that are compared, and how a process with an echo server on one of them runs.
 
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use policies::Policy;
+use runtime::DriverKind;
 use serde::{Deserialize, Serialize};
+
+use super::request_shape::RequestShape;
+use super::service::PeerService;
+use crate::polling_config::PollingConfig;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Peer {
-    LullUring,
-    LullEpoll,
+    Lull,
     Tokio,
     Monoio,
     Compio,
@@ -18,21 +26,9 @@ pub enum Peer {
 }
 
 impl Peer {
-    pub const ALL: [Self; 8] = [
-        Self::PlainThreads,
-        Self::LullThreads,
-        Self::LullUring,
-        Self::LullEpoll,
-        Self::Tokio,
-        Self::Monoio,
-        Self::Compio,
-        Self::BareEpoll,
-    ];
-
     pub fn name(self) -> &'static str {
         match self {
-            Self::LullUring => "lull uring",
-            Self::LullEpoll => "lull epoll",
+            Self::Lull => "lull",
             Self::Tokio => "tokio",
             Self::Monoio => "monoio",
             Self::Compio => "compio",
@@ -41,13 +37,28 @@ impl Peer {
             Self::LullThreads => "lull threads",
         }
     }
+}
 
-    pub fn has_threads(self) -> bool {
-        matches!(self, Self::PlainThreads | Self::LullThreads)
-    }
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct EchoServerSpec {
+    pub peer: Peer,
+    pub core: u32,
+    pub service: PeerService,
+    pub shape: RequestShape,
+    pub address: Ipv4Addr,
+    /// How Lull's runtime handles the network. Other runtimes have no such choice.
+    pub network: Option<EchoServerNetwork>,
+    /// Time that the server spends computing for each request.
+    pub work: Duration,
+}
 
-    /// Whether it is what others offer instead of Lull: the runtime of another project, or the system's threads.
-    pub fn is_other_runtime(self) -> bool {
-        matches!(self, Self::Tokio | Self::Monoio | Self::Compio | Self::PlainThreads)
-    }
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct EchoServerNetwork {
+    pub policy: Policy,
+    pub driver: DriverKind,
+    /// `None` on loopback.
+    pub interface: Option<String>,
+    /// The core that does the network work under the packing policy.
+    pub packing_core: u32,
+    pub polling: PollingConfig,
 }

@@ -2,24 +2,14 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Sizes of a request and its reply, and the depth of the pipeline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RequestShape {
     pub request: usize,
     pub reply: usize,
-    pub depth: usize,
 }
 
 impl RequestShape {
-    /// One request of 40 B in flight, with a reply of 200 B.
-    pub const SMALL: Self = Self { request: 40, reply: 200, depth: 1 };
-}
-
-impl std::fmt::Display for RequestShape {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} B to {} B", self.request, self.reply)?;
-        if self.depth > 1 { write!(f, ", {} pipelined", self.depth) } else { Ok(()) }
-    }
+    pub const SMALL: Self = Self { request: 40, reply: 200 };
 }
 
 /// Bytes of a server's read buffer, if the runtime doesn't provide one.

@@ -1,7 +1,6 @@
 //! Two saved reports, figure by figure.
 
 use std::fmt;
-use std::fs;
 use std::path::Path;
 
 use loadgen::medians::Interval;
@@ -11,6 +10,7 @@ use serde_json::Value;
 
 use super::document::{Document, Section, Table};
 use super::figures::class_suffix;
+use super::files::read;
 use super::table::interval_text;
 use crate::Error;
 use crate::engine::{Figure, LoadKind, LoadResult, Row, Status};
@@ -67,45 +67,17 @@ struct FigureDiff {
     is_ratio: bool,
     before: Interval,
     after: Interval,
-    outcome: Outcome,
+    outcome: &'static str,
 }
 
-/// What the intervals say of a figure.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-enum Outcome {
-    /// The intervals don't overlap, and the second is the better one.
-    Better,
-    /// The intervals don't overlap, and the second is the worse one.
-    Worse,
-    /// The 95 % intervals overlap, so the reports show no difference.
-    NoDifference,
-    /// One of the figures has too few rounds for an interval.
-    NoInterval,
-}
-
-impl Outcome {
-    fn of(figure: Figure, before: &Interval, after: &Interval) -> Self {
-        if !before.reaches_target() || !after.reaches_target() {
-            return Self::NoInterval;
-        }
-        let (is_higher, is_lower) = (after.low > before.high, after.high < before.low);
-        match (is_higher || is_lower, is_higher == figure.is_better_when_higher()) {
-            (false, _) => Self::NoDifference,
-            (true, true) => Self::Better,
-            (true, false) => Self::Worse,
-        }
-    }
-}
-
-impl fmt::Display for Outcome {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Better => "better",
-            Self::Worse => "WORSE",
-            Self::NoDifference => "no difference",
-            Self::NoInterval => "-",
-        })
+/// Whether the second is better or worse: only if the 95 % intervals don't overlap. `-`: too few rounds for an interval.
+fn outcome(figure: Figure, before: &Interval, after: &Interval) -> &'static str {
+    let (is_higher, is_lower) = (after.low > before.high, after.high < before.low);
+    match (is_higher || is_lower, is_higher == figure.is_better_when_higher()) {
+        _ if !before.reaches_target() || !after.reaches_target() => "-",
+        (false, _) => "no difference",
+        (true, true) => "better",
+        (true, false) => "worse",
     }
 }
 
@@ -169,23 +141,14 @@ impl ReportDiff {
             findings: vec![format!(
                 "Of {} figures {} are better, {} are worse, {} show no difference, and {} have too few rounds for an interval.",
                 self.rows.len(),
-                count(Outcome::Better),
-                count(Outcome::Worse),
-                count(Outcome::NoDifference),
-                count(Outcome::NoInterval),
+                count("better"),
+                count("worse"),
+                count("no difference"),
+                count("-"),
             )],
             sections: vec![section],
         }
     }
-}
-
-fn read(path: &Path) -> Result<Saved, Error> {
-    let file = if path.is_dir() { path.join("results.json") } else { path.to_owned() };
-    let error = |reason: String| Error::SavedReport { path: file.clone(), reason };
-    let text = fs::read_to_string(&file).map_err(|reason| error(reason.to_string()))?;
-    serde_json::from_str(&text).map_err(|reason| {
-        error(format!("not a report ({reason}); `lab --output FOLDER` writes one, as root"))
-    })
 }
 
 /// A condition of an experiment. Reports from before there were others had the receiver `fifo`.
@@ -248,7 +211,7 @@ fn load_rows(before: &LoadResult, after_load: &LoadResult, with_units: bool) -> 
             };
             let mut add = |is_ratio, before: Interval, after: Interval| {
                 let (load, server, outcome) =
-                    (name(after_load), row.contender.clone(), Outcome::of(figure, &before, &after));
+                    (name(after_load), row.contender.clone(), outcome(figure, &before, &after));
                 rows.push(FigureDiff { load, server, figure, is_ratio, before, after, outcome });
             };
             let comparable = earlier.status == Status::Comparable && row.status == Status::Comparable;
@@ -274,7 +237,7 @@ impl FigureDiff {
         let over = after.median / before.median;
         let ratio = match *outcome {
             _ if !over.is_finite() => "-".to_owned(),
-            Outcome::NoInterval => format!("{over:.2}"),
+            "-" => format!("{over:.2}"),
             _ => format!("{over:.2} [{:.2}, {:.2}]", after.low / before.high, after.high / before.low),
         };
         vec![
@@ -291,6 +254,8 @@ impl FigureDiff {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use serde_json::json;
 
     use super::*;
@@ -325,7 +290,7 @@ mod tests {
         serde_json::from_value(report.clone()).unwrap()
     }
 
-    fn outcomes(diff: &ReportDiff, figure: Figure, is_ratio: bool) -> Vec<Outcome> {
+    fn outcomes(diff: &ReportDiff, figure: Figure, is_ratio: bool) -> Vec<&'static str> {
         let rows = diff.rows.iter().filter(|row| row.figure == figure && row.is_ratio == is_ratio);
         rows.map(|row| row.outcome).collect()
     }
@@ -335,7 +300,7 @@ mod tests {
         let diff = ReportDiff::new(&saved(&report(2.0)), &saved(&report(2.0)));
         // Values of two servers, and the ratios of one.
         assert_eq!(diff.rows.len(), 3 * 3);
-        assert!(diff.rows.iter().all(|row| row.outcome == Outcome::NoDifference), "{diff:?}");
+        assert!(diff.rows.iter().all(|row| row.outcome == "no difference"), "{diff:?}");
         assert_eq!(diff.notes, [""; 0]);
     }
 
@@ -343,14 +308,14 @@ mod tests {
     fn intervals_that_do_not_overlap_are_better_or_worse() {
         let (before, after) = (saved(&report(2.0)), saved(&report(1.5)));
         let diff = ReportDiff::new(&before, &after);
-        assert_eq!(outcomes(&diff, Figure::Capacity, true), [Outcome::Worse]);
-        assert_eq!(outcomes(&diff, Figure::Capacity, false), [Outcome::NoDifference, Outcome::Worse]);
+        assert_eq!(outcomes(&diff, Figure::Capacity, true), ["worse"]);
+        assert_eq!(outcomes(&diff, Figure::Capacity, false), ["no difference", "worse"]);
         // More CPU time is worse.
-        assert_eq!(outcomes(&diff, Figure::CpuPerRequest, true), [Outcome::Worse]);
+        assert_eq!(outcomes(&diff, Figure::CpuPerRequest, true), ["worse"]);
         let back = ReportDiff::new(&after, &before);
-        assert_eq!(outcomes(&back, Figure::Capacity, true), [Outcome::Better]);
+        assert_eq!(outcomes(&back, Figure::Capacity, true), ["better"]);
         let text = diff.document().text();
-        assert!(text.contains("WORSE") && text.contains(" 4 are worse"), "{text}");
+        assert!(text.contains(" worse |") && text.contains(" 4 are worse"), "{text}");
     }
 
     #[test]
@@ -363,8 +328,8 @@ mod tests {
         let mut faster = report(2.0);
         faster["results"]["loads"][1]["at"] = 60e3.into();
         let diff = ReportDiff::new(&saved(&report(2.0)), &saved(&faster));
-        assert_eq!(outcomes(&diff, Figure::P50, false), []);
-        assert_eq!(outcomes(&diff, Figure::P50, true), [Outcome::NoDifference]);
+        assert!(outcomes(&diff, Figure::P50, false).is_empty());
+        assert_eq!(outcomes(&diff, Figure::P50, true), ["no difference"]);
     }
 
     #[test]
@@ -382,7 +347,7 @@ mod tests {
         let mut other = report(2.0);
         other["results"]["loads"][0]["rows"][1]["figures"]["capacity"]["reference"] = "tokio".into();
         let diff = ReportDiff::new(&saved(&report(2.0)), &saved(&other));
-        assert_eq!(outcomes(&diff, Figure::Capacity, true), []);
+        assert!(outcomes(&diff, Figure::Capacity, true).is_empty());
     }
 
     #[test]

@@ -1,10 +1,6 @@
-//! What every report consists of. The same document is printed as text, and written as a page with plots and as Markdown.
-
-use std::fmt::Write;
+//! What every report consists of. The same document is printed, and written as Markdown and as a page with plots.
 
 use serde::Serialize;
-
-use super::table::plain_table;
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Document {
@@ -23,14 +19,12 @@ pub struct Section {
     pub name: String,
     /// What it shows. Empty if the name says it.
     pub caption: String,
-    pub place: String,
     /// Why it was not measured, if it was not.
     pub missing: Option<String>,
     /// One sentence for the overview.
     pub glance: String,
+    /// What others say of it, word for word.
     pub statements: Vec<String>,
-    /// What differs from what it is compared with.
-    pub differs: Vec<String>,
     pub tables: Vec<Table>,
     pub plots: Vec<Plot>,
     /// What to know before relying on it.
@@ -71,12 +65,6 @@ impl Table {
         let header = header.iter().map(|&it| it.to_owned()).collect();
         Self { title: title.into(), header, rows, names: 1 }
     }
-
-    fn text(&self) -> String {
-        let names: Vec<usize> = (0..self.names).collect();
-        let title = if self.title.is_empty() { String::new() } else { format!("{}:\n", self.title) };
-        format!("{title}{}\n", plain_table(&self.header, self.rows.iter().cloned(), &names))
-    }
 }
 
 impl Section {
@@ -94,32 +82,5 @@ impl Section {
             Ok(plot) => self.plots.push(plot),
             Err(error) => self.notes.push(error),
         }
-    }
-}
-
-impl Document {
-    /// The document as text, for a terminal: without what is too long for it.
-    pub fn text(&self) -> String {
-        let mut text = String::new();
-        for condition in &self.conditions {
-            let _ = writeln!(text, "{condition}");
-        }
-        for section in self.sections.iter().filter(|section| !section.only_in_page) {
-            let _ = writeln!(text, "\n{}", section.heading());
-            if let Some(reason) = &section.missing {
-                let _ = writeln!(text, "not measured: {reason}");
-            }
-            section.tables.iter().for_each(|table| text.push_str(&table.text()));
-            for note in &section.notes {
-                let _ = writeln!(text, "note: {note}");
-            }
-        }
-        if !self.findings.is_empty() {
-            text.push('\n');
-        }
-        for finding in &self.findings {
-            let _ = writeln!(text, "{finding}");
-        }
-        text
     }
 }

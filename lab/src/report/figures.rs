@@ -4,7 +4,7 @@ use crate::engine::DistanceClass;
 use loadgen::medians::Interval;
 
 use super::document::{Plot, Section, Table};
-use super::svg::{Axis, Point, RatioLine, Series, lines, ratios};
+use super::svg::{Axis, Point, Series, lines};
 use super::table::{interval_text, ratio_text};
 use crate::engine::{Figure, LoadKind, LoadResult, Row, order_by_rounds};
 
@@ -116,15 +116,19 @@ pub(super) fn rate_plot(name: &str, loads: &[&LoadResult], figure: Figure) -> Op
     (!series.is_empty()).then(|| Ok(Plot::new(name, &title, lines(x, y, &series)?)))
 }
 
+/// A point for each contender.
 fn ratio_plot(name: &str, load: &LoadResult, figure: Figure) -> Option<Result<Plot, String>> {
-    let line = |row: &Row| {
+    let point = |(index, row): (usize, &Row)| {
         let ratio = row.ratio(figure)?;
         let (low, high) = ends(ratio);
-        Some(RatioLine { name: row.contender.clone(), ratio: (ratio.median, low, high) })
+        let points = vec![Point { x: index as f64, y: ratio.median, low, high }];
+        Some(Series { name: row.contender.clone(), points })
     };
-    let rows: Vec<RatioLine> = load.rows.iter().filter_map(line).collect();
+    let series: Vec<Series> = load.rows.iter().enumerate().filter_map(point).collect();
+    let (x, y) =
+        (Axis { title: "", logarithmic: false }, Axis { title: "over the reference's", logarithmic: false });
     let title = format!("{}: {} over the reference's, 95 % intervals", load.name, figure.title());
-    (!rows.is_empty()).then(|| Ok(Plot::new(name, &title, ratios("over the reference's", &rows)?)))
+    (!series.is_empty()).then(|| Ok(Plot::new(name, &title, lines(x, y, &series)?)))
 }
 
 /// What the kinds of loads are called, and the figures that are compared under each.
@@ -151,7 +155,7 @@ const KINDS: [(LoadKind, &str, &[Figure], &[Figure]); 4] = [
 ];
 
 /// Figures that say what the others consist of.
-const PARTS: [Figure; 22] = [
+const PARTS: [Figure; 23] = [
     Figure::Answered,
     Figure::KernelThreadCpu,
     Figure::Wakes,
@@ -159,7 +163,6 @@ const PARTS: [Figure; 22] = [
     Figure::BusyPollShare,
     Figure::CoreBusy,
     Figure::LoadBusy,
-    Figure::LoadCpu,
     Figure::Paused,
     Figure::ReceivedShare,
     Figure::AttachCpu,
@@ -171,9 +174,11 @@ const PARTS: [Figure; 22] = [
     Figure::CacheMisses,
     Figure::ConnectionBytes,
     Figure::KernelConnectionBytes,
-    Figure::Allocations,
     Figure::Waits,
     Figure::Calls,
+    Figure::Crossings,
+    Figure::Rest,
+    Figure::Potential,
 ];
 
 /// Everything that was measured: a section for each kind of load, and one for what the figures consist of.

@@ -8,90 +8,55 @@ use super::document::{Document, Section, Table};
 const PAGE: &str = include_str!("page.html");
 
 pub(super) fn html(document: &Document) -> String {
-    let conditions: String =
-        document.conditions.iter().map(|it| format!("<li>{}</li>\n", escape(it))).collect();
-    let findings: String = document.findings.iter().map(|it| format!("<p>{}</p>\n", escape(it))).collect();
-    let overview: String =
-        document.sections.iter().filter(|it| !it.glance.is_empty()).map(overview).collect();
-    let sections: String = document.sections.iter().map(section).collect();
+    let overview = document.sections.iter().filter(|it| !it.glance.is_empty()).map(overview);
     PAGE.replace("{{title}}", &escape(&document.title))
-        .replace("{{lead}}", &findings)
-        .replace("{{conditions}}", &conditions)
-        .replace("{{overview}}", &overview)
-        .replace("{{exhibits}}", &sections)
+        .replace("{{lead}}", &elements("p", &document.findings))
+        .replace("{{conditions}}", &elements("li", &document.conditions))
+        .replace("{{overview}}", &overview.collect::<String>())
+        .replace("{{exhibits}}", &document.sections.iter().map(section).collect::<String>())
 }
 
 fn overview(section: &Section) -> String {
-    format!(
-        "<tr{}><td><a href=\"#{}\">{}</a></td><td>{}</td></tr>\n",
-        if section.missing.is_none() { "" } else { " class=\"missing\"" },
-        section.id,
-        escape(&section.name),
-        escape(&section.glance)
-    )
+    let class = if section.missing.is_none() { "" } else { " class=\"missing\"" };
+    let (id, name, glance) = (&section.id, escape(&section.name), escape(&section.glance));
+    format!("<tr{class}><td><a href=\"#{id}\">{name}</a></td><td>{glance}</td></tr>\n")
 }
 
-fn section(exhibit: &Section) -> String {
-    let mut text = format!(
-        "<section id=\"{}\">\n<h2>{}</h2>\n<p class=\"place\">{}</p>\n",
-        exhibit.id,
-        escape(&exhibit.heading()),
-        escape(&exhibit.place)
-    );
-    let _ = match &exhibit.missing {
-        Some(reason) => writeln!(text, "<p class=\"reason\">Not measured here: {}.</p>", escape(reason)),
-        None if exhibit.glance.is_empty() => Ok(()),
-        None => writeln!(text, "<p class=\"glance\">{}</p>", escape(&exhibit.glance)),
+fn section(section: &Section) -> String {
+    let mut text = format!("<section id=\"{}\">\n{}", section.id, element("h2", &section.heading()));
+    text += &match &section.missing {
+        Some(reason) => element("p class=\"reason\"", &format!("Not measured here: {reason}.")),
+        None if section.glance.is_empty() => String::new(),
+        None => element("p class=\"glance\"", &section.glance),
     };
-    for statement in &exhibit.statements {
-        let _ = writeln!(text, "<blockquote>{}</blockquote>", escape(statement));
+    text += &elements("blockquote", &section.statements);
+    for plot in &section.plots {
+        // An XML declaration has no place in a page.
+        let svg = plot.svg.find("<svg").map_or(&*plot.svg, |begin| &plot.svg[begin..]);
+        let _ = writeln!(text, "<figure>\n{svg}\n{}</figure>", element("figcaption", &plot.title));
     }
-    for plot in &exhibit.plots {
-        let _ = writeln!(
-            text,
-            "<figure>\n{}\n<figcaption>{}</figcaption></figure>",
-            inline(&plot.svg),
-            escape(&plot.title)
-        );
+    text.extend(section.tables.iter().map(table));
+    if !section.notes.is_empty() {
+        let notes = elements("li", &section.notes);
+        let _ = writeln!(text, "<details open><summary>Notes</summary><ul>\n{notes}</ul></details>");
     }
-    exhibit.tables.iter().for_each(|it| table(&mut text, it));
-    list(&mut text, "Differs from the paper", &exhibit.differs, " open");
-    list(&mut text, "Notes", &exhibit.notes, "");
-    text.push_str("</section>\n");
-    text
+    text + "</section>\n"
 }
 
-fn table(text: &mut String, Table { title, header, rows, .. }: &Table) {
-    let cells = |tag: &str, cells: &[String]| -> String {
-        cells.iter().map(|cell| format!("<{tag}>{}</{tag}>", escape(cell))).collect()
-    };
-    let _ = writeln!(
-        text,
-        "<div class=\"wide\"><table>\n<caption>{}</caption>\n<tr>{}</tr>",
-        escape(title),
-        cells("th", header)
-    );
-    for row in rows {
-        let _ = writeln!(text, "<tr>{}</tr>", cells("td", row));
-    }
-    text.push_str("</table></div>\n");
+fn table(Table { title, header, rows, .. }: &Table) -> String {
+    let rows: String = rows.iter().map(|row| format!("<tr>{}</tr>\n", elements("td", row))).collect();
+    let (caption, header) = (element("caption", title), elements("th", header));
+    format!("<div class=\"wide\"><table>\n{caption}<tr>{header}</tr>\n{rows}</table></div>\n")
 }
 
-fn list(text: &mut String, title: &str, items: &[String], open: &str) {
-    if items.is_empty() {
-        return;
-    }
-    let _ = writeln!(text, "<details{open}><summary>{title}</summary><ul>");
-    for item in items {
-        let _ = writeln!(text, "<li>{}</li>", escape(item));
-    }
-    text.push_str("</ul></details>\n");
+fn elements(tag: &str, texts: &[String]) -> String {
+    texts.iter().map(|text| element(tag, text)).collect()
 }
 
-/// An image that is as wide as the page, at most.
-fn inline(svg: &str) -> &str {
-    // An XML declaration has no place in a page.
-    svg.find("<svg").map_or(svg, |begin| &svg[begin..])
+/// `tag` may have attributes.
+fn element(tag: &str, text: &str) -> String {
+    let name = tag.split(' ').next().unwrap_or(tag);
+    format!("<{tag}>{}</{name}>\n", escape(text))
 }
 
 fn escape(text: &str) -> String {

@@ -1,72 +1,62 @@
-//! The report as Markdown.
+//! The report as Markdown, whose tables are legible on a terminal, too.
 
 use std::fmt::Write;
 
-use super::document::{Document, Section, Table};
+use comfy_table::presets;
 
-pub(super) fn markdown(document: &Document) -> String {
+use super::document::{Document, Section, Table};
+use super::table::styled_table;
+
+/// `on_terminal`: without plots, and without what is too long.
+pub(super) fn markdown(document: &Document, on_terminal: bool) -> String {
     let mut text = format!("# {}\n\n", document.title);
     for finding in &document.findings {
         let _ = write!(text, "{finding}\n\n");
     }
-    for sentence in &document.conditions {
-        let _ = writeln!(text, "- {sentence}");
+    list(&mut text, &document.conditions);
+    let with_glance = document.sections.iter().filter(|it| !it.glance.is_empty() && !on_terminal);
+    let overview: Vec<_> = with_glance.map(|it| vec![it.name.clone(), it.glance.clone()]).collect();
+    if !overview.is_empty() {
+        table(&mut text, &Table { names: 2, ..Table::new("", &["", "In one sentence"], overview) });
     }
-    let mut with_glance = document.sections.iter().filter(|it| !it.glance.is_empty()).peekable();
-    if with_glance.peek().is_some() {
-        text.push_str("\n| | In one sentence |\n|---|---|\n");
-    }
-    for section in with_glance {
-        let _ = writeln!(text, "| {} | {} |", section.name, cell(&section.glance));
-    }
-    for it in &document.sections {
-        section(&mut text, it);
+    for it in document.sections.iter().filter(|it| !(on_terminal && it.only_in_page)) {
+        section(&mut text, it, on_terminal);
     }
     text
 }
 
-fn section(text: &mut String, exhibit: &Section) {
-    let _ = write!(text, "\n## {}\n\n", exhibit.heading());
-    if !exhibit.place.is_empty() {
-        let _ = writeln!(text, "{}.", exhibit.place);
+fn section(text: &mut String, section: &Section, on_terminal: bool) {
+    let _ = write!(text, "\n## {}\n", section.heading());
+    match &section.missing {
+        Some(reason) => drop(write!(text, "\n**Not measured here: {reason}.**\n")),
+        None if section.glance.is_empty() => {}
+        None => drop(write!(text, "\n**{}**\n", section.glance)),
     }
-    match &exhibit.missing {
-        Some(reason) => {
-            let _ = write!(text, "\n**Not measured here: {reason}.**\n");
-        }
-        None if exhibit.glance.is_empty() => {}
-        None => {
-            let _ = write!(text, "\n**{}**\n", exhibit.glance);
-        }
-    }
-    for statement in &exhibit.statements {
+    for statement in &section.statements {
         let _ = write!(text, "\n> {statement}\n");
     }
-    for Table { title, header, rows, .. } in &exhibit.tables {
-        let _ = write!(text, "\n{title}\n\n| {} |\n|{}\n", header.join(" | "), "---|".repeat(header.len()));
-        for row in rows {
-            let cells: Vec<String> = row.iter().map(|it| cell(it)).collect();
-            let _ = writeln!(text, "| {} |", cells.join(" | "));
-        }
-    }
-    for plot in &exhibit.plots {
+    section.tables.iter().for_each(|it| table(text, it));
+    for plot in section.plots.iter().filter(|_| !on_terminal) {
         let _ = write!(text, "\n![{}]({}.svg)\n", plot.title, plot.name);
     }
-    list(text, "Differs from the paper", &exhibit.differs);
-    list(text, "Notes", &exhibit.notes);
+    if !section.notes.is_empty() {
+        text.push('\n');
+        list(text, &section.notes);
+    }
 }
 
-fn list(text: &mut String, title: &str, items: &[String]) {
-    if items.is_empty() {
-        return;
+fn table(text: &mut String, Table { title, header, rows, names }: &Table) {
+    if !title.is_empty() {
+        let _ = write!(text, "\n{title}:\n");
     }
-    let _ = write!(text, "\n{title}:\n\n");
+    // A bar would end the cell.
+    let rows = rows.iter().map(|row| row.iter().map(|cell| cell.replace('|', "\\|")).collect());
+    let left: Vec<usize> = (0..*names).collect();
+    let _ = write!(text, "\n{}\n", styled_table(presets::ASCII_MARKDOWN, header, rows, &left));
+}
+
+fn list(text: &mut String, items: &[String]) {
     for item in items {
         let _ = writeln!(text, "- {item}");
     }
-}
-
-/// A cell: a bar would end it.
-fn cell(text: &str) -> String {
-    text.replace('|', "\\|")
 }

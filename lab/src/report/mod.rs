@@ -1,5 +1,6 @@
 //! Reports: the same document as text, as a page with plots, as Markdown, and the figures as JSON.
 
+mod check;
 mod comparison;
 mod diff;
 mod document;
@@ -8,11 +9,11 @@ mod files;
 mod html;
 #[cfg(test)]
 mod in_browser;
+mod instructions;
 mod last_result;
 mod markdown;
 mod model;
 mod paper;
-mod peers;
 mod self_test;
 mod steps;
 mod svg;
@@ -21,12 +22,13 @@ mod variations;
 mod waiting;
 mod wake_cost;
 
+pub use check::CheckReport;
 pub use comparison::Comparison;
 pub use diff::ReportDiff;
 pub use document::{Document, Plot, Section, Table};
+pub use instructions::{Counted, InstructionReport};
 pub use model::ModelReport;
 pub use paper::PaperReport;
-pub use peers::{CheckReport, PeerReport};
 pub use policies::host::Machine;
 pub use self_test::{SelfTestVerdict, self_test_verdict};
 pub use steps::steps_section;

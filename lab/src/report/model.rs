@@ -5,10 +5,10 @@ use policies::host::Machine;
 use serde::Serialize;
 
 use super::document::{Document, Plot, Section, Table};
-use super::figures::ends;
-use super::svg::{Axis, Point, Series, lines};
+use super::figures::{sections, series};
+use super::svg::{Axis, lines};
 use super::table::interval_text;
-use crate::engine::CoreAssignment;
+use crate::engine::{CoreAssignment, Figure, LoadResult};
 use crate::experiments::crossing_model::{
     BATCH, CrossingModel, ModelConfig, ModelMeasurements, Prediction, REQUEST,
 };
@@ -26,10 +26,9 @@ pub struct ModelReport {
 }
 
 impl ModelReport {
-    /// Computes the model, and says what follows from it.
     pub fn new(cores: CoreAssignment, config: ModelConfig, measured: ModelMeasurements) -> Self {
         let model = CrossingModel::new(&measured);
-        let verdict = verdict(&model);
+        let verdict = verdict(&model, &measured);
         Self { machine: Machine::read(), cores, config, verdict, model, measured }
     }
 
@@ -46,7 +45,7 @@ impl ModelReport {
             title: "What crossings into the kernel cost".to_owned(),
             findings: vec![self.verdict.clone()],
             conditions,
-            sections: vec![self.crossings(), self.path(), self.servers(), self.predictions()],
+            sections: vec![self.crossings(), self.costs(), self.predictions()],
         }
     }
 
@@ -67,92 +66,48 @@ impl ModelReport {
         }
     }
 
-    fn path(&self) -> Section {
-        let path = &self.model.path;
-        let rows = path.rows.iter().map(|row| {
-            vec![
-                row.bytes.to_string(),
-                interval_text(&row.server_us, 2),
-                format!("{:.2}", row.server_calls),
-                percent_text(row.potential),
-            ]
-        });
-        let header = ["reply B", "server's end µs", "server's calls", "PD %"];
-        let mut section = Section::new("path", "The kernel's path, o(b)");
-        section.caption = format!(
-            "CPU time per request of an exchange on loopback, requests of {REQUEST} B; PD: calls·δ over the server's end"
-        );
-        section.tables = vec![Table::new("", &header, rows.collect())];
-        section.notes.push(format!(
-            "server's end without crossings: {} µs + {} ns per byte",
-            interval_text(&path.server.intercept, 2),
-            interval_text(&path.server.slope_ns, 3)
-        ));
-        section.add_plot(self.plot());
-        section
-    }
-
-    /// A line for the exchange, and a point for each server.
-    fn plot(&self) -> Result<Plot, String> {
-        let point = |bytes: usize, share: &Interval| {
-            let (low, high) = ends(share);
-            Point { x: bytes as f64, y: share.median * 100.0, low: low * 100.0, high: high * 100.0 }
+    fn costs(&self) -> Section {
+        let results = &self.measured.results;
+        // They are closed loops, and nothing else.
+        let tables = sections(&results.loads, &[]).into_iter().flat_map(|section| section.tables);
+        let mut section = Section {
+            caption: format!(
+                "exchanges on loopback with requests of {REQUEST} B, and servers in a closed loop; n·δ: crossings at δ each; \
+                 a + o(b): without them; PD: their share"
+            ),
+            tables: tables.collect(),
+            notes: results.notes.clone(),
+            ..Section::new("costs", "A request's CPU time")
         };
-        let rows = self.model.path.rows.iter().filter(|row| row.potential.count > 0);
-        let exchange = rows.map(|row| point(row.bytes, &row.potential)).collect();
-        let mut series = vec![Series { name: "the exchange".to_owned(), points: exchange }];
-        series.extend(self.model.servers.iter().filter(|it| it.potential.count > 0).map(|server| Series {
-            name: server.name.clone(),
-            points: vec![point(server.bytes, &server.potential)],
-        }));
+        if let Some((intercept, slope)) = self.model.path {
+            section.notes.push(format!(
+                "the exchange's server without crossings: {intercept:.2} µs + {slope:.3} ns per byte (a line through the medians)"
+            ));
+        }
+        let loads: Vec<&LoadResult> = results.leading().collect();
         let x = Axis { title: "bytes of a reply", logarithmic: true };
         let y = Axis { title: "CPU time in crossings, %", logarithmic: false };
-        Ok(Plot::new("potential", "The share of crossings by the size of replies", lines(x, y, &series)?))
-    }
-
-    fn servers(&self) -> Section {
-        let rows = self.model.servers.iter().map(|server| {
-            vec![
-                server.name.clone(),
-                server.bytes.to_string(),
-                interval_text(&server.cpu_us, 2),
-                format!("{:.2}", server.waits),
-                format!("{:.0}", server.transfers),
-                interval_text(&server.crossings_us, 2),
-                interval_text(&server.rest_us, 2),
-                percent_text(server.potential),
-            ]
-        });
-        let header = ["server", "b", "CPU µs/req", "waits", "recv+send", "n·δ µs", "a + o(b) µs", "PD %"];
-        let mut section = Section::new("servers", "A request's CPU time in a closed loop");
-        section.caption =
-            "n: waits (counted) and recv+send; a + o(b): without n·δ; PD: n·δ over all".to_owned();
-        section.tables = vec![Table::new("", &header, rows.collect())];
+        let plot = lines(x, y, &series(&loads, Figure::Potential, |load, _| Some(load.at)));
+        let title = "The share of crossings by the size of replies";
+        section.add_plot(plot.map(|svg| Plot::new("potential", title, svg)));
         section
     }
 
     fn predictions(&self) -> Section {
-        let outcome = |it: &Prediction| match it.agrees {
-            Some(true) => "yes",
-            Some(false) => "no: the model does not predict this",
-            None => "too few rounds to tell",
-        };
         let row = |it: &Prediction| {
-            let [before, after] = it.waits;
-            vec![
-                it.change.clone(),
-                percent_text(it.predicted_gain),
-                percent_text(it.measured_gain),
-                outcome(it).to_owned(),
-                format!("{before:.2}, {after:.2}"),
-            ]
+            let outcome = match it.agrees {
+                Some(true) => "yes",
+                Some(false) => "no: the model does not predict this",
+                None => "too few rounds to tell",
+            };
+            let (predicted, measured) = (format!("{:.1}", it.predicted), interval_text(&it.measured, 1));
+            vec![it.change.clone(), predicted, measured, outcome.to_owned()]
         };
-        let header =
-            ["change", "predicted gain %", "measured gain %", "intervals overlap", "waits/req before, after"];
+        let rows = self.model.predictions.iter().map(row).collect();
         let mut section = Section::new("predictions", "Predictions");
         section.caption = "beside what the model was not made from".to_owned();
-        section.tables = vec![Table::new("", &header, self.model.predictions.iter().map(row).collect())];
-        section.notes.clone_from(&self.measured.results.notes);
+        section.tables =
+            vec![Table::new("", &["change", "predicted gain %", "measured gain %", "agrees"], rows)];
         if self.measured.crossing.nop.is_none() {
             section.notes.push(
                 "io_uring is not available: no NOPs were measured, and uring is not predicted".to_owned(),
@@ -162,22 +117,16 @@ impl ModelReport {
     }
 }
 
-fn percent_text(mut share: Interval) -> String {
-    for value in [&mut share.median, &mut share.low, &mut share.high] {
-        *value *= 100.0;
-    }
-    interval_text(&share, 1)
-}
-
-fn verdict(model: &CrossingModel) -> String {
-    let Some(most) = model.most() else {
+fn verdict(model: &CrossingModel, measured: &ModelMeasurements) -> String {
+    let most = CrossingModel::most(&measured.results);
+    let Some((most, share)) = most.and_then(|most| Some((most, most.value(Figure::Potential)?))) else {
         return "No server was measured: the machine disturbed every round.".to_owned();
     };
     let mut text = format!(
         "Of the servers' CPU time, crossings themselves are the largest share in {}: {} %. Avoiding them, as a user-level \
          network stack does, saves this share, if nothing else changes.",
-        most.name,
-        percent_text(most.potential)
+        most.contender,
+        interval_text(share, 1)
     );
     if model.predictions.iter().any(|it| it.agrees == Some(false)) {
         text.push_str(" A change that avoids crossings may change more than them: see the predictions that were missed.");
@@ -201,17 +150,16 @@ mod tests {
         let report = report(6, 4.66);
         let text = report.document().text();
         for part in [
-            "δ: an empty system call (getppid), ns   200 [200, 200]",
+            "200 [200, 200]",
             "mitigation of spectre_v2: Retpolines",
-            "server's end without crossings: 3.00 [3.00, 3.00] µs + 0.100 [0.100, 0.100] ns per byte",
-            "1048576",
-            "echo, epoll: 10.0 [10.0, 10.0] %",
+            "4.50 [4.50, 4.50]",
+            "largest share in epoll: 10.0 [10.0, 10.0] %",
         ] {
             assert!(text.contains(part), "no {part:?} in\n{text}");
         }
         assert!(!text.contains("missed"), "{text}");
         let plot = &report.document().sections[1].plots[0];
-        assert!(plot.svg.contains("memcached, uring") && plot.svg.contains("<polyline"), "{}", plot.svg);
+        assert!(plot.svg.contains("uring") && plot.svg.contains("<polyline"), "{}", plot.svg);
     }
 
     #[test]

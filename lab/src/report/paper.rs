@@ -6,12 +6,14 @@ use serde::Serialize;
 use super::comparison::is_virtual;
 use super::document::{Document, Plot, Section, Table};
 use super::figures::{NONE, class_suffix, classes, ratio, sections, series, value};
+use super::instructions::Counted;
 use super::svg::{Axis, lines};
 use super::wake_cost::WakeCost;
 use crate::engine::{CoreAssignment, Figure, LoadKind, LoadResult, Row};
 use crate::experiments::paper::{
     CITATION, EXHIBITS, Exhibit, Needs, PaperConfig, Part, PartResult, Parts, Programs, PublishedRow, SETUP,
 };
+use crate::instructions::Row as Counts;
 use crate::testbed::CONGESTION_CONTROL;
 
 #[derive(Debug, Serialize)]
@@ -24,6 +26,8 @@ pub struct PaperReport {
     pub cores_awake: bool,
     pub config: PaperConfig,
     pub programs: Programs,
+    /// Of `lab instructions`, if it has run.
+    pub counted: Option<Counted>,
     exhibits: Vec<Section>,
     pub parts: Parts,
 }
@@ -35,13 +39,13 @@ impl PaperReport {
         cores_awake: bool,
         programs: Programs,
         parts: Parts,
+        counted: Option<Counted>,
     ) -> Self {
-        let mut exhibits: Vec<Section> = Vec::new();
-        for exhibit in EXHIBITS.iter() {
-            exhibits.push(exhibit_section(exhibit, &parts));
-            if exhibit.id == "table-5" {
-                exhibits.push(attached_section(exhibit, &parts));
-            }
+        let mut exhibits: Vec<Section> = EXHIBITS.iter().map(|it| exhibit_section(it, &parts)).collect();
+        for (section, exhibit) in
+            exhibits.iter_mut().zip(EXHIBITS.iter()).filter(|(_, it)| it.id == "table-5")
+        {
+            section.tables.extend(counted.iter().flat_map(|counted| counted_tables(exhibit, counted)));
         }
         Self {
             paper: CITATION,
@@ -52,6 +56,7 @@ impl PaperReport {
             cores_awake,
             config,
             programs,
+            counted,
             exhibits,
             parts,
         }
@@ -104,11 +109,15 @@ impl PaperReport {
         let parts = self.parts.iter().filter_map(|(_, result)| result.as_ref().ok());
         let mut rows = parts.flat_map(|part| &part.loads).flat_map(|load| &load.rows);
         if !rows.any(|row| row.figures.contains_key(&Figure::Instructions)) {
-            sentences.push(
-                "This machine counts no instructions, cycles and cache misses (no performance counters, or no permission), \
-                 so IPQ, IPC and LLC misses are not counted here; `lab instructions` counts them on an emulated machine."
-                    .to_owned(),
-            );
+            let instead = if self.counted.is_some() {
+                "Table 5 has those of an emulated machine, whose caches are a model, and no cycles. Its user code contains the \
+                 runtime and libraries, which the paper counts as Sys"
+            } else {
+                "`lab instructions` counts them on an emulated machine, and Table 5 has them after it has run"
+            };
+            sentences.push(format!(
+                "This machine counts no instructions, cycles and cache misses (no performance counters, or no permission). {instead}."
+            ));
         }
         let versions = self.programs.versions();
         if !versions.is_empty() {
@@ -123,8 +132,7 @@ fn exhibit_section(exhibit: &Exhibit, parts: &Parts) -> Section {
     let is_section = exhibit.section.starts_with(|first: char| first.is_ascii_digit());
     let place = if is_section { format!("section {}", exhibit.section) } else { exhibit.section.clone() };
     let mut section = Section {
-        caption: exhibit.caption.clone(),
-        place: format!("{}, {place}", exhibit.name),
+        caption: format!("{} ({place})", exhibit.caption),
         statements: exhibit.statements.clone(),
         ..Section::new(&exhibit.id, &exhibit.name)
     };
@@ -151,12 +159,8 @@ fn exhibit_section(exhibit: &Exhibit, parts: &Parts) -> Section {
                 "figure-9" => "Lull's memcached on the kernel's stack; no user-level stack takes part",
                 _ => "Lull's memcached on epoll in the place of memcached 1.6.9",
             };
-            let kinds: &[LoadKind] = match exhibit.id.as_str() {
-                "figure-5" => &[LoadKind::Capacity, LoadKind::Open],
-                _ => &[LoadKind::Closed],
-            };
-            show(&mut section, exhibit, part, kinds);
-            section.differs.push(instead.to_owned());
+            show(&mut section, exhibit, part);
+            section.notes.insert(0, format!("differs: {instead}"));
             if exhibit.id == "figure-9" {
                 let loads: Vec<&LoadResult> = part.loads.iter().collect();
                 let series = series(&loads, Figure::Throughput, |load, _| Some(load.at));
@@ -183,29 +187,10 @@ fn exhibit_section(exhibit: &Exhibit, parts: &Parts) -> Section {
     section
 }
 
-/// What the paper doesn't have: memcached as it runs and attached to, beside Lull's, so that the policy's part of a
-/// gain is told from the runtime's.
-fn attached_section(table_5: &Exhibit, parts: &Parts) -> Section {
-    let mut section = Section {
-        caption: "unmodified memcached, memcached under `policies attach`, and Lull's: how much of a gain comes from the policy"
-            .to_owned(),
-        place: "not in the paper, which changed the kernel under one memcached".to_owned(),
-        ..Section::new("attached", "Beside Table 5")
-    };
-    match part(Part::Attached, parts) {
-        Ok(part) => {
-            let beside = Exhibit { id: "attached".to_owned(), ..table_5.clone() };
-            show(&mut section, &beside, part, &[LoadKind::Capacity, LoadKind::Open, LoadKind::Closed]);
-            section.glance = parts_of_gain(part);
-        }
-        Err(reason) => miss(&mut section, reason),
-    }
-    section
-}
-
 /// Loads of these kinds, and for closed loops the paper's ratios beside them.
-fn show(section: &mut Section, exhibit: &Exhibit, part: &PartResult, kinds: &[LoadKind]) {
-    section.differs = differs(part);
+fn show(section: &mut Section, exhibit: &Exhibit, part: &PartResult) {
+    let kinds = kinds(exhibit);
+    section.notes.extend(differs(part).into_iter().map(|it| format!("differs: {it}")));
     section.notes.extend(part.notes.iter().cloned());
     let loads: Vec<LoadResult> =
         part.loads.iter().filter(|load| kinds.contains(&load.kind)).cloned().collect();
@@ -231,6 +216,10 @@ fn show(section: &mut Section, exhibit: &Exhibit, part: &PartResult, kinds: &[Lo
             section.plots.push(Plot { name, ..plot });
         }
     }
+}
+
+fn kinds(exhibit: &Exhibit) -> &'static [LoadKind] {
+    if exhibit.id == "figure-5" { &[LoadKind::Capacity, LoadKind::Open] } else { &[LoadKind::Closed] }
 }
 
 fn miss(section: &mut Section, reason: &str) {
@@ -329,12 +318,11 @@ fn leading(part: &PartResult, kind: LoadKind) -> Vec<&LoadResult> {
 
 /// The sentence of the overview: the first and the last load.
 fn glance(exhibit: &Exhibit, part: &PartResult) -> String {
-    let kinds: &[LoadKind] = match exhibit.id.as_str() {
-        "figure-5" => &[LoadKind::Capacity, LoadKind::Open],
-        _ => &[LoadKind::Closed],
-    };
-    let loads =
-        kinds.iter().map(|&kind| leading(part, kind)).find(|loads| !loads.is_empty()).unwrap_or_default();
+    let loads = kinds(exhibit)
+        .iter()
+        .map(|&kind| leading(part, kind))
+        .find(|loads| !loads.is_empty())
+        .unwrap_or_default();
     let sentence = |load: &LoadResult| {
         let figure = if load.kind == LoadKind::Capacity { Figure::Capacity } else { Figure::Throughput };
         let others = load.rows.iter().enumerate().filter(|(_, row)| row.contender != part.reference);
@@ -358,22 +346,65 @@ fn glance(exhibit: &Exhibit, part: &PartResult) -> String {
     ends.map(|load| sentence(load)).collect::<Vec<_>>().join(". ")
 }
 
-/// What of a gain is the policy's, and what the runtime's.
-fn parts_of_gain(part: &PartResult) -> String {
-    let loads = leading(part, LoadKind::Closed);
-    let rows = || loads.iter().flat_map(|load| &load.rows);
-    let of = |is_it: &dyn Fn(&Row) -> bool| {
-        rows()
-            .find(|row| is_it(row))
-            .map_or_else(|| "not measured".to_owned(), |it| ratio(it, Figure::Throughput))
-    };
-    format!(
-        "closed loop, over memcached as it runs: the policy alone (attached) {}; the runtime alone (Lull's under vanilla) {}; \
-         both (Lull's under kernel polling) {}",
-        of(&|row| row.contender.contains("attached")),
-        of(&|row| row.contender == "vanilla, epoll"),
-        of(&|row| row.contender == "kernel-polling, epoll")
-    )
+/// The policies of `lab instructions`, by the paper's rows.
+const SYSTEMS: [(&str, &str); 4] = [
+    ("vanilla", "Vanilla"),
+    ("packing", "IRQ Packing"),
+    ("suppression", "IRQ Suppression"),
+    ("kernel-polling", "Kernel Polling"),
+];
+const COUNTED: [&str; 14] = [
+    "",
+    "App, paper",
+    "user",
+    "Sys, paper",
+    "kernel",
+    "IPQ, paper",
+    "IPQ",
+    "L1i misses",
+    "L1d misses",
+    "L2 misses",
+    "LLC misses",
+    "IPC, paper",
+    "pkts/irq, paper",
+    "pkts/irq",
+];
+
+/// What a machine without performance counters lacks of a table, as `lab instructions` has counted it in a closed loop. A table for
+/// each emulated NIC.
+fn counted_tables(exhibit: &Exhibit, counted: &Counted) -> Vec<Table> {
+    let is_closed = |row: &&Counts| row.run == 1 && row.driver == "epoll" && row.load.starts_with("0:");
+    let mut tables: Vec<Table> = Vec::new();
+    for row in counted.rows.iter().filter(is_closed) {
+        let policy = row.policy.split(':').next();
+        let system = SYSTEMS.iter().find(|(name, _)| policy == Some(*name));
+        let published = system.and_then(|(_, system)| exhibit.row(system));
+        let paper = |of: fn(&PublishedRow) -> String| published.map_or_else(|| NONE.to_owned(), of);
+        let mut cells = vec![
+            row.policy.clone(),
+            paper(|it| it.instructions_app.to_string()),
+            format!("{:.0}", row.user),
+            paper(|it| it.instructions_system.to_string()),
+            format!("{:.0}", row.kernel),
+            paper(|it| it.instructions.to_string()),
+            format!("{:.0}", row.instructions()),
+        ];
+        cells.extend(row.misses.map(|misses| format!("{misses:.1}")));
+        cells.extend([
+            paper(|it| it.instructions_per_cycle.to_string()),
+            paper(|it| it.packets_per_interrupt.map_or_else(|| NONE.to_owned(), |it| it.to_string())),
+            format!("{:.1}", row.packets_per_interrupt),
+        ]);
+        let title = format!(
+            "Counted by `lab instructions` on an emulated machine, a request (Linux {}, {}, epoll, closed loop)",
+            counted.kernel, row.device
+        );
+        match tables.iter_mut().find(|table| table.title == title) {
+            Some(table) => table.rows.push(cells),
+            None => tables.push(Table::new(title, &COUNTED, vec![cells])),
+        }
+    }
+    tables
 }
 
 #[cfg(test)]
@@ -404,7 +435,7 @@ mod tests {
 
     fn report_with(parts: Parts) -> PaperReport {
         let cores = CoreAssignment { server: 0, client: 1, packing: 1 };
-        PaperReport::new(PaperConfig::new(true), cores, true, Programs::default(), parts)
+        PaperReport::new(PaperConfig::new(true), cores, true, Programs::default(), parts, None)
     }
 
     fn report() -> PaperReport {
@@ -433,33 +464,45 @@ mod tests {
     }
 
     #[test]
-    fn files_of_the_report_are_written_beside_each_other() {
-        let folder = tempfile::tempdir().unwrap();
-        let report = report();
-        report.document().write(folder.path(), &report).unwrap();
-        let read = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap();
-        assert!(read("report.md").contains("(table-5.svg)"));
-        assert!(read("table-5.svg").contains("prefers-color-scheme:dark"));
-        let json: serde_json::Value = serde_json::from_str(&read("results.json")).unwrap();
-        // Those of the paper, and one beside Table 5.
-        assert_eq!(json["exhibits"].as_array().map(Vec::len), Some(EXHIBITS.len() + 1));
-        let html = read("report.html");
-        assert!(html.contains("<svg") && html.contains("a &lt;note&gt;") && !html.contains("{{"), "{html}");
-        assert!(!html.contains("src=") && html.contains("prefers-color-scheme: dark"));
+    fn table_5_has_the_counts_of_an_emulated_machine_beside_the_papers() {
+        // Those that the page on instructions shows.
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/benchmarks/instructions.json");
+        let counted = Counted::read(std::path::Path::new(file)).unwrap();
+        let table_5 = EXHIBITS.iter().find(|exhibit| exhibit.id == "table-5").unwrap();
+        let tables = counted_tables(table_5, &counted);
+        assert!(
+            tables[0].title.contains("Linux 7.3.4+deb13-amd64, e1000e, epoll, closed loop"),
+            "{tables:?}"
+        );
+        let row = |policy: &str| tables[0].rows.iter().find(|row| row[0] == policy).unwrap();
+        let (vanilla, published) = (row("vanilla"), table_5.row("Vanilla").unwrap());
+        assert_eq!(
+            (&vanilla[2], &vanilla[6], &vanilla[13]),
+            (&"3571".into(), &"23009".into(), &"1.7".into())
+        );
+        assert_eq!(vanilla[5], published.instructions.to_string());
+        assert_eq!(
+            row("kernel-polling:200")[5],
+            table_5.row("Kernel Polling").unwrap().instructions.to_string()
+        );
+        let cores = CoreAssignment { server: 0, client: 1, packing: 1 };
+        let config = PaperConfig::new(true);
+        let report = PaperReport::new(config, cores, true, Programs::default(), Vec::new(), Some(counted));
+        let text = report.document().markdown();
+        assert!(
+            text.contains("Table 5 has those of an emulated machine") && text.contains("23009"),
+            "{text}"
+        );
     }
 
     #[test]
     fn a_distance_that_only_other_loads_have_most_rounds_at_does_not_hide_the_closed_loop() {
         // Far has more rounds over all, and none of the closed loop.
         let open = LoadResult { class: DistanceClass::Far, rounds: 50, ..load(LoadKind::Open) };
-        let report = report_with(vec![
-            (Part::Policies, part(vec![open, load(LoadKind::Closed)], &[])),
-            (Part::Attached, part(vec![load(LoadKind::Closed)], &[])),
-        ]);
+        let report = report_with(vec![(Part::Policies, part(vec![open, load(LoadKind::Closed)], &[]))]);
         let glance = |id: &str| &report.exhibits.iter().find(|exhibit| exhibit.id == id).unwrap().glance;
         assert!(glance("table-5").contains("kernel-polling, epoll 1.75"), "{}", glance("table-5"));
         assert!(glance("figure-5").contains("kernel-polling, epoll 1.75"), "{}", glance("figure-5"));
-        assert!(glance("attached").contains("(Lull's under kernel polling) 1.75"), "{}", glance("attached"));
     }
 
     #[test]

@@ -6,9 +6,6 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 
 const SIZE: (u32, u32) = (860, 460);
-/// The height of a ratio's line, and of what is around all of them.
-const LINE_HEIGHT: u32 = 44;
-const FRAME_HEIGHT: u32 = 70;
 /// Colours that people with any colour vision tell apart, legible on dark and on light (Okabe and Ito).
 const COLOURS: [RGBColor; 7] = [
     RGBColor(0x00, 0x8f, 0xd1),
@@ -53,8 +50,15 @@ impl Axis {
         if value < 10.0 && value.fract() > 0.0 { format!("{value:.1}") } else { format!("{value:.0}") }
     }
 
+    /// None without a title.
     fn labels(self, (low, high): (f64, f64)) -> usize {
-        if self.logarithmic { (high - low) as usize + 1 } else { 8 }
+        if self.title.is_empty() {
+            0
+        } else if self.logarithmic {
+            (high - low) as usize + 1
+        } else {
+            8
+        }
     }
 }
 
@@ -75,7 +79,7 @@ pub(in crate::report) struct Series {
 
 /// Lines with error bars.
 pub(in crate::report) fn lines(x: Axis, y: Axis, series: &[Series]) -> Result<String, String> {
-    image(SIZE.1, |root| {
+    image(|root| {
         let points = || series.iter().flat_map(|series| &series.points);
         let horizontal = x.range(points().map(|point| point.x));
         let vertical = y.range(points().flat_map(|point| [point.low, point.high, point.y]));
@@ -126,59 +130,13 @@ pub(in crate::report) fn lines(x: Axis, y: Axis, series: &[Series]) -> Result<St
     })
 }
 
-#[derive(Debug, Clone)]
-pub(in crate::report) struct RatioLine {
-    pub(in crate::report) name: String,
-    /// Median, low and high.
-    pub(in crate::report) ratio: (f64, f64, f64),
-}
-
-/// Ratios, a dot with its interval on a line for each.
-pub(in crate::report) fn ratios(title: &'static str, ratios: &[RatioLine]) -> Result<String, String> {
-    let lines = u32::try_from(ratios.len()).unwrap_or(1).clamp(1, 40);
-    image(FRAME_HEIGHT + LINE_HEIGHT * lines, |root| {
-        let values = ratios.iter().flat_map(|line| [line.ratio.0, line.ratio.1, line.ratio.2]);
-        let high = values.filter(|value| value.is_finite()).fold(1.2, f64::max) * 1.08;
-        let count = ratios.len() as f64;
-        let mut chart = ChartBuilder::on(root)
-            .margin(12)
-            .margin_right(24)
-            .x_label_area_size(40)
-            .build_cartesian_2d(0.0..high, 0.0..count)
-            .map_err(failed)?;
-        chart
-            .configure_mesh()
-            .x_desc(title)
-            .disable_y_mesh()
-            .light_line_style(BLACK.mix(0.0))
-            .bold_line_style(BLACK.mix(0.15))
-            .x_label_formatter(&|value| format!("{value:.1}"))
-            .draw()
-            .map_err(failed)?;
-        let one = PathElement::new([(1.0, 0.0), (1.0, count)], BLACK.mix(0.6).stroke_width(1));
-        chart.draw_series([one]).map_err(failed)?;
-        let colour = COLOURS[0];
-        for (index, line) in ratios.iter().enumerate() {
-            let at = count - index as f64 - 0.62;
-            let name = Text::new(line.name.clone(), (high * 0.005, at + 0.46), ("sans-serif", 14));
-            chart.draw_series([name]).map_err(failed)?;
-            let (median, low, high) = line.ratio;
-            let bar = PathElement::new([(low, at), (high, at)], colour.stroke_width(2));
-            chart.draw_series([bar]).map_err(failed)?;
-            chart.draw_series([Circle::new((median, at), 5, colour.filled())]).map_err(failed)?;
-        }
-        Ok(())
-    })
-}
-
 /// Draws on an empty image.
 fn image(
-    height: u32,
     draw: impl FnOnce(&DrawingArea<SVGBackend<'_>, Shift>) -> Result<(), String>,
 ) -> Result<String, String> {
     let mut text = String::new();
     {
-        let root = SVGBackend::with_string(&mut text, (SIZE.0, height)).into_drawing_area();
+        let root = SVGBackend::with_string(&mut text, SIZE).into_drawing_area();
         draw(&root).map_err(|error| format!("the plot: {error}"))?;
         root.present().map_err(failed)?;
     }
@@ -220,16 +178,9 @@ mod tests {
 
     #[test]
     fn a_logarithmic_axis_is_labelled_in_decades() {
-        let axis = Axis { title: "", logarithmic: true };
+        let axis = Axis { title: "an axis", logarithmic: true };
         let range = axis.range([35.0, 4_200.0].into_iter());
         assert_eq!((range, axis.labels(range)), ((1.0, 4.0), 4));
         assert_eq!([1.0, 4.0].map(|place| axis.label(place)), ["10", "10k"]);
-    }
-
-    #[test]
-    fn each_ratio_has_its_line() {
-        let line = RatioLine { name: "packing".to_owned(), ratio: (1.5, 1.2, 1.9) };
-        let svg = ratios("ratio", &[line.clone(), line]).unwrap();
-        assert_eq!((svg.matches("<circle").count(), svg.matches("packing").count()), (2, 2), "{svg}");
     }
 }

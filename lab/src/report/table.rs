@@ -1,6 +1,6 @@
 //! Tables of plain text.
 
-use comfy_table::{CellAlignment, Table, presets};
+use comfy_table::{CellAlignment, Table, TableStyle, presets};
 use loadgen::medians::Interval;
 
 /// A table without borders, its columns right-aligned except those in `left_aligned`.
@@ -9,8 +9,18 @@ pub(super) fn plain_table(
     rows: impl IntoIterator<Item = Vec<String>>,
     left_aligned: &[usize],
 ) -> String {
+    styled_table(presets::NOTHING, header, rows, left_aligned)
+}
+
+/// The same with lines.
+pub(super) fn styled_table(
+    style: TableStyle,
+    header: &[String],
+    rows: impl IntoIterator<Item = Vec<String>>,
+    left_aligned: &[usize],
+) -> String {
     let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_header(header).add_rows(rows);
+    table.load_style(style).set_header(header).add_rows(rows);
     for (index, column) in table.column_iter_mut().enumerate() {
         if !left_aligned.contains(&index) {
             column.set_cell_alignment(CellAlignment::Right);

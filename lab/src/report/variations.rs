@@ -4,7 +4,7 @@ use loadgen::medians::Interval;
 use serde::Serialize;
 
 use super::document::{Section, Table};
-use super::table::{interval_text, is_undecided, plain_table};
+use super::table::{interval_text, is_undecided};
 use crate::engine::{Figure, Row, Status};
 use crate::testbed::Receiver;
 
@@ -33,38 +33,27 @@ impl Variation {
         Self { receiver, cores_awake, ratios: FIGURES.map(ratio) }
     }
 
-    fn cells(&self, digits: fn(&Interval) -> String) -> Vec<String> {
+    fn cells(&self) -> Vec<String> {
         let idle = if self.cores_awake { "awake" } else { "asleep" };
         let text = |ratio: &Option<Interval>| match ratio {
             None => "-".to_owned(),
             Some(ratio) if is_undecided(ratio) => "can't tell".to_owned(),
-            Some(ratio) => digits(ratio),
+            Some(ratio) => interval_text(ratio, 2),
         };
         [self.receiver.to_string(), idle.to_owned()].into_iter().chain(self.ratios.iter().map(text)).collect()
     }
 }
 
-fn header() -> Vec<String> {
-    ["receiver", "idle cores"].into_iter().chain(FIGURES.map(|(_, name)| name)).map(str::to_owned).collect()
+/// On the screen, and on the page.
+pub(super) fn table(variations: &[Variation], title: String) -> Table {
+    let header = ["receiver", "idle cores", FIGURES[0].1, FIGURES[1].1, FIGURES[2].1];
+    Table { names: 2, ..Table::new(title, &header, variations.iter().map(Variation::cells).collect()) }
 }
 
-/// A table for the screen.
-pub(super) fn screen_table(variations: &[Variation]) -> String {
-    plain_table(
-        &header(),
-        variations.iter().map(|it| it.cells(|ratio| format!("{:.2}", ratio.median))),
-        &[0, 1],
-    )
-}
-
-/// The table of the page.
 pub(super) fn section(variations: &[Variation], name: &str) -> Section {
-    let rows = variations.iter().map(|it| it.cells(|ratio| interval_text(ratio, 2))).collect();
-    let header = header();
-    let header: Vec<&str> = header.iter().map(String::as_str).collect();
     Section {
         glance: models_error(variations).unwrap_or_default(),
-        tables: vec![Table::new(format!("Ratios to the reference: {name}"), &header, rows)],
+        tables: vec![table(variations, format!("Ratios to the reference: {name}"))],
         ..Section::new("conditions", "Under other conditions")
     }
 }
@@ -122,10 +111,9 @@ mod tests {
             sentence.ends_with("over the receivers fifo, thread, rps): CPU 0.15, p50 0.00, p99 can't tell."),
             "{sentence}"
         );
-        let table = screen_table(&variations);
-        let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
-        assert_eq!(rows[2], ["thread", "awake", "0.65", "1.00", "-"], "{table}");
-        assert_eq!(rows[4], ["fifo", "asleep", "0.90", "1.00", "1.20"], "{table}");
+        let rows = table(&variations, String::new()).rows;
+        assert_eq!(rows[1], ["thread", "awake", "0.65 [0.65, 0.65]", "1.00 [1.00, 1.00]", "-"]);
+        assert_eq!(rows[3][..3], ["fifo", "asleep", "0.90 [0.90, 0.90]"]);
         variations.drain(1..3);
         assert_eq!(models_error(&variations), None);
     }

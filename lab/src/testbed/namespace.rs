@@ -14,7 +14,6 @@ use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space,
 pub struct Namespace(File);
 
 impl Namespace {
-    /// Creates an empty namespace.
     pub fn new() -> io::Result<Self> {
         run_on_new_thread(|| {
             unshare(UnshareFlags::NEWNET)?;

@@ -42,9 +42,6 @@ impl Receiver {
     }
 
     /// Makes it receive the packets of a server that runs, on a core.
-    ///
-    /// # Errors
-    /// Without `CAP_NET_ADMIN` and `CAP_SYS_NICE`, or on a kernel without a thread for each NAPI (Linux 6.17).
     pub fn receive(self, testbed: &Testbed, server: u32, core: u32) -> io::Result<()> {
         testbed.server.run(|| {
             let mut netdev = Netdev::open()?;

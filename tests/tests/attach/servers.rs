@@ -217,14 +217,14 @@ pub fn serve_if_asked() {
     let peer = match what.as_str() {
         "tokio" => Peer::Tokio,
         "io_uring" => Peer::Monoio,
-        "own polling" => Peer::LullEpoll,
+        "own polling" => Peer::Lull,
         other => return serve_by_hand(other),
     };
     let spec = EchoServerSpec {
         peer,
         core: 0,
         service: lab::peers::PeerService::Echo,
-        shape: RequestShape { request: 64, reply: 64, depth: 1 },
+        shape: RequestShape { request: 64, reply: 64 },
         address: SERVER_ADDRESS,
         network: (what == "own polling").then(own_network),
         work: Duration::ZERO,
@@ -242,7 +242,7 @@ fn own_network() -> lab::peers::EchoServerNetwork {
     lab::peers::EchoServerNetwork {
         policy: policies::Policy::KernelPolling,
         driver: runtime::DriverKind::Epoll,
-        interface: lab::testbed::SERVER_INTERFACE.to_owned(),
+        interface: Some(lab::testbed::SERVER_INTERFACE.to_owned()),
         packing_core: 1,
         polling,
     }

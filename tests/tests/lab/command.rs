@@ -66,23 +66,29 @@ fn the_first_screen_has_forty_lines_of_a_hundred_columns_and_names_the_page() {
 }
 
 #[test]
+#[isolated(root, drivers = "uring")]
 #[serial]
 fn lab_compares_an_application_on_lull_with_the_same_on_tokio() {
-    // One of the contestants.
-    if tests::drivers(["uring"]).is_empty() || tests::descriptors(4000).is_none() {
-        return;
-    }
-    let (_folder, report) = lab(&["peers", "--service", "axum", "--loopback", "--quick", "--rounds", "1"]);
+    // A rate that an unoptimized fleet can keep.
+    let asked = ["peers", "--service", "axum", "--quick", "--rounds", "1", "--rates", "500"];
+    let (_folder, report) = lab(&asked);
     // Empty where the machine disturbed the only round.
     for row in array(&report["results"]["loads"]).iter().flat_map(|load| array(&load["rows"])) {
         let figure = |name: &str| row["figures"][name]["value"]["median"].as_f64();
-        assert!(figure("throughput") > Some(0.0) && figure("cpu-per-request") > Some(0.0), "{row}");
-        // A connection with an HTTP session is more than a socket, on any runtime.
-        assert!(figure("connection-bytes") > Some(1000.0), "{row}");
+        let is_measured = figure("throughput") > Some(0.0) && figure("cpu-per-request") > Some(0.0);
+        assert!(row["turns"] == 0 || is_measured, "{row}");
     }
     assert_eq!(
         array(&report["results"]["measurements"])[0]["contenders"],
-        serde_json::json!(["lull uring", "lull epoll", "tokio"])
+        serde_json::json!([
+            "tokio",
+            "lull, vanilla, uring",
+            "lull, vanilla, epoll",
+            "lull, packing, uring",
+            "lull, suppression, epoll",
+            "lull, kernel-polling, epoll",
+            "lull, kernel-polling, uring"
+        ])
     );
 }
 
@@ -143,7 +149,7 @@ fn without_root_lab_says_what_needs_it_and_what_does_not() {
     let output = command.output().unwrap();
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && output.stdout.is_empty(), "{output:?}");
-    for expected in ["`lab compare` needs root", "lab peers --loopback"] {
+    for expected in ["`lab compare` needs root", "`lab model` and `lab waiting`"] {
         assert!(error.contains(expected), "no {expected:?} in {error}");
     }
 }

@@ -12,33 +12,34 @@ fn model(arguments: &[&str]) -> Value {
     for field in ["machine", "cores", "config", "verdict", "model", "results"] {
         assert!(!report[field].is_null(), "no {field}");
     }
-    let figures = &report["model"];
     assert!(report["vulnerabilities"].is_array());
     assert!(number(&report["crossing"]["system_call"]["low"]) > 0.0, "{}", report["crossing"]);
     // A disturbed machine may have completed no round.
-    let rows =
-        || array(&figures["path"]["rows"]).iter().filter(|row| number(&row["potential"]["count"]) > 0.0);
-    for row in rows() {
-        assert!(number(&row["server_us"]["low"]) > 0.0 && number(&row["server_calls"]) >= 2.0, "{row}");
+    let loads = || array(&report["results"]["loads"]).iter();
+    let mut shares = Vec::new();
+    for (load, row) in loads().flat_map(|load| array(&load["rows"]).iter().map(move |row| (load, row))) {
+        let median = |name: &str| number(&row["figures"][name]["value"]["median"]);
+        let [cpu, crossings, rest] = ["cpu-per-request", "crossings", "rest"].map(median);
+        assert!(crossings > 0.0 && rest > 0.0 && crossings < cpu && rest < cpu, "{row}");
+        let share = median("potential");
+        assert!(share > 0.0 && share < 100.0, "{row}");
+        match row["contender"].as_str().unwrap() {
+            "exchange" => {
+                assert!(median("calls") >= 2.0, "{row}");
+                shares.push((load["class"].as_str(), share));
+            }
+            name => {
+                assert!(median("waits") > 0.0, "{row}");
+                let transfers = if name.ends_with("uring") { 0.0 } else { 2.0 };
+                assert!((median("calls") - median("waits") - transfers).abs() < 0.01, "{row}");
+            }
+        }
     }
-    let shares: Vec<f64> = rows().map(|row| number(&row["potential"]["median"])).collect();
-    assert!(shares.iter().all(|share| (0.0..1.0).contains(share)), "{shares:?}");
     // Neighbours may change places by noise; 64 B and 1 MiB are far apart.
-    assert!(shares.is_empty() || shares[0] > shares[shares.len() - 1], "falls with the size: {shares:?}");
-    for server in array(&figures["servers"]) {
-        assert!(number(&server["waits"]) > 0.0, "{server}");
-        let [cpu, crossings, rest] =
-            ["cpu_us", "crossings_us", "rest_us"].map(|name| number(&server[name]["median"]));
-        assert!(crossings > 0.0 && rest > 0.0 && crossings < cpu && rest < cpu, "{server}");
-        let potential = number(&server["potential"]["median"]);
-        assert!(potential > 0.0 && potential < 1.0, "{server}");
-        let transfers = if server["name"].as_str().unwrap().ends_with("uring") { 0.0 } else { 2.0 };
-        assert_eq!(number(&server["transfers"]), transfers, "{server}");
-    }
-    for prediction in array(&figures["predictions"]) {
-        let has_interval = ["predicted_gain", "measured_gain"]
-            .iter()
-            .all(|gain| number(&prediction[gain]["confidence"]) >= 0.95);
+    let of_first: Vec<f64> = shares.iter().filter(|it| it.0 == shares[0].0).map(|it| it.1).collect();
+    assert!(of_first.len() < 7 || of_first[0] > of_first[6], "falls with the size: {of_first:?}");
+    for prediction in array(&report["model"]["predictions"]) {
+        let has_interval = number(&prediction["measured"]["confidence"]) >= 0.95;
         assert_eq!(prediction["agrees"].is_boolean(), has_interval, "{prediction}");
     }
     report

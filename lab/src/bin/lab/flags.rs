@@ -2,14 +2,15 @@
 
 use std::path::PathBuf;
 
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use lab::engine::CoreAssignment;
 use lab::experiment::{Contender, Experiment, Load};
 use lab::experiment_process::SUBCOMMAND;
 use lab::peers::PeerService;
 use lab::testbed::Receiver;
+use policies::GraceTime;
 use policies::law::LatencyBudget;
-use policies::{Cpus, GraceTime};
 use runtime::{DriverKind, WaitStrategy};
 
 /// Would kernel polling help this machine, and by how much?
@@ -42,7 +43,7 @@ pub enum Command {
     /// Check whether this machine can show differences, and say what to change
     Check(CheckFlags),
     /// Measure what crossings between user space and kernel cost a request, and what avoiding them can save
-    Model(ModelFlags),
+    Model(LoopbackFlags),
     /// Compare wait strategies: round trips of messages and their CPU time, and a memcached server at low load
     Waiting(WaitingFlags),
     /// Count instructions, interrupts and context switches of a request under each policy on emulated NICs: no timing, no noise
@@ -54,7 +55,6 @@ pub enum Command {
     ExperimentProcess { role: String, namespace: Option<String> },
 }
 
-/// Where a report goes.
 #[derive(Args, Clone)]
 pub struct ReportFlags {
     /// Print text for people, or JSON for programs
@@ -88,7 +88,7 @@ pub struct RunFlags {
     /// Core of the network work under packing, of the thread of kernel-thread, and of what attaches; not the server's [default:
     /// the third core, or else the client's]
     #[arg(long, value_name = "CORE")]
-    pub packing_cores: Option<Cpus>,
+    pub packing_cores: Option<u32>,
     /// What receives packets in the place of an interrupt: fifo (a real-time kernel thread), thread (an ordinary one) or rps (the
     /// softirq of packet steering). After the first, compare measures its verdict's row under each other one, and self-test all
     #[arg(long, value_delimiter = ',', value_name = "LIST", default_values_t = [Receiver::Fifo])]
@@ -130,13 +130,9 @@ impl RunFlags {
     /// The cores, with the one of `--packing-cores`.
     pub fn cores(&self) -> Result<CoreAssignment, lab::Error> {
         let cores = CoreAssignment::choose()?;
-        Ok(match &self.packing_cores {
-            Some(packing) => cores.with_packing_cores(packing)?,
-            None => cores,
-        })
+        self.packing_cores.map_or(Ok(cores), |core| cores.with_packing_core(core))
     }
 
-    /// Sets what the flags say.
     pub fn set(&self, experiment: &mut Experiment) {
         experiment.connections = self.connections.into();
         experiment.depth = self.depth.into();
@@ -188,22 +184,8 @@ pub struct PeerFlags {
     /// What the servers do (axum needs the feature `adapters`)
     #[arg(long, value_enum, default_value_t)]
     pub service: PeerService,
-    /// Compare on loopback, in closed loops that are given
-    #[arg(long, conflicts_with_all = ["connections", "rates", "capacity_p99", "packing_cores", "receiver", "idle_cores", "depth", "think"])]
-    pub loopback: bool,
     #[command(flatten)]
     pub run: RunFlags,
-}
-
-impl PeerFlags {
-    /// The service, if this program was built with it.
-    pub fn service(&self) -> Result<PeerService, String> {
-        if self.service.is_built() {
-            return Ok(self.service);
-        }
-        let how = "cargo run --release -p lab --features adapters -- peers --service axum";
-        Err(format!("this lab was built without axum: {how}"))
-    }
 }
 
 #[derive(Args, Clone)]
@@ -219,7 +201,7 @@ pub struct AttachFlags {
     #[arg(long, value_name = "COMMAND", conflicts_with = "memcached")]
     pub server: Option<String>,
     /// What is asked instead of memcached's protocol, with \r and \n for ends of lines; all replies have the same length
-    #[arg(long, value_name = "TEXT", requires = "server")]
+    #[arg(long, value_name = "TEXT", requires = "server", value_parser = NonEmptyStringValueParser::new())]
     pub request: Option<String>,
     /// Median delays that kernel polling may cost, in microseconds; the server is attached to once for each
     #[arg(long, value_delimiter = ',', value_name = "LIST", default_value = "0,20,50")]
@@ -273,13 +255,14 @@ pub struct CheckFlags {
     pub format: Format,
 }
 
+/// Of what runs on loopback.
 #[derive(Args, Clone)]
-pub struct ModelFlags {
+pub struct LoopbackFlags {
     /// Take one minute instead of five
     #[arg(long)]
     pub quick: bool,
-    /// About how many seconds to take [default: 270, or 50 with --quick]
-    #[arg(long, value_parser = clap::value_parser!(u16).range(10..=3600))]
+    /// About how many seconds to take [default: five minutes, or one with --quick]
+    #[arg(long, value_parser = clap::value_parser!(u16).range(5..=3600))]
     pub seconds: Option<u16>,
     #[command(flatten)]
     pub report: ReportFlags,
@@ -287,24 +270,22 @@ pub struct ModelFlags {
 
 #[derive(Args, Clone)]
 pub struct WaitingFlags {
-    /// Take one minute instead of five
-    #[arg(long)]
-    pub quick: bool,
-    /// About how many seconds to take [default: 280, or 55 with --quick]
-    #[arg(long, value_parser = clap::value_parser!(u16).range(5..=3600))]
-    pub seconds: Option<u16>,
+    #[command(flatten)]
+    pub run: LoopbackFlags,
     /// The driver of the workers and of the memcached server: epoll, uring or auto
     #[arg(long, default_value_t = DriverKind::Epoll)]
     pub driver: DriverKind,
     /// Requests per second at the memcached server
     #[arg(long, default_value_t = 5_000, value_parser = clap::value_parser!(u32).range(100..=200_000))]
     pub rate: u32,
-    #[command(flatten)]
-    pub report: ReportFlags,
 }
 
 #[derive(Args, Clone)]
 pub struct PaperFlags {
+    /// Report of `lab instructions`, whose counts Table 5 shows: its folder, or results.json [default: lab-instructions, if it is
+    /// there]
+    #[arg(long, value_name = "PATH")]
+    pub instructions: Option<PathBuf>,
     /// Take about five minutes instead of 20: fewer records, rates, rounds, connections and files
     #[arg(long)]
     pub quick: bool,
@@ -326,8 +307,14 @@ pub enum Format {
     Json,
 }
 
+/// Where `lab instructions` writes, and `lab paper` looks.
+pub const INSTRUCTIONS: &str = "lab-instructions";
+
 #[derive(Args, Clone)]
 pub struct InstructionFlags {
+    /// Folder for the report; `lab paper` reads its results.json
+    #[arg(long, value_name = "FOLDER", default_value = INSTRUCTIONS)]
+    pub output: PathBuf,
     /// Print text for people, or JSON for programs
     #[arg(long, value_enum, default_value_t)]
     pub format: Format,

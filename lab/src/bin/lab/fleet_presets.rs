@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use lab::engine::CoreAssignment;
 use lab::experiment::{Alternation, Contender, Experiment, Load, ServerCommand, requests_for};
 use lab::experiments::load_steps::load_steps;
-use lab::fleet::FleetRequests;
+use lab::fleet::{AlternatingRate, FleetRequests};
 use lab::idle_cores::AwakeCores;
 use lab::peers::PeerService;
 use lab::polling_config::PollingConfig;
@@ -69,7 +69,8 @@ pub fn drivers(flags: &RunFlags) -> Result<(), Failure> {
 }
 
 /// A service on other runtimes, as they run, and on Lull under each policy.
-pub fn peers(flags: &PeerFlags, service: PeerService) -> Result<(), Failure> {
+pub fn peers(flags: &PeerFlags) -> Result<(), Failure> {
+    let service = flags.service;
     let contenders = Contender::peers(service, PollingConfig::default());
     let mut experiment = Experiment::new(contenders, flags.run.quick);
     experiment.requests = requests_for(service);
@@ -107,7 +108,8 @@ pub fn attach(flags: &AttachFlags) -> Result<(), Failure> {
         ..Experiment::new(contenders, quick)
     };
     if let Some(request) = &flags.request {
-        experiment.requests = FleetRequests::Text { request: with_escapes(request)?, reply: None };
+        let request = request.replace("\\r", "\r").replace("\\n", "\n");
+        experiment.requests = FleetRequests::Text { request, reply: None };
     }
     run("attach", experiment, flags.run.cores()?, &flags.run)?.write()
 }
@@ -119,19 +121,19 @@ pub fn steps(flags: &StepsFlags) -> Result<(), Failure> {
     }
     let quick = flags.run.quick;
     let steps = |seconds| Alternation {
-        high_share: 0.9,
-        low_share: 0.1,
-        high_seconds: seconds,
-        low_seconds: seconds,
-        window_seconds: 0.02,
+        shares: AlternatingRate {
+            high: 0.9,
+            low: 0.1,
+            high_seconds: seconds,
+            low_seconds: seconds,
+            window_seconds: 0.02,
+        },
         cycles: 1,
     };
     // As long as the pauses between them. A shorter window has too few requests.
-    let bursts = |seconds: f64, cycles| Alternation {
-        low_share: 0.0,
-        window_seconds: seconds.min(0.02),
-        cycles,
-        ..steps(seconds)
+    let bursts = |seconds: f64, cycles| {
+        let shares = AlternatingRate { low: 0.0, window_seconds: seconds.min(0.02), ..steps(seconds).shares };
+        Alternation { shares, cycles }
     };
     let alternations = if quick {
         vec![steps(0.4), bursts(0.01, 20), bursts(0.1, 2)]
@@ -264,53 +266,12 @@ fn measure(
 
 /// Fails without permission to create a testbed.
 fn require_testbed(command: &str) -> Result<(), Failure> {
-    match Testbed::new(1) {
-        Ok(_) => Ok(()),
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(format!(
+    let denied = |error: io::Error| match error.kind() {
+        io::ErrorKind::PermissionDenied => format!(
             "{error}; `lab {command}` needs root: kernel polling is a setting of a queue, and loopback has none. Without root \
-             there are `lab check`, `lab model`, `lab waiting` and `lab peers --loopback`"
-        )
-        .into()),
-        Err(error) => Err(error.to_string().into()),
-    }
-}
-
-/// A request from the command line, in which `\r`, `\n` and `\\` stand for what they do in C.
-fn with_escapes(text: &str) -> Result<String, Failure> {
-    let mut request = String::new();
-    let mut characters = text.chars();
-    while let Some(character) = characters.next() {
-        request.push(match character {
-            '\\' => match characters.next() {
-                Some('r') => '\r',
-                Some('n') => '\n',
-                Some('\\') => '\\',
-                other => {
-                    let other = other.map(String::from).unwrap_or_default();
-                    return Err(format!("--request: \\{other} is none of \\r, \\n and \\\\").into());
-                }
-            },
-            character => character,
-        });
-    }
-    if request.is_empty() {
-        return Err("--request is empty".into());
-    }
-    Ok(request)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn line_ends_of_a_request_are_written_as_in_c() {
-        assert_eq!(
-            with_escapes(r"GET / HTTP/1.1\r\nHost: a\\b\r\n\r\n").unwrap(),
-            "GET / HTTP/1.1\r\nHost: a\\b\r\n\r\n"
-        );
-        for wrong in [r"\t", "PING\\", ""] {
-            assert!(with_escapes(wrong).unwrap_err().to_string().starts_with("--request"), "{wrong}");
-        }
-    }
+             there are `lab check`, `lab model` and `lab waiting`"
+        ),
+        _ => error.to_string(),
+    };
+    Testbed::new(1).map(drop).map_err(|error| denied(error).into())
 }

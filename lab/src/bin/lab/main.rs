@@ -4,23 +4,16 @@
 
 mod flags;
 mod fleet_presets;
-mod instructions_command;
 mod output;
-mod paper_command;
 mod presets;
 mod progress_bar;
 
 use std::process::ExitCode;
 
 use clap::Parser;
-use flags::{Command, Flags, PeerFlags};
-use lab::allocation_counter::CountingAllocator;
+use flags::{Command, Flags};
 use lab::experiment_process;
 use output::Failure;
-
-/// Costs every echo server the same, and nothing where nothing is allocated.
-#[global_allocator]
-static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 fn main() -> ExitCode {
     let flags = Flags::parse();
@@ -45,7 +38,7 @@ fn run(flags: Flags) -> Result<(), Failure> {
     match flags.command.unwrap_or(Command::Compare(flags.compare)) {
         Command::Compare(flags) => fleet_presets::compare(&flags),
         Command::Drivers(flags) => fleet_presets::drivers(&flags),
-        Command::Peers(flags) => peers(&flags),
+        Command::Peers(flags) => fleet_presets::peers(&flags),
         Command::Attach(flags) => fleet_presets::attach(&flags),
         Command::Steps(flags) => fleet_presets::steps(&flags),
         Command::Diff(flags) => presets::diff(&flags),
@@ -53,19 +46,10 @@ fn run(flags: Flags) -> Result<(), Failure> {
         Command::Check(flags) => presets::check(&flags),
         Command::Model(flags) => presets::model(&flags),
         Command::Waiting(flags) => presets::waiting(&flags),
-        Command::Instructions(flags) => instructions_command::run(&flags),
-        Command::Paper(flags) => paper_command::run(&flags),
+        Command::Instructions(flags) => presets::instructions(&flags),
+        Command::Paper(flags) => presets::paper(&flags),
         Command::ExperimentProcess { role, namespace } => {
             Ok(experiment_process::run(&role, namespace.as_deref())?)
         }
-    }
-}
-
-fn peers(flags: &PeerFlags) -> Result<(), Failure> {
-    let service = flags.service()?;
-    if flags.loopback {
-        presets::peers_on_loopback(flags, service)
-    } else {
-        fleet_presets::peers(flags, service)
     }
 }

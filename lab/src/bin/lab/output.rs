@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use lab::report::{Comparison, Document};
 use policies::explain::measured::Measured;
@@ -19,11 +19,14 @@ pub struct Output {
 }
 
 impl Output {
-    /// Creates the folder. Before the experiment, so that a wrong path doesn't cost a run.
     pub fn open(flags: &ReportFlags) -> Result<Self, Failure> {
-        let folder = flags.output.clone();
-        fs::create_dir_all(&folder).map_err(|error| format!("--output {}: {error}", folder.display()))?;
-        Ok(Self { format: flags.format, folder })
+        Self::create(flags.format, &flags.output)
+    }
+
+    /// Creates the folder. Before the experiment, so that a wrong path doesn't cost a run.
+    pub fn create(format: Format, folder: &Path) -> Result<Self, Failure> {
+        fs::create_dir_all(folder).map_err(|error| format!("--output {}: {error}", folder.display()))?;
+        Ok(Self { format, folder: folder.to_owned() })
     }
 
     pub fn page(&self) -> String {

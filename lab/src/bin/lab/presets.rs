@@ -1,17 +1,22 @@
 //! The other subcommands.
 
+use std::path::Path;
 use std::time::Duration;
 
 use lab::engine::CoreAssignment;
 use lab::experiments::crossing_model::{self, ModelConfig};
 use lab::experiments::machine_check::check_machine;
-use lab::experiments::peer_comparison::{PeerComparisonConfig, compare_peers};
+use lab::experiments::paper::{PaperConfig, PaperPlan};
 use lab::experiments::waiting::{self, WaitingConfig};
 use lab::idle_cores::AwakeCores;
-use lab::peers::PeerService;
-use lab::report::{CheckReport, ModelReport, PeerReport, ReportDiff, WaitingReport};
+use lab::instructions::{self, Counting};
+use lab::report::{
+    CheckReport, Counted, InstructionReport, ModelReport, PaperReport, ReportDiff, WaitingReport,
+};
 
-use crate::flags::{CheckFlags, DiffFlags, ModelFlags, PeerFlags, WaitingFlags};
+use crate::flags::{
+    CheckFlags, DiffFlags, INSTRUCTIONS, InstructionFlags, LoopbackFlags, PaperFlags, WaitingFlags,
+};
 use crate::output::{Failure, Output, print};
 use crate::progress_bar::with_bar;
 
@@ -28,17 +33,7 @@ pub fn diff(flags: &DiffFlags) -> Result<(), Failure> {
     print(flags.format, &diff, &diff.document().text())
 }
 
-pub fn peers_on_loopback(flags: &PeerFlags, service: PeerService) -> Result<(), Failure> {
-    let output = Output::open(&flags.run.report)?;
-    let mut config = PeerComparisonConfig::new(service, flags.run.quick);
-    config.rounds = flags.run.rounds.map_or(config.rounds, usize::from);
-    let cores = CoreAssignment::choose()?;
-    let results = with_bar(config.steps(), |progress| compare_peers(&config, cores, progress))?;
-    let report = PeerReport::new(cores, config, results);
-    output.write_all(&report.document(), &report)
-}
-
-pub fn model(flags: &ModelFlags) -> Result<(), Failure> {
+pub fn model(flags: &LoopbackFlags) -> Result<(), Failure> {
     let output = Output::open(&flags.report)?;
     let config = ModelConfig::new(flags.quick, flags.seconds.map(f64::from));
     let cores = CoreAssignment::choose()?;
@@ -50,8 +45,8 @@ pub fn model(flags: &ModelFlags) -> Result<(), Failure> {
 }
 
 pub fn waiting(flags: &WaitingFlags) -> Result<(), Failure> {
-    let output = Output::open(&flags.report)?;
-    let mut config = WaitingConfig::new(flags.quick, flags.seconds.map(f64::from));
+    let output = Output::open(&flags.run.report)?;
+    let mut config = WaitingConfig::new(flags.run.quick, flags.run.seconds.map(f64::from));
     config.driver = flags.driver;
     config.rate = flags.rate.into();
     let cores = CoreAssignment::choose()?;
@@ -60,4 +55,46 @@ pub fn waiting(flags: &WaitingFlags) -> Result<(), Failure> {
     let results = with_bar(config.steps(), |progress| waiting::measure(&config, cores, progress))?;
     let report = WaitingReport::new(cores, awake.is_ok(), config, results);
     output.write_all(&report.document(), &report)
+}
+
+pub fn instructions(flags: &InstructionFlags) -> Result<(), Failure> {
+    let folder = flags.guest.clone().or_else(|| std::env::var_os("LULL_GUEST").map(Into::into));
+    let folder =
+        folder.ok_or("no machine to count on: run LULL_GUEST=$(tests/guest/prepare) lab instructions")?;
+    let kernel = std::fs::read_to_string(folder.join("fetched"))
+        .map_err(|error| format!("{}: {error}: tests/guest/prepare makes this folder", folder.display()))?;
+    let output = Output::create(flags.format, &flags.output)?;
+    let mut counting = Counting { runs: flags.runs, ..Counting::default() };
+    for (asked, used) in [
+        (&flags.devices, &mut counting.devices),
+        (&flags.drivers, &mut counting.drivers),
+        (&flags.policies, &mut counting.policies),
+        (&flags.loads, &mut counting.loads),
+    ] {
+        if !asked.is_empty() {
+            used.clone_from(asked);
+        }
+    }
+    let rows = with_bar(counting.devices.len() * usize::from(counting.runs), |progress| {
+        instructions::count(&folder, &counting, progress)
+    })?;
+    let report = InstructionReport { kernel: kernel.trim().to_owned(), counting, rows };
+    output.write_all(&report.document(), &report)
+}
+
+pub fn paper(flags: &PaperFlags) -> Result<(), Failure> {
+    let output = Output::create(Default::default(), &flags.output)?;
+    let usual = || Path::new(INSTRUCTIONS).exists().then(|| INSTRUCTIONS.into());
+    let counted = flags.instructions.clone().or_else(usual).map(|path| Counted::read(&path)).transpose()?;
+    let config = PaperConfig::new(flags.quick)
+        .shortened(flags.turn_time.map(Duration::from_millis), flags.rounds.map(usize::from));
+    let cores = CoreAssignment::choose()?;
+    // Fails without permission; all are compared under the same conditions either way.
+    let awake = AwakeCores::request();
+    let plan = PaperPlan::new(&config, cores)?;
+    let programs = plan.programs.clone();
+    let parts = with_bar(plan.steps(), |progress| plan.measure(progress));
+    let report = PaperReport::new(config, cores, awake.is_ok(), programs, parts, counted);
+    let summary = format!("{}\n{}\n", report.summary(), output.page());
+    output.write(&report.document(), &report, &summary)
 }

@@ -5,7 +5,7 @@
 //! while there is work, as a loaded server doesn't.
 
 use std::io::{self, Read, Write};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -24,45 +24,68 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// The first byte of a request that is one of the last pass, after which the server stops.
 const LAST: u8 = 1;
 
+fn set_up(stream: TcpStream) -> io::Result<TcpStream> {
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    Ok(stream)
+}
+
+/// The client's ends of all connections.
+#[derive(Debug)]
+pub(super) struct Clients(Vec<TcpStream>);
+
+impl Clients {
+    pub(super) fn connect(server: SocketAddr) -> io::Result<Self> {
+        (0..CONNECTIONS).map(|_| set_up(TcpStream::connect(server)?)).collect::<io::Result<_>>().map(Self)
+    }
+
+    /// Sends requests, and reads replies of these sizes, for `duration`, on a core. Returns the number of requests.
+    pub(super) fn load(
+        &mut self,
+        core: u32,
+        [request, reply]: [usize; 2],
+        duration: Duration,
+    ) -> io::Result<u64> {
+        let streams = &mut self.0;
+        let on_core = || {
+            Cpus::one(core).pin(None)?;
+            load(streams, &mut vec![0; request], &mut vec![0; reply], duration)
+        };
+        // A new thread: the caller keeps its affinity.
+        thread::scope(|scope| scope.spawn(on_core).join()).unwrap_or_else(|_| Err(panicked()))
+    }
+}
+
+fn panicked() -> io::Error {
+    io::Error::other("a thread of the exchange panicked")
+}
+
 #[derive(Debug)]
 pub(super) struct Connections {
     server: Vec<TcpStream>,
-    client: Vec<TcpStream>,
+    clients: Clients,
     cores: CoreAssignment,
 }
 
 impl Connections {
     pub(super) fn open(cores: CoreAssignment) -> io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-        let target = listener.local_addr()?;
-        let (mut server, mut client) = (Vec::new(), Vec::new());
-        for _ in 0..CONNECTIONS {
-            client.push(TcpStream::connect(target)?);
-            server.push(listener.accept()?.0);
-        }
-        for stream in server.iter().chain(&client) {
-            stream.set_nodelay(true)?;
-            stream.set_read_timeout(Some(PATIENCE))?;
-            stream.set_write_timeout(Some(PATIENCE))?;
-        }
-        Ok(Self { server, client, cores })
+        let clients = Clients::connect(listener.local_addr()?)?;
+        let server = (0..CONNECTIONS).map(|_| set_up(listener.accept()?.0)).collect::<io::Result<_>>()?;
+        Ok(Self { server, clients, cores })
     }
 
     /// Exchanges requests and replies of `bytes` for about `duration`. Returns the CPU time in µs and the system calls of the
     /// server's thread per request.
     pub(super) fn measure(&mut self, bytes: usize, duration: Duration) -> io::Result<[f64; 2]> {
-        let (cores, server, client) = (self.cores, &mut self.server, &mut self.client);
+        let Self { cores, server, clients } = self;
         let (server, client) = thread::scope(|scope| {
             let server = scope.spawn(|| {
                 Cpus::one(cores.server).pin(None)?;
                 serve(server, bytes)
             });
-            let client = scope.spawn(|| {
-                Cpus::one(cores.client).pin(None)?;
-                load(client, bytes, duration)
-            });
-            let panicked = || io::Error::other("a thread of the exchange panicked");
-            let client = client.join().unwrap_or_else(|_| Err(panicked()));
+            let client = clients.load(cores.client, [REQUEST, bytes], duration);
             (server.join().unwrap_or_else(|_| Err(panicked())), client)
         });
         // A server whose client failed has only seen a timeout.
@@ -93,8 +116,13 @@ fn serve(streams: &mut [TcpStream], bytes: usize) -> io::Result<[f64; 2]> {
 }
 
 /// Sends a request on each connection, then reads all replies, for `duration`, and at least once after the warm-up.
-fn load(streams: &mut [TcpStream], bytes: usize, duration: Duration) -> io::Result<()> {
-    let (mut request, mut reply, mut begun) = ([0; REQUEST], vec![0; bytes], Instant::now());
+fn load(
+    streams: &mut [TcpStream],
+    request: &mut [u8],
+    reply: &mut [u8],
+    duration: Duration,
+) -> io::Result<u64> {
+    let (mut requests, mut begun) = (0, Instant::now());
     for pass in 0.. {
         if pass == WARM_UP {
             begun = Instant::now();
@@ -103,16 +131,17 @@ fn load(streams: &mut [TcpStream], bytes: usize, duration: Duration) -> io::Resu
             request[0] = LAST;
         }
         for stream in &mut *streams {
-            stream.write_all(&request)?;
+            stream.write_all(request)?;
         }
         for stream in &mut *streams {
-            stream.read_exact(&mut reply)?;
+            stream.read_exact(reply)?;
         }
+        requests += streams.len() as u64;
         if request[0] == LAST {
             break;
         }
     }
-    Ok(())
+    Ok(requests)
 }
 
 /// Reads or writes all of a buffer. Returns the number of system calls.
@@ -147,7 +176,7 @@ mod tests {
     #[test]
     fn a_client_that_has_gone_is_an_error_and_no_hang() {
         let mut connections = Connections::open(CoreAssignment::choose().unwrap()).unwrap();
-        connections.client.iter().for_each(|it| it.shutdown(std::net::Shutdown::Both).unwrap());
+        connections.clients.0.iter().for_each(|it| it.shutdown(std::net::Shutdown::Both).unwrap());
         assert!(connections.measure(64, Duration::from_millis(5)).is_err());
     }
 }

@@ -8,32 +8,32 @@ mod crossing_cost;
 mod kernel_path;
 mod model;
 
+use std::net::Ipv4Addr;
 use std::time::Duration;
 
+use policies::Policy;
 use runtime::{DriverKind, WaitStrategy};
 use serde::Serialize;
 
 pub use crossing_cost::{BATCH, CrossingCost};
-use kernel_path::Connections;
+use kernel_path::{Clients, Connections};
 pub use kernel_path::{REQUEST, SIZES};
 #[cfg(test)]
 pub(crate) use model::tests::measurements;
-pub use model::{CrossingModel, KernelPath, PathRow, Prediction, Regression, ServerCost};
+pub use model::{CrossingModel, EXCHANGE, Prediction};
 
 use super::kernel_client::KernelClientTurn;
 use super::machine_check::vulnerabilities;
-use super::peer_comparison::{start_load, start_server};
 use crate::Error;
 use crate::engine::{CoreAssignment, Figure, LoadKind, LoadPlan, Phases, Results, Runner, Turn};
-use crate::peers::{EchoLoadSpec, EchoMeasurement, Peer, PeerService, RequestShape};
+use crate::experiment_process::{EchoServerReady, ExperimentProcess, ProcessRole};
+use crate::peers::{EchoServerNetwork, EchoServerSpec, Peer, PeerService, RequestShape};
+use crate::polling_config::PollingConfig;
 
 /// The drivers that are compared, by index of contender.
 const DRIVERS: [DriverKind; 2] = [DriverKind::Epoll, DriverKind::Uring];
-/// Bytes of a reply of the echo server, and of the memcached server: a value of 200 bytes under a key of 30, and the
-/// protocol's lines.
-const REPLIES: [usize; 2] = [RequestShape::SMALL.reply, 251];
-/// The loads: the exchange without a server, and each server in a closed loop.
-const LOADS: [&str; 3] = ["exchange", "echo", "memcached"];
+/// The servers, and the bytes of a reply: of memcached a value of 200 bytes under a key of 30, and the protocol's lines.
+const SERVERS: [(&str, usize); 2] = [("echo", RequestShape::SMALL.reply), ("memcached", 251)];
 
 #[derive(Debug, Clone, Serialize)]
 pub struct ModelConfig {
@@ -63,7 +63,7 @@ impl ModelConfig {
 
     /// The number of turns without repeats, for a progress bar.
     pub fn steps(&self) -> usize {
-        1 + self.rounds * (SIZES.len() + DRIVERS.len() * 2)
+        1 + self.rounds * (SIZES.len() + DRIVERS.len() * SERVERS.len())
     }
 }
 
@@ -72,7 +72,7 @@ pub struct ModelMeasurements {
     pub vulnerabilities: Vec<(String, String)>,
     /// δ.
     pub crossing: CrossingCost,
-    /// The exchange with a contender for each size, the echo server and the memcached server, on epoll and on uring.
+    /// The exchange at each size, then each server on epoll and on uring.
     pub results: Results,
 }
 
@@ -84,47 +84,84 @@ pub fn measure(
 ) -> Result<ModelMeasurements, Error> {
     progress("crossings");
     let crossing = crossing_cost::measure(cores.server, config.batches)?;
-    let mut phases = Phases::new(config.seconds, &[0.2, 0.4, 0.4]);
+    let crossing_us = crossing.system_call.median / 1e3;
+    let shares = [&[0.2 / SIZES.len() as f64; SIZES.len()][..], &[0.4; SERVERS.len()]].concat();
+    let mut phases = Phases::new(config.seconds, &shares);
     let mut runner = Runner::new(cores, progress);
-    let plan = |load, limit| LoadPlan::new(LOADS[load], LoadKind::Closed, 0.0, config.rounds, limit);
     let (mut connections, exchange) = (Connections::open(cores)?, Duration::from_secs_f64(config.exchange));
-    let sizes = SIZES.map(|bytes| format!("{bytes} B"));
-    runner.measure(plan(0, phases.next_limit()?), &sizes, |index| {
-        let [cpu_us, calls] = connections.measure(SIZES[index], exchange)?;
-        Ok(Turn::new([(Figure::CpuPerRequest, cpu_us), (Figure::Calls, calls)]))
-    })?;
-    let names = DRIVERS.map(|driver| driver.to_string());
-    runner
-        .measure(plan(1, phases.next_limit()?), &names, |index| echo_turn(config, cores, DRIVERS[index]))?;
-    runner.measure(plan(2, phases.next_limit()?), &names, |index| {
-        memcached_turn(config, cores, DRIVERS[index])
-    })?;
+    let plan = |name: &str, bytes: usize, limit| {
+        LoadPlan::new(name, LoadKind::Closed, bytes as f64, config.rounds, limit)
+    };
+    for bytes in SIZES {
+        let plan = plan(&format!("{bytes} B"), bytes, phases.next_limit()?);
+        runner.measure(plan, &[EXCHANGE.to_owned()], |_| {
+            let [cpu_us, calls] = connections.measure(bytes, exchange)?;
+            Ok(request_cost(cpu_us, calls, crossing_us))
+        })?;
+    }
+    for (index, (server, bytes)) in SERVERS.into_iter().enumerate() {
+        let names = DRIVERS.map(|driver| format!("{server}, {driver}"));
+        let turn = [echo_turn, memcached_turn][index];
+        runner.measure(plan(server, bytes, phases.next_limit()?), &names, |index| {
+            let (cpu_us, waits) = turn(config, cores, DRIVERS[index])?;
+            // Beside the worker's waits, on epoll a record is received by one `recv(2)`, and its reply sent by one `send(2)`. On
+            // a ring both are operations, for which the waits submit.
+            let transfers = if DRIVERS[index] == DriverKind::Uring { 0.0 } else { 2.0 };
+            let mut turn = request_cost(cpu_us, waits + transfers, crossing_us);
+            turn.set(Figure::Waits, waits);
+            Ok(turn)
+        })?;
+    }
     Ok(ModelMeasurements { vulnerabilities: vulnerabilities(), crossing, results: runner.finish(&[0]) })
 }
 
-/// Lull's echo server.
-fn echo_turn(config: &ModelConfig, cores: CoreAssignment, driver: DriverKind) -> Result<Turn, Error> {
-    const CONNECTIONS: usize = 32;
-    let (service, shape) = (PeerService::Echo, RequestShape::SMALL);
-    let peer = if driver == DriverKind::Uring { Peer::LullUring } else { Peer::LullEpoll };
-    let (mut server, ready) = start_server(service, peer, cores, shape)?;
-    let mut client = start_load(EchoLoadSpec {
-        server: ready.address,
-        core: cores.client,
-        service,
-        shape,
-        connections: CONNECTIONS,
-        warm_up: config.warm_up,
-        duration: config.duration,
-    })?;
-    let (waits, cpu) = (server.echo_waits()?, server.cpu_nanos()?);
-    let measured: EchoMeasurement = client.receive()?;
-    let (cpu, waits) = (server.cpu_nanos()? - cpu, server.echo_waits()? - waits);
-    Ok(request_cost(driver, cpu as f64 / 1e3, waits, measured.replies))
+/// The share of a request's crossings is the paper's potential degradation, δ / (a + o(b)), of which o(b) contains the crossings.
+fn request_cost(cpu_us: f64, calls: f64, crossing_us: f64) -> Turn {
+    let crossings = calls * crossing_us;
+    Turn::new([
+        (Figure::CpuPerRequest, cpu_us),
+        (Figure::Calls, calls),
+        (Figure::Crossings, crossings),
+        (Figure::Rest, cpu_us - crossings),
+        (Figure::Potential, (crossings / cpu_us).clamp(0.0, 1.0) * 100.0),
+    ])
 }
 
-/// This project's memcached server under vanilla.
-fn memcached_turn(config: &ModelConfig, cores: CoreAssignment, driver: DriverKind) -> Result<Turn, Error> {
+/// Lull's echo server under vanilla: CPU time in µs, and system calls that wait, poll or submit, of a request.
+fn echo_turn(config: &ModelConfig, cores: CoreAssignment, driver: DriverKind) -> Result<(f64, f64), Error> {
+    let RequestShape { request, reply } = RequestShape::SMALL;
+    let role = ProcessRole::EchoServer(EchoServerSpec {
+        peer: Peer::Lull,
+        core: cores.server,
+        service: PeerService::Echo,
+        shape: RequestShape::SMALL,
+        address: Ipv4Addr::LOCALHOST,
+        network: Some(EchoServerNetwork {
+            policy: Policy::Vanilla,
+            driver,
+            interface: None,
+            packing_core: cores.packing,
+            polling: PollingConfig::default(),
+        }),
+        work: Duration::ZERO,
+    });
+    let mut server = ExperimentProcess::start(&role, None)?;
+    let EchoServerReady { address, .. } = server.receive()?;
+    let mut clients = Clients::connect(address)?;
+    let mut load = |seconds| clients.load(cores.client, [request, reply], Duration::from_secs_f64(seconds));
+    load(config.warm_up)?;
+    let (waits, cpu) = (server.echo_waits()?, server.cpu_seconds()?);
+    let requests = load(config.duration)? as f64;
+    let (cpu, waits) = (server.cpu_seconds()? - cpu, server.echo_waits()? - waits);
+    Ok((cpu * 1e6 / requests, waits as f64 / requests))
+}
+
+/// The same of this project's memcached server.
+fn memcached_turn(
+    config: &ModelConfig,
+    cores: CoreAssignment,
+    driver: DriverKind,
+) -> Result<(f64, f64), Error> {
     let turn = KernelClientTurn {
         cores,
         driver,
@@ -136,17 +173,6 @@ fn memcached_turn(config: &ModelConfig, cores: CoreAssignment, driver: DriverKin
         duration: config.duration,
     };
     let (_, server) = turn.measure()?;
-    Ok(request_cost(driver, server.cpu_seconds * 1e6, server.waits, server.requests))
-}
-
-/// CPU time and system calls of a request. Beside the worker's waits, on epoll a record is received by one `recv(2)`, and its
-/// reply sent by one `send(2)`. On a ring both are operations, for which the waits submit.
-fn request_cost(driver: DriverKind, cpu_us: f64, waits: u64, requests: u64) -> Turn {
-    let requests = requests.max(1) as f64;
-    let (waits, transfers) = (waits as f64 / requests, if driver == DriverKind::Uring { 0.0 } else { 2.0 });
-    Turn::new([
-        (Figure::CpuPerRequest, cpu_us / requests),
-        (Figure::Waits, waits),
-        (Figure::Calls, waits + transfers),
-    ])
+    let requests = server.requests.max(1) as f64;
+    Ok((server.cpu_seconds * 1e6 / requests, server.waits as f64 / requests))
 }

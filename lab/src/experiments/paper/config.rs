@@ -30,10 +30,8 @@ pub struct PaperConfig {
     pub rates: Vec<f64>,
     /// The latency budgets of kernel polling, µs: latency first, and efficiency.
     pub budgets: Vec<u16>,
-    /// Those with which memcached and nginx are attached to.
+    /// Those with which nginx is attached to.
     pub attached_budgets: Vec<u16>,
-    /// Rates of memcached attached to, as shares of its capacity.
-    pub attached_shares: Vec<f64>,
     /// Numbers of connections of Figure 9.
     pub connection_counts: Vec<usize>,
     /// Records for Figure 9, which starts a server for each number of connections.
@@ -60,7 +58,6 @@ impl PaperConfig {
             rates: Vec::new(),
             budgets: vec![0, 50],
             attached_budgets: if quick { vec![0] } else { vec![0, 50] },
-            attached_shares: if quick { vec![0.5] } else { vec![0.5, 1.1] },
             connection_counts: if quick { vec![1, 100, 10_000] } else { vec![1, 10, 100, 1_000, 10_000] },
             connection_records: if quick { 10_000 } else { 100_000 },
             file_sizes: if quick { vec![64] } else { vec![64, 1 << 10] },
@@ -86,14 +83,6 @@ impl PaperConfig {
         config
     }
 
-    pub(super) fn budgets(&self) -> Vec<LatencyBudget> {
-        latency_budgets(&self.budgets)
-    }
-
-    pub(super) fn attached_budgets(&self) -> Vec<LatencyBudget> {
-        latency_budgets(&self.attached_budgets)
-    }
-
     /// The paper's workload.
     pub(super) fn etc(records: u64) -> Workload {
         Workload {
@@ -106,7 +95,7 @@ impl PaperConfig {
     }
 }
 
-fn latency_budgets(micros: &[u16]) -> Vec<LatencyBudget> {
+pub(super) fn latency_budgets(micros: &[u16]) -> Vec<LatencyBudget> {
     // Those of a configuration are in range, so none is left out.
     let budgets = micros.iter().map(|&micros| LatencyBudget::new(Duration::from_micros(micros.into())));
     budgets.filter_map(Result::ok).collect()

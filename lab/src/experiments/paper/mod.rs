@@ -9,7 +9,6 @@ mod parts;
 mod programs;
 mod published;
 
-use std::fmt;
 use std::io;
 
 use serde::{Deserialize, Serialize};
@@ -30,8 +29,6 @@ use crate::testbed::Testbed;
 pub enum Part {
     /// The four policies on Lull's memcached: Table 5 and Figure 5.
     Policies,
-    /// Unmodified memcached, memcached under `policies attach`, and Lull's: how much of a gain comes from the policy.
-    Attached,
     /// nginx as it runs and attached to: Table 2.
     Web,
     /// Lull's memcached with 1 to 10,000 connections: Figure 9.
@@ -39,18 +36,7 @@ pub enum Part {
 }
 
 impl Part {
-    pub const ALL: [Self; 4] = [Self::Policies, Self::Attached, Self::Web, Self::Connections];
-}
-
-impl fmt::Display for Part {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Policies => "policies",
-            Self::Attached => "attached",
-            Self::Web => "web",
-            Self::Connections => "connections",
-        })
-    }
+    pub const ALL: [Self; 3] = [Self::Policies, Self::Web, Self::Connections];
 }
 
 /// The parts that were measured, or why not.
@@ -86,7 +72,7 @@ impl PaperPlan {
     pub fn measure(self, progress: &mut dyn FnMut(&str)) -> Parts {
         let cores = self.cores;
         let mut measure = |part: Part, plan: PartPlan| {
-            let result = plan.measure(cores, &mut |step| progress(&format!("{part}: {step}")));
+            let result = plan.measure(cores, &mut |step| progress(&format!("{part:?}: {step}")));
             match result.map_err(|error: Error| format!("failed: {error}"))? {
                 result if result.has_figures() => Ok(result),
                 result => Err(format!("no turn was valid: {}", result.notes.join("; "))),
@@ -102,11 +88,8 @@ fn prevented(cores: CoreAssignment) -> Option<String> {
     if cores.server == cores.client {
         return Some("needs two cores: one for the server, and one for the load".to_owned());
     }
-    match Testbed::new(1) {
-        Ok(_) => None,
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            Some(format!("needs root ({error}): policies are settings of a queue, and loopback has none"))
-        }
-        Err(error) => Some(format!("the testbed can't be created: {error}")),
-    }
+    let reason = Testbed::new(1).err()?;
+    let needs =
+        if reason.kind() == io::ErrorKind::PermissionDenied { "needs root" } else { "needs a testbed" };
+    Some(format!("{needs} ({reason}): policies are settings of a queue, and loopback has none"))
 }

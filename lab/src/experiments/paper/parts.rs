@@ -7,11 +7,11 @@ use runtime::DriverKind;
 use serde::Serialize;
 
 use super::Part;
-use super::config::PaperConfig;
+use super::config::{PaperConfig, latency_budgets};
 use super::programs::{Programs, WebRoot};
 use crate::Error;
 use crate::engine::{CoreAssignment, Figure, LoadKind, LoadResult, Measured, Row};
-use crate::experiment::{Contender, Experiment, Load, ServerCommand, ServerMemory, workload_memory};
+use crate::experiment::{Contender, Experiment, Load, ServerMemory};
 use crate::fleet::FleetRequests;
 use crate::polling_config::PollingConfig;
 
@@ -26,7 +26,6 @@ pub(super) struct PartPlan {
     experiments: Vec<(Option<(String, f64)>, Experiment)>,
     /// The paper's row that each contender corresponds to.
     published: Vec<Option<&'static str>>,
-    /// The load, for the report.
     workload: String,
     notes: Vec<String>,
 }
@@ -73,7 +72,7 @@ pub(super) fn plan(
     Ok(match part {
         Part::Policies => {
             let mut contenders = [Policy::Vanilla, Policy::Packing, Policy::Suppression].map(lull).to_vec();
-            contenders.extend(Contender::with_budgets(DriverKind::Epoll, &config.budgets()));
+            contenders.extend(Contender::with_budgets(DriverKind::Epoll, &latency_budgets(&config.budgets)));
             let mut published = vec![Some("Vanilla"), Some("IRQ Packing"), Some("IRQ Suppression")];
             published.resize(contenders.len(), Some("Kernel Polling"));
             // The paper's packing has the same 8 cores as the other policies.
@@ -87,23 +86,6 @@ pub(super) fn plan(
             );
             let experiment = shape(config, contenders, &config.shares, 0.0);
             PartPlan { experiments: vec![(None, experiment)], published, workload: etc, notes: vec![note] }
-        }
-        Part::Attached => {
-            const LEAST_MEMORY: u64 = 256;
-            let program = &programs.memcached.as_ref().ok_or_else(|| missing("memcached"))?.path;
-            let mebibytes = (workload_memory(&PaperConfig::etc(config.records)) >> 20).max(LEAST_MEMORY);
-            let server = ServerCommand::memcached_with_memory(program.clone(), mebibytes);
-            let mut contenders = Contender::attached(&server, &config.attached_budgets());
-            let mut published = vec![Some("Vanilla")];
-            published.resize(contenders.len(), Some("Kernel Polling"));
-            contenders.extend([Policy::Vanilla, Policy::KernelPolling].map(lull));
-            published.extend([Some("Vanilla"), Some("Kernel Polling")]);
-            let mut experiment = shape(config, contenders, &config.attached_shares, config.settle);
-            // From outside the law is asked every 50 ms, so a trial needs longer to settle.
-            experiment.trial_warm_up = config.warm_up.max(config.settle / 2.0);
-            let note = "without a third core, what attaches to memcached shares the fleet's core, whose pauses are left out";
-            let notes = shares_a_core.then(|| note.to_owned()).into_iter().collect();
-            PartPlan { experiments: vec![(None, experiment)], published, workload: etc, notes }
         }
         Part::Web => {
             let nginx = programs.nginx.as_ref().ok_or_else(|| missing("nginx"))?;

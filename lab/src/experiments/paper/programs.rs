@@ -8,14 +8,13 @@ use std::process::Command;
 use serde::Serialize;
 use tempfile::TempDir;
 
-use super::config::PaperConfig;
+use super::config::{PaperConfig, latency_budgets};
 use crate::experiment::{Contender, ServerCommand};
 use crate::testbed::SERVER_INTERFACE;
 
 /// Those that are installed.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Programs {
-    pub(super) memcached: Option<Program>,
     pub(super) nginx: Option<Program>,
     /// This project's web server, beside this program.
     web: Option<Program>,
@@ -33,18 +32,13 @@ impl Programs {
         let beside = std::env::current_exe().ok().and_then(|path| Some(path.parent()?.to_owned()));
         let web = beside.map(|folder| folder.join("web")).filter(|path| path.is_file());
         Self {
-            memcached: find("memcached").map(|path| Program::new(path, "-V")),
             nginx: find("nginx").map(|path| Program::new(path, "-v")),
             web: web.map(|path| Program::new(path, "--version")),
         }
     }
 
     pub fn versions(&self) -> Vec<&str> {
-        [&self.memcached, &self.nginx, &self.web]
-            .into_iter()
-            .flatten()
-            .map(|it| it.version.as_str())
-            .collect()
+        [&self.nginx, &self.web].into_iter().flatten().map(|it| it.version.as_str()).collect()
     }
 
     /// The servers of Table 2, with the paper's rows that are beside them: nginx as it runs and attached to, and this project's
@@ -55,7 +49,8 @@ impl Programs {
         nginx: &Program,
         root: &WebRoot,
     ) -> (Vec<Contender>, Vec<Option<&'static str>>) {
-        let mut contenders = Contender::attached(&root.nginx(nginx), &config.attached_budgets());
+        let mut contenders =
+            Contender::attached(&root.nginx(nginx), &latency_budgets(&config.attached_budgets));
         let mut published = vec![Some("Vanilla")];
         published.resize(contenders.len(), Some("F-Stack"));
         for policy in ["vanilla", "kernel-polling"] {

@@ -10,7 +10,6 @@ use serde::{Deserialize, Serialize};
 
 use super::Part;
 
-/// What the paper is, for the report.
 pub const CITATION: &str = "Peter Cai and Martin Karsten. 2023. Kernel vs. User-Level Networking: Don't Throw Out the \
     Stack with the Interrupts. Proc. ACM Meas. Anal. Comput. Syst. 7, 3, Article 49. https://doi.org/10.1145/3626780";
 
@@ -61,7 +60,6 @@ pub struct Exhibit {
     pub rows: Vec<PublishedRow>,
     /// What the text says of it in numbers, word for word. Empty where it names none.
     pub statements: Vec<String>,
-    /// What it needs here.
     pub needs: Needs,
 }
 

@@ -32,7 +32,6 @@ const LEFT_OUT: f64 = 0.02;
 const MESSAGE: u64 = 0;
 /// The answer is the CPU time of the answering thread, in ns.
 const REPORT: u64 = 1;
-/// The exchange is over.
 const STOP: u64 = 2;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,25 +6,20 @@
 //! memcached server at low load.
 
 mod messages;
-mod targets;
-
-use std::fmt;
 
 use runtime::{DriverKind, WaitStrategy};
 use serde::Serialize;
 
 use messages::Pair;
-pub use targets::{CLAIMS, Claim, Target, targets};
 
 use super::kernel_client::KernelClientTurn;
 use crate::Error;
 use crate::engine::{CoreAssignment, Figure, LoadKind, LoadPlan, Phases, Results, Runner, Turn};
 
-/// The strategies, by index of contender.
 const STRATEGIES: [WaitStrategy; 3] = [WaitStrategy::Block, WaitStrategy::Spin, WaitStrategy::Adaptive];
-const BLOCK: usize = 0;
-const SPIN: usize = 1;
-const ADAPTIVE: usize = 2;
+/// Ratios are to the better of block and spin.
+const REFERENCES: [usize; 2] = [0, 1];
+pub const ADAPTIVE: usize = 2;
 const SERVER: &str = "memcached";
 
 /// What passes between an answer and the next message, in µs: always the same, or one of several in an order without a pattern.
@@ -70,17 +65,6 @@ impl WaitingConfig {
     }
 }
 
-struct Gap(&'static [u64]);
-
-impl fmt::Display for Gap {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            [micros] => write!(f, "{micros} µs"),
-            _ => f.write_str("mixed"),
-        }
-    }
-}
-
 /// Measures messages of each pair at each gap, and the memcached server. Calls `progress` before each turn.
 pub fn measure(
     config: &WaitingConfig,
@@ -95,13 +79,16 @@ pub fn measure(
     let mut runner = Runner::new(cores, progress);
     let names = STRATEGIES.map(|strategy| strategy.to_string());
     for (pair, gap) in loads {
-        let name = format!("{pair}, {}", Gap(gap));
+        let name = match gap {
+            [micros] => format!("{pair}, {micros} µs"),
+            _ => format!("{pair}, mixed"),
+        };
         let plan = LoadPlan::new(name, LoadKind::Closed, 0.0, config.rounds, phases.next_limit()?);
         runner.measure(plan, &names, |index| messages::turn(pair, gap, STRATEGIES[index], cores, config))?;
     }
     let plan = LoadPlan::new(SERVER, LoadKind::Open, config.rate, config.rounds, phases.next_limit()?);
     runner.measure(plan, &names, |index| server_turn(STRATEGIES[index], cores, config))?;
-    Ok(runner.finish(&[BLOCK, SPIN]))
+    Ok(runner.finish(&REFERENCES))
 }
 
 /// The memcached server at low load. A turn in which requests failed does not count: the latency is not that of the load asked for.

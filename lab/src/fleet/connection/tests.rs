@@ -2,7 +2,6 @@ use std::net::Ipv4Addr;
 
 use super::*;
 
-/// A segment that a connection sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Sent {
     sequence: u32,

@@ -1,4 +1,4 @@
-//! Lull's executor compared with others, without I/O: `cargo bench -p lab --bench executor`.
+//! Lull's executor compared with others, without I/O: `cargo bench -p tests --bench executor`.
 //!
 //! Each benchmark runs on one thread, except the round trip between threads, whose two runtimes are pinned to two
 //! cores. All executors run the same code.
@@ -37,116 +37,95 @@ trait Executor: 'static {
     fn timer(duration: Duration) -> Self::Timer;
 }
 
-fn lull<F: Future>(driver: DriverKind, future: F) -> F::Output {
-    let builder = Builder::new().ignore_environment().workers(1).driver(driver);
-    builder.build().expect("start a runtime").block_on(future)
+thread_local! {
+    static EXECUTOR: Cell<Option<&'static LocalExecutor<'static>>> = const { Cell::new(None) };
 }
 
-macro_rules! lull {
-    ($name:ident, $text:literal, $driver:expr) => {
+macro_rules! executor {
+    ($name:ident, $text:literal, $timer:ty, $set:expr, |$future:ident| $block_on:expr, |$task:ident| $spawn:expr) => {
         struct $name;
 
         impl Executor for $name {
             const NAME: &'static str = $text;
-            type Timer = runtime::Sleep;
+            type Timer = $timer;
 
-            fn block_on<F: Future + 'static>(future: F) -> F::Output
+            fn block_on<F: Future + 'static>($future: F) -> F::Output
             where
                 F::Output: 'static,
             {
-                lull($driver, future)
+                $block_on
             }
 
-            fn spawn<F: Future<Output = u64> + 'static>(future: F) -> impl Future<Output = u64> {
-                let handle = runtime::spawn(future);
-                async { handle.await.expect("the task completes") }
+            fn spawn<F: Future<Output = u64> + 'static>($task: F) -> impl Future<Output = u64> {
+                $spawn
             }
 
             fn timer(duration: Duration) -> Self::Timer {
-                runtime::sleep(duration)
+                $set(duration)
             }
         }
     };
 }
 
-lull!(LullUring, "lull uring", DriverKind::Uring);
-lull!(LullEpoll, "lull epoll", DriverKind::Epoll);
-
-struct Tokio;
-
-impl Executor for Tokio {
-    const NAME: &'static str = "tokio";
-    type Timer = tokio::time::Sleep;
-
-    fn block_on<F: Future + 'static>(future: F) -> F::Output
-    where
-        F::Output: 'static,
-    {
-        let runtime =
-            tokio::runtime::Builder::new_current_thread().enable_all().build().expect("start a runtime");
-        tokio::task::LocalSet::new().block_on(&runtime, future)
-    }
-
-    fn spawn<F: Future<Output = u64> + 'static>(future: F) -> impl Future<Output = u64> {
-        let handle = tokio::task::spawn_local(future);
-        async { handle.await.expect("the task completes") }
-    }
-
-    fn timer(duration: Duration) -> Self::Timer {
-        tokio::time::sleep(duration)
-    }
+fn lull<F: Future>(driver: DriverKind, future: F) -> F::Output {
+    let builder = Builder::new().ignore_environment().workers(1).driver(driver);
+    builder.build().expect("start a runtime").block_on(future)
 }
 
-struct Monoio;
+async fn completed<E>(handle: impl Future<Output = Result<u64, E>>) -> u64 {
+    handle.await.ok().expect("the task completes")
+}
 
-impl Executor for Monoio {
-    const NAME: &'static str = "monoio";
-    type Timer = monoio::time::Sleep;
-
-    fn block_on<F: Future + 'static>(future: F) -> F::Output
-    where
-        F::Output: 'static,
-    {
+executor!(
+    LullUring,
+    "lull uring",
+    runtime::Sleep,
+    runtime::sleep,
+    |future| lull(DriverKind::Uring, future),
+    |task| completed(runtime::spawn(task))
+);
+executor!(
+    LullEpoll,
+    "lull epoll",
+    runtime::Sleep,
+    runtime::sleep,
+    |future| lull(DriverKind::Epoll, future),
+    |task| completed(runtime::spawn(task))
+);
+executor!(
+    Tokio,
+    "tokio",
+    tokio::time::Sleep,
+    tokio::time::sleep,
+    |future| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        tokio::task::LocalSet::new().block_on(&runtime.expect("start a runtime"), future)
+    },
+    |task| completed(tokio::task::spawn_local(task))
+);
+executor!(
+    Monoio,
+    "monoio",
+    monoio::time::Sleep,
+    monoio::time::sleep,
+    |future| {
         let runtime = monoio::RuntimeBuilder::<monoio::IoUringDriver>::new().enable_timer().build();
         runtime.expect("start a runtime").block_on(future)
-    }
-
-    fn spawn<F: Future<Output = u64> + 'static>(future: F) -> impl Future<Output = u64> {
-        monoio::spawn(future)
-    }
-
-    fn timer(duration: Duration) -> Self::Timer {
-        monoio::time::sleep(duration)
-    }
-}
-
-struct AsyncExecutor;
-
-thread_local! {
-    static EXECUTOR: Cell<Option<&'static LocalExecutor<'static>>> = const { Cell::new(None) };
-}
-
-impl Executor for AsyncExecutor {
-    const NAME: &'static str = "async-executor";
-    type Timer = async_io::Timer;
-
-    fn block_on<F: Future + 'static>(future: F) -> F::Output
-    where
-        F::Output: 'static,
-    {
+    },
+    |task| monoio::spawn(task)
+);
+executor!(
+    AsyncExecutor,
+    "async-executor",
+    async_io::Timer,
+    async_io::Timer::after,
+    |future| {
         let executor: &'static LocalExecutor<'static> = Box::leak(Box::new(LocalExecutor::new()));
         EXECUTOR.set(Some(executor));
         async_io::block_on(executor.run(future))
-    }
-
-    fn spawn<F: Future<Output = u64> + 'static>(future: F) -> impl Future<Output = u64> {
-        EXECUTOR.get().expect("inside block_on").spawn(future)
-    }
-
-    fn timer(duration: Duration) -> Self::Timer {
-        async_io::Timer::after(duration)
-    }
-}
+    },
+    |task| EXECUTOR.get().expect("inside block_on").spawn(task)
+);
 
 /// Wakes its own task, and yields to the executor once.
 async fn yield_once() {

@@ -1,41 +1,10 @@
-//! The report on runtimes compared on loopback, and that on a check of the machine.
+//! The report on a check of the machine.
 
 use policies::host::Machine;
 use serde::Serialize;
 
 use super::document::{Document, Section, Table};
-use super::figures::sections;
-use crate::engine::{CoreAssignment, Results};
 use crate::experiments::machine_check::MachineCheck;
-use crate::experiments::peer_comparison::PeerComparisonConfig;
-
-#[derive(Debug, Serialize)]
-pub struct PeerReport {
-    pub machine: Machine,
-    pub cores: CoreAssignment,
-    pub config: PeerComparisonConfig,
-    pub results: Results,
-}
-
-impl PeerReport {
-    pub fn new(cores: CoreAssignment, config: PeerComparisonConfig, results: Results) -> Self {
-        Self { machine: Machine::read(), cores, config, results }
-    }
-
-    pub fn document(&self) -> Document {
-        let (server, client) = (self.cores.server, self.cores.client);
-        Document {
-            title: "Runtimes on loopback".to_owned(),
-            conditions: vec![format!(
-                "{}; loopback, server on core {server}, client on core {client}; {}, closed loop; ratios are to the best of the \
-                 other runtimes in each figure",
-                self.machine, self.config.service
-            )],
-            sections: sections(&self.results.loads, &self.results.notes),
-            ..Document::default()
-        }
-    }
-}
 
 #[derive(Debug, Serialize)]
 pub struct CheckReport {
