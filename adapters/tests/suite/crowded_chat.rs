@@ -91,6 +91,7 @@ fn run_clients(address: SocketAddr) -> ! {
     let mut busy: Vec<_> = (0..BUSY).map(|_| connect(address, b'b')).collect();
     busy.iter().for_each(|client| client.set_nonblocking(true).unwrap());
     std::thread::spawn(move || {
+        prefer_this_thread(0);
         loop {
             // What a full socket doesn't take is not said.
             busy.iter_mut().for_each(|client| drop(client.write(&[b'x'; 64])));
@@ -102,8 +103,15 @@ fn run_clients(address: SocketAddr) -> ! {
     std::process::exit(0)
 }
 
+/// What a client waits for a core while workers and busy clients occupy all of them is not the server's. Where this needs a
+/// privilege that is missing, it counts.
+fn prefer_this_thread(nice: i32) {
+    let _ = rustix::process::setpriority_process(None, nice);
+}
+
 /// The round trips of quiet clients in turn, sorted.
 fn ping(quiet: &mut [std::net::TcpStream]) -> Vec<Duration> {
+    prefer_this_thread(-20);
     let mut times: Vec<_> = (0..PINGS)
         .map(|number| {
             let client = &mut quiet[number * 37 % QUIET];
@@ -173,6 +181,7 @@ async fn quiet_clients_are_answered_within_5_ms_while_channels_are_full() {
     let full = room.full.load(Relaxed);
     assert!(full > 1000, "the channel was full {full} times");
     eprintln!("p99 {alone} µs alone, {crowded} µs crowded; heard {least} to {most}");
+    assert!(alone < 1000, "{alone} µs alone: the machine is not quiet, and says nothing of the limit");
     assert!(crowded < 5000, "{crowded} µs");
     assert!(*least > 0 && most / least.max(&1) < 4, "{least} to {most}");
     serving.unwrap().shutdown(Duration::from_secs(30)).await;

@@ -7,6 +7,7 @@ mod databases;
 mod ecosystem;
 mod file_bodies;
 mod grpc;
+mod grpc_interop;
 mod grpc_tls;
 mod http_server;
 mod https_client;
