@@ -6,10 +6,13 @@ use super::measured::Measured;
 
 /// Loads a factor of two in the rate: those of one bucket differ by 19 % at most.
 const PER_OCTAVE: f64 = 4.0;
+/// By how many buckets a rate may differ from the present load's. Rates vary, and one between two buckets would be taken for either in
+/// turn.
+const SAME_LOAD: f64 = 1.0;
 /// Up to 16 million events a second.
 const BUCKETS: usize = 96;
 /// How long polling is not tried again at a load after it did not pay, which a disturbance of a trial may have caused; twice as long
-/// each time.
+/// each time, and shorter by as long as it has paid meanwhile.
 const FIRST_PAUSE: Duration = Duration::from_secs(2);
 const LONGEST_PAUSE: Duration = Duration::from_secs(64);
 /// After this time interrupts are measured again, because something may have disturbed the measurement, and after twice as long each
@@ -92,6 +95,9 @@ impl KnownLoad {
 
     fn pass(&mut self, time: Duration) {
         self.refused = self.refused.saturating_sub(time);
+        if self.interval.is_some() {
+            self.next_pause = self.next_pause.saturating_sub(time);
+        }
         self.age = self.age.saturating_add(time);
         for barred in [&mut self.barred_from, &mut self.barred_to] {
             *barred = barred.and_then(|(interval, left)| Some((interval, left.checked_sub(time)?)));
@@ -100,50 +106,66 @@ impl KnownLoad {
 
     /// Polling pays with this interval.
     pub(super) fn accept(&mut self, interval: Duration) {
-        (self.interval, self.next_pause) = (Some(interval), FIRST_PAUSE);
+        self.interval = Some(interval);
     }
 }
 
 /// What is known of all loads.
 #[derive(Debug, Clone)]
-pub(super) struct LoadMemory(Box<[KnownLoad; BUCKETS]>);
+pub(super) struct LoadMemory {
+    loads: Box<[KnownLoad; BUCKETS]>,
+    /// The bucket of the present load.
+    present: usize,
+}
 
 impl Default for LoadMemory {
     fn default() -> Self {
-        Self(Box::new([KnownLoad::default(); BUCKETS]))
+        Self { loads: Box::new([KnownLoad::default(); BUCKETS]), present: 0 }
     }
 }
 
 impl LoadMemory {
     /// Lets time pass.
     pub(super) fn pass(&mut self, time: Duration) {
-        for load in self.0.iter_mut() {
+        for load in self.loads.iter_mut() {
             load.pass(time);
+        }
+    }
+
+    /// The load has this rate now.
+    pub(super) fn follow(&mut self, rate: f64) {
+        self.present = self.bucket(rate);
+    }
+
+    /// That of the present load, if the rate differs little from it.
+    fn bucket(&self, rate: f64) -> usize {
+        let position = (rate.max(1.0).log2() * PER_OCTAVE).min((BUCKETS - 1) as f64);
+        if (position - self.present as f64).abs() <= SAME_LOAD {
+            self.present
+        } else {
+            position.round() as usize
         }
     }
 
     /// The load of so many events a second.
     pub(super) fn at(&mut self, rate: f64) -> &mut KnownLoad {
-        &mut self.0[bucket(rate)]
+        let bucket = self.bucket(rate);
+        &mut self.loads[bucket]
     }
 
     /// What is known of it.
     pub(super) fn known(&self, rate: f64) -> &KnownLoad {
-        &self.0[bucket(rate)]
+        &self.loads[self.bucket(rate)]
     }
 
     /// Calls `change` for the loads of both rates, once if they are the same.
     pub(super) fn each_at(&mut self, rates: [f64; 2], mut change: impl FnMut(&mut KnownLoad)) {
-        let [one, other] = rates.map(bucket);
-        change(&mut self.0[one]);
+        let [one, other] = rates.map(|rate| self.bucket(rate));
+        change(&mut self.loads[one]);
         if other != one {
-            change(&mut self.0[other]);
+            change(&mut self.loads[other]);
         }
     }
-}
-
-fn bucket(rate: f64) -> usize {
-    (rate.max(1.0).log2() * PER_OCTAVE).round().min((BUCKETS - 1) as f64) as usize
 }
 
 #[cfg(test)]
@@ -162,13 +184,34 @@ mod tests {
             assert!(!memory.at(50_000.0).is_refused(false));
         }
         memory.at(50_000.0).accept(Duration::from_micros(20));
+        memory.pass(Duration::from_secs(1));
         memory.at(50_000.0).refuse(false);
-        memory.pass(Duration::from_secs(8));
-        assert!(!memory.at(50_000.0).is_refused(false), "it has paid since");
+        memory.pass(Duration::from_secs(62));
+        assert!(memory.at(50_000.0).is_refused(false), "it has paid for a second only");
+        memory.pass(Duration::from_secs(1));
+        memory.at(50_000.0).accept(Duration::from_micros(20));
+        memory.pass(Duration::from_secs(64));
+        memory.at(50_000.0).refuse(false);
+        memory.pass(Duration::from_secs(2));
+        assert!(!memory.at(50_000.0).is_refused(false), "it has paid for a minute since");
         memory.at(50_000.0).refuse(false);
         assert!(!memory.at(50_000.0).is_refused(true), "it did not pay at less than saturation");
         memory.at(50_000.0).refuse(true);
         assert!(memory.at(50_000.0).is_refused(true));
+    }
+
+    #[test]
+    fn a_rate_that_varies_between_two_loads_is_of_the_one_that_it_was_of_before() {
+        let mut memory = LoadMemory::default();
+        // They are 62.44 and 62.55 quarters of an octave.
+        for (rate, near) in [(51_000.0, 50_000.0), (50_000.0, 51_000.0)] {
+            memory.follow(1_000.0);
+            memory.follow(rate);
+            memory.at(rate).refuse(false);
+            assert!(memory.known(near).is_refused(false));
+            memory.pass(Duration::from_secs(64));
+        }
+        assert!(!memory.known(62_000.0).is_refused(false));
     }
 
     #[test]

@@ -218,6 +218,7 @@ impl PollingLaw {
         self.memory.pass(window.duration);
         self.peak_rate = window.packet_rate().max(self.peak_rate * PEAK_DECAY);
         self.present.take(window);
+        self.memory.follow(self.present.rate);
         let (overslept, sleeps) = window.overslept;
         if let Ok(sleeps @ 1..) = u32::try_from(sleeps) {
             self.costs.take_timer_latency(overslept / sleeps);

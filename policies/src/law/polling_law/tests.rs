@@ -3,6 +3,8 @@
 use super::super::budget::{CpuBudget, LatencyBudget};
 use super::*;
 
+mod steady_load;
+
 const fn micros(time: u64) -> Duration {
     Duration::from_micros(time)
 }
