@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use policies::law::{CpuBudget, LatencyBudget};
+use policies::law::{CpuBudget, ForcedSettings, LatencyBudget};
 use policies::{AdaptedQueue, Affinity, Change, Cpus, GraceTime, JournalDir, Policy, QueueDelegate};
 
 use crate::background::BackgroundRuntime;
@@ -152,6 +152,13 @@ impl Builder {
     #[doc(hidden)]
     pub fn ignore_polling_costs(mut self) -> Self {
         self.code.ignores_polling_costs = true;
+        self
+    }
+
+    /// Chooses the queues' settings in the place of the workers' laws, for tests of what a change of settings does.
+    #[doc(hidden)]
+    pub fn force_queue_settings(mut self, forced: ForcedSettings) -> Self {
+        self.code.forced = Some(forced);
         self
     }
 

@@ -19,6 +19,7 @@ pub mod fake_server;
 pub mod isolated;
 pub mod kill_at_call;
 pub mod load;
+pub mod pairs;
 pub mod poll_trace;
 mod processes;
 pub mod random;

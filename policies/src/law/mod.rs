@@ -4,6 +4,7 @@
 
 mod budget;
 mod epoch;
+mod forced_settings;
 mod limits;
 mod load_memory;
 mod machine_costs;
@@ -14,6 +15,7 @@ mod reason;
 
 pub use budget::{Budgets, CpuBudget, InvalidBudget, LatencyBudget};
 pub use epoch::{Epoch, receiving_time};
+pub use forced_settings::ForcedSettings;
 pub use limits::{LawLimits, PollTimer};
 pub use machine_costs::MachineCosts;
 pub use polling_law::PollingLaw;

@@ -32,8 +32,16 @@ pub struct QueueChange {
 #[derive(Debug, Clone, Copy)]
 enum Phase {
     Settled,
-    Requested { settings: QueueSettings, since: Duration },
-    StopsPolling { settings: QueueSettings, end: Option<Duration> },
+    /// `asked`: whether the supervisor was asked already.
+    Requested {
+        settings: QueueSettings,
+        since: Duration,
+        asked: bool,
+    },
+    StopsPolling {
+        settings: QueueSettings,
+        end: Option<Duration>,
+    },
 }
 
 /// What [`QueueChange::step`] asks its owner to do.
@@ -113,19 +121,23 @@ impl QueueChange {
                     }
                 }
             }
-            Phase::Requested { settings, since } => match self.take_answer() {
-                None if now >= since + DEADLINE => {
-                    self.unanswered = Some(settings);
-                    self.abandon(now);
-                    ChangeStep::Unanswered(settings)
+            Phase::Requested { settings, since, asked } => {
+                let asked = asked || self.ask(settings);
+                self.phase = Phase::Requested { settings, since, asked };
+                match if asked { self.take_answer() } else { None } {
+                    None if now >= since + DEADLINE => {
+                        self.unanswered = Some(settings);
+                        self.abandon(now);
+                        ChangeStep::Unanswered(settings)
+                    }
+                    None => ChangeStep::Wait,
+                    Some(Ok(())) => ChangeStep::ValuesSet(settings),
+                    Some(Err(_)) => {
+                        self.abandon(now);
+                        ChangeStep::Refused(settings)
+                    }
                 }
-                None => ChangeStep::Wait,
-                Some(Ok(())) => ChangeStep::ValuesSet(settings),
-                Some(Err(_)) => {
-                    self.abandon(now);
-                    ChangeStep::Refused(settings)
-                }
-            },
+            }
             Phase::StopsPolling { settings, end } => {
                 let may_stop = !is_suspended || end.is_some_and(|end| now >= end);
                 if may_stop { ChangeStep::SetWaits(settings) } else { ChangeStep::Wait }
@@ -145,10 +157,14 @@ impl QueueChange {
 
     /// Asks the supervisor for the values of these settings.
     pub fn request(&mut self, now: Duration, settings: QueueSettings) {
-        if let Some(requests) = &self.requests {
-            requests.request(self.queue, settings);
-            (self.phase, self.unanswered) = (Phase::Requested { settings, since: now }, None);
+        if self.requests.is_some() {
+            let asked = self.ask(settings);
+            (self.phase, self.unanswered) = (Phase::Requested { settings, since: now, asked }, None);
         }
+    }
+
+    fn ask(&self, settings: QueueSettings) -> bool {
+        self.requests.as_ref().is_some_and(|requests| requests.request(self.queue, settings))
     }
 
     /// The queue has the values of these settings. `end`: when waits that polled may stop in any case; `None`: only after one

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::process::Pid;
@@ -13,6 +13,9 @@ use crate::law::QueueSettings;
 
 /// The requests of a runtime's workers to its supervisor: the law of each worker chooses its queue's
 /// settings, and the supervisor, which holds the journal, sets them.
+///
+/// A worker never waits for the supervisor, which may have lost its core within a call to what has more of a right to it, like the
+/// worker itself, and be without one for many milliseconds.
 #[derive(Debug)]
 pub struct QueueRequests {
     /// Written on each request.
@@ -53,17 +56,22 @@ impl QueueRequests {
         let _ = self.setter.set(Setter { supervisor: rustix::thread::gettid(), has_delegate });
     }
 
-    /// Asks for settings of a queue, and wakes the supervisor. Replaces an earlier request for the queue.
-    pub fn request(&self, queue: u32, settings: QueueSettings) {
-        self.locked().insert(queue, State::Wanted(settings));
+    /// Asks for settings of a queue, and wakes the supervisor. Replaces an earlier request for the queue. Returns whether it could; if
+    /// not, another thread is in a call.
+    #[must_use]
+    pub fn request(&self, queue: u32, settings: QueueSettings) -> bool {
+        let Some(mut states) = self.try_locked() else { return false };
+        states.insert(queue, State::Wanted(settings));
+        drop(states);
         // Fails only if the counter is full, and then the supervisor is about to wake up.
         let _ = rustix::io::write(&self.eventfd, &1_u64.to_ne_bytes());
+        true
     }
 
     /// Takes the answer to the last request for a queue: whether its values are set, or why they can't be.
-    /// `None` until there is one.
+    /// `None` until there is one, and while another thread is in a call.
     pub fn take_answer(&self, queue: u32) -> Option<Result<(), String>> {
-        let mut states = self.locked();
+        let mut states = self.try_locked()?;
         match states.remove(&queue)? {
             State::Answered(answer) => Some(answer),
             wanted @ State::Wanted(_) => {
@@ -94,6 +102,14 @@ impl QueueRequests {
         }
     }
 
+    fn try_locked(&self) -> Option<MutexGuard<'_, BTreeMap<u32, State>>> {
+        match self.states.try_lock() {
+            Ok(states) => Some(states),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
     fn locked(&self) -> MutexGuard<'_, BTreeMap<u32, State>> {
         self.states.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -116,9 +132,9 @@ mod tests {
         let requests = QueueRequests::new().unwrap();
         let old = QueueSettings::plain(Reason::Start);
         let new = QueueSettings::grace(Duration::from_micros(20), Reason::Start);
-        requests.request(3, old);
+        assert!(requests.request(3, old));
         assert_eq!(requests.pending(), [(3, old)]);
-        requests.request(3, new);
+        assert!(requests.request(3, new));
         requests.answer(3, &old, Ok(()));
         assert_eq!(requests.take_answer(3), None);
         assert_eq!(requests.pending(), [(3, new)]);
@@ -126,5 +142,16 @@ mod tests {
         assert_eq!(requests.take_answer(3), Some(Err("forbidden".to_owned())));
         assert_eq!(requests.take_answer(3), None);
         assert_eq!(requests.pending(), []);
+    }
+
+    #[test]
+    fn a_worker_does_not_wait_for_a_thread_that_is_in_a_call() {
+        let requests = QueueRequests::new().unwrap();
+        let plain = QueueSettings::plain(Reason::Start);
+        let states = requests.locked();
+        assert!(!requests.request(3, plain));
+        assert_eq!(requests.take_answer(3), None);
+        drop(states);
+        assert!(requests.request(3, plain));
     }
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use policies::law::{CpuBudget, LatencyBudget, QueueSettings};
+use policies::law::{CpuBudget, ForcedSettings, LatencyBudget, QueueSettings};
 use policies::{Affinity, Cpus, GraceTime, JournalDir, Policy, Settings, WorkerWait};
 
 use crate::config::threads::ThreadOptions;
@@ -93,6 +93,7 @@ pub(crate) struct CodeSettings {
     pub(crate) latency_budget: Option<LatencyBudget>,
     pub(crate) cpu_budget: Option<CpuBudget>,
     pub(crate) ignores_polling_costs: bool,
+    pub(crate) forced: Option<ForcedSettings>,
     pub(crate) busy_poll: Option<Duration>,
     pub(crate) max_events: Option<usize>,
     pub(crate) stall_threshold: Option<Duration>,
@@ -119,6 +120,7 @@ pub(crate) struct Config {
     pub(crate) settings: Settings,
     pub(crate) cpu_budget: CpuBudget,
     pub(crate) ignores_polling_costs: bool,
+    pub(crate) forced: Option<ForcedSettings>,
     pub(crate) busy_poll: Duration,
     pub(crate) max_events: usize,
     pub(crate) stall_threshold: Duration,
@@ -227,6 +229,7 @@ impl Config {
             settings,
             cpu_budget: cpu_budget.unwrap_or_default(),
             ignores_polling_costs: code.ignores_polling_costs,
+            forced: code.forced,
             busy_poll,
             max_events: code.max_events.unwrap_or(MAX_EVENTS),
             stall_threshold: code.stall_threshold.unwrap_or(STALL_THRESHOLD),

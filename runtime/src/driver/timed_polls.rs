@@ -23,6 +23,8 @@ pub(super) struct TimedPolls {
     poller: NapiPoller,
     /// In nanoseconds; 0 in other modes than timed.
     interval: Cell<u64>,
+    /// Whether the instance spins in the kernel for an interval while it knows its NAPI, and the wait never sleeps.
+    never_sleeps: Cell<bool>,
     /// When the NAPI was polled last, on the monotonic clock.
     polled: Cell<u64>,
     poller_polled: Cell<u64>,
@@ -38,6 +40,7 @@ impl TimedPolls {
         Ok(Self {
             poller: NapiPoller::new()?,
             interval: Cell::new(0),
+            never_sleeps: Cell::new(false),
             polled: Cell::new(0),
             poller_polled: Cell::new(0),
             earlier_timer: EarlierTimer::default(),
@@ -74,7 +77,10 @@ impl TimedPolls {
             // If nothing is deferred any more, this poll unmasks the interrupt now, and not the watchdog later.
             self.poll();
         }
-        self.poller.set_params(params)?;
+        let spin = Duration::from_micros(params.busy_poll_usecs.into());
+        self.never_sleeps.set(!interval.is_zero() && spin >= interval);
+        // The poller makes one pass: a packet for a socket that it doesn't have would not end its spin.
+        self.poller.set_params(EpollParams::polling(0, params.busy_poll_budget))?;
         self.earlier_timer.set(if interval.is_zero() { Duration::ZERO } else { watchdog });
         self.interval.set(interval.as_nanos() as u64);
         self.knows_napi.set(false);
@@ -109,6 +115,7 @@ impl TimedPolls {
         outcome: &mut WaitOutcome,
     ) -> io::Result<usize> {
         let interval = self.interval.get();
+        let pause = if self.never_sleeps.get() { 0 } else { interval };
         let mut now = monotonic_nanos();
         outcome.looked = now;
         outcome.look_budget = u32::try_from(events.len()).unwrap_or(u32::MAX);
@@ -118,8 +125,7 @@ impl TimedPolls {
             let began = now;
             let since = now.saturating_sub(self.polled.get());
             let since_poller = now.saturating_sub(self.poller_polled.get());
-            let polls =
-                since >= interval && !self.knows_napi.get() || since_poller >= interval * MOST_INTERVALS;
+            let polls = since >= pause && !self.knows_napi.get() || since_poller >= interval * MOST_INTERVALS;
             if polls || self.knows_napi.get() {
                 self.earlier_timer.keep(now);
             }
@@ -131,14 +137,14 @@ impl TimedPolls {
                 self.polled.set(now);
                 outcome.looked = now;
             }
-            let next = self.polled.get() + interval;
+            let next = self.polled.get() + pause;
             let sleep = Duration::from_nanos(next.min(end).saturating_sub(now)).max(POLL_PASS);
             let count = epoll_sys::epoll_wait(instance, events, Some(sleep))?;
             if count > 0 {
                 return Ok(count);
             }
             now = monotonic_nanos();
-            if next <= end {
+            if pause > 0 && next <= end {
                 outcome.overslept.0 += Duration::from_nanos(now - began).saturating_sub(sleep);
                 outcome.overslept.1 += 1;
             }

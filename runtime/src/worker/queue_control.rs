@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use policies::law::{Budgets, Epoch, PollingLaw, QueueMode, QueueSettings, receiving_time};
+use policies::law::{Budgets, Epoch, ForcedSettings, PollingLaw, QueueMode, QueueSettings, receiving_time};
 use policies::netlink::netdev::Netdev;
 use policies::thread_time::{AwakeTime, ThreadTimes, this_thread_cpu_time, voluntary_switches};
 use policies::{ChangeStep, QueueChange, QueueRequests};
@@ -89,6 +89,7 @@ impl QueueTimes {
 /// The law of one worker's queue, and its state.
 pub(crate) struct QueueControl {
     law: RefCell<PollingLaw>,
+    forced: Option<ForcedSettings>,
     change: RefCell<QueueChange>,
     busy_poll_budget: u16,
     /// The worker's thread; `None` where the kernel does not count. Then the lengths of waits are used.
@@ -190,6 +191,7 @@ impl QueueControl {
         let control = Self {
             change: RefCell::new(QueueChange::new(queue, requests, *law.settings())),
             law: RefCell::new(law),
+            forced: None,
             busy_poll_budget,
             thread: AwakeTime::open(thread).ok(),
             napi_thread: RefCell::new(
@@ -205,6 +207,11 @@ impl QueueControl {
         let threads = control.thread_times(0);
         control.last.set(Reading { threads, ..control.last.get() });
         control
+    }
+
+    /// The same, whose settings a test may choose in the place of the law.
+    pub(crate) fn forced_by(self, forced: Option<ForcedSettings>) -> Self {
+        Self { forced, ..self }
     }
 
     /// The budgets of the law.
@@ -315,10 +322,13 @@ impl QueueControl {
                 if retries {
                     law.release();
                 }
-                let chosen = law.step(&epoch);
+                let chosen = match &self.forced {
+                    Some(forced) => forced.take(),
+                    None => law.step(&epoch),
+                };
                 let settings = *law.settings();
                 drop(law);
-                if chosen.is_some() {
+                if let Some(settings) = chosen {
                     self.start(now, settings, worker, driver);
                 } else if settings != self.in_effect() && settings.equals_but_reason(&self.in_effect()) {
                     self.change.borrow_mut().set_reason(settings.why);

@@ -180,6 +180,7 @@ fn queue_control(runtime: &RuntimeState, worker: usize, napi_id: u32, thread: i3
         napi_thread,
         now,
     );
+    let control = control.forced_by(runtime.config.forced.clone());
     Adaptation::Law(Box::new(control))
 }
 

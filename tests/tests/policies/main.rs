@@ -12,6 +12,7 @@ mod kernel_polling;
 mod kernel_threads;
 mod latency_budget;
 mod lower_interfaces;
+mod mode_changes;
 mod polling_threads;
 mod queue_modes;
 mod receiving_core;

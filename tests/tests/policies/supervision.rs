@@ -354,7 +354,7 @@ fn supervised_queue(
 
 /// Asks for settings of queue 0, and waits for the answer.
 fn answer(requests: &QueueRequests, settings: QueueSettings) -> Result<(), String> {
-    requests.request(0, settings);
+    wait_until("the supervisor is asked", || requests.request(0, settings));
     let mut answer = None;
     wait_until("the supervisor answers", || {
         answer = requests.take_answer(0);
