@@ -2,7 +2,7 @@
 """Compares servers of gets over UDP on two network namespaces (root): CPU time and latency, in interleaved rounds.
 
 Server and its queue are on core 0, loadgen and its queue on core 1. CPU time is all that core 0 was not idle. Build first:
-cargo build --release -p lull-servers -p lull-loadgen -p lull-policies-cli -p lab --bins --example udp_misses
+cargo build --release -p lull-servers -p lull-loadgen -p lull-policies-cli -p lull-adapters --bins --example udp_misses
 """
 
 import argparse

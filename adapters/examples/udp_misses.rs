@@ -5,7 +5,7 @@
 
 use std::net::SocketAddr;
 
-use policies::Cpus;
+use runtime::Cpus;
 
 /// The bytes of a frame header, which is sent back.
 const FRAME_HEADER: usize = 8;
