@@ -63,10 +63,6 @@ figures! {
     System 1 "system %",
     /// Softirqs beside those of system calls, % of the same.
     Softirq 1 "softirq %",
-    /// Resident memory of the server per connection, bytes.
-    ConnectionBytes 0 "bytes/connection",
-    /// Memory of the kernel per connection, bytes.
-    KernelConnectionBytes 0 "kernel bytes/connection",
     /// System calls that wait, poll or submit, per request.
     Waits 2 "waits/req",
     /// System calls per request.

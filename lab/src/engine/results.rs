@@ -31,12 +31,6 @@ pub struct Measured {
     pub reference: String,
 }
 
-impl Measured {
-    pub fn once(value: f64) -> Self {
-        Self { value: median_interval(&[value]), ratio: None, difference: None, reference: String::new() }
-    }
-}
-
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Status {
@@ -90,7 +84,7 @@ impl Row {
         self.figures.get(&figure)?.ratio.as_ref().filter(|_| self.status == Status::Comparable)
     }
 
-    /// Whether a turn beside the search for the capacity was valid. Memory and CPU time at idle are measured without one.
+    /// Whether a turn beside the search for the capacity was valid.
     pub fn has_valid_turn(&self) -> bool {
         self.figures.contains_key(&Figure::Throughput)
     }

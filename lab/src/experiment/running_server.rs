@@ -11,7 +11,6 @@ use policies::host::Interface;
 use policies::law::{QueueMode, QueueSettings};
 use policies::netlink::netdev::Netdev;
 use policies::{Cpus, Policy, host};
-use procfs::{Current, Meminfo};
 use runtime::DriverKind;
 use serde::Serialize;
 
@@ -38,17 +37,6 @@ pub struct RunningPolicy {
     pub steps_down: Vec<String>,
     /// The first message of a memcached server: its worker's report, and the knobs read back.
     pub ready: Option<ServerReady>,
-}
-
-/// What a server and the kernel hold for its connections, when they are open and the records are stored.
-#[derive(Debug, Clone, Copy, Serialize)]
-#[non_exhaustive]
-pub struct ServerMemory {
-    /// Resident memory of the server's process, in bytes; records are part of it.
-    pub resident: u64,
-    /// By how much the kernel's slabs grew while the connections were opened, in bytes, on the whole machine. `None` if
-    /// `/proc/meminfo` can't be read.
-    pub kernel: Option<u64>,
 }
 
 /// A server that runs. Dropping it ends its processes and removes its testbed.
@@ -109,10 +97,6 @@ impl RunningServer {
         Ok(())
     }
 
-    pub(super) fn resident_bytes(&self) -> io::Result<u64> {
-        self.server.resident_bytes()
-    }
-
     pub(super) fn read(&mut self) -> Result<HostReading, Error> {
         let Self { attacher, server, testbed, interface, perf, adapts, .. } = self;
         let (adapts, interface) = (*adapts, &*interface);
@@ -127,11 +111,6 @@ impl RunningServer {
         let perf = perf.as_mut().and_then(|perf| perf.read().ok());
         Ok(HostReading { cpu, user, snapshot, retransmitted, drops, queue, attach, perf })
     }
-}
-
-/// The kernel's slabs, in bytes: sockets are in there.
-pub(super) fn slab_bytes() -> Option<u64> {
-    Meminfo::current().ok().map(|memory| memory.slab)
 }
 
 /// How the first queue of an interface is driven now, by its NAPI's values.

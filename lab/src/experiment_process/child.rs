@@ -125,11 +125,6 @@ impl ExperimentProcess {
         self.command(STATUS)?;
         self.receive()
     }
-
-    pub(crate) fn resident_bytes(&self) -> io::Result<u64> {
-        let status = process(self.child.id())?.status().map_err(io::Error::other)?;
-        Ok(status.vmrss.unwrap_or(0) * 1024)
-    }
 }
 
 fn process(pid: u32) -> io::Result<procfs::process::Process> {

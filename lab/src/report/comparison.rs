@@ -626,7 +626,7 @@ pub(super) mod tests {
             Some(RunningPolicy { ran, steps_down, ready: None })
         };
         let servers = names.iter().enumerate().map(running).collect();
-        let outcome = Outcome { results, capacity: None, servers, memory: Vec::new() };
+        let outcome = Outcome { results, capacity: None, servers };
         let cores = CoreAssignment { server: 0, client: 1, packing: 1 };
         Comparison::new(experiment, cores, true, 4.8, outcome)
     }
