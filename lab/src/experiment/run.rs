@@ -27,7 +27,6 @@ pub struct Outcome {
     pub results: Results,
     /// The capacity that shares refer to, requests per second. `None` without shares.
     pub capacity: Option<f64>,
-    /// What each contender's worker runs, if it is Lull's.
     pub servers: Vec<Option<RunningPolicy>>,
 }
 

@@ -22,12 +22,10 @@ pub(super) struct RunningContender {
     fleet: ExperimentProcess,
     server: RunningServer,
     depth: usize,
-    /// What its worker runs, if it is Lull's.
     pub(super) policy: Option<RunningPolicy>,
 }
 
 impl RunningContender {
-    /// Starts the server and connects the fleet.
     pub(super) fn start(
         contender: &Contender,
         cores: CoreAssignment,
@@ -75,7 +73,6 @@ impl RunningContender {
         Ok(())
     }
 
-    /// Runs a load, and reads what the host did meanwhile.
     pub(super) fn measure(&mut self, load: &FleetLoad) -> Result<Turn, Error> {
         // Before and after the whole run the server is idle, so that no CPU time is attributed to the wrong side.
         let before = self.server.read()?;

@@ -28,7 +28,6 @@ use crate::testbed::{Receiver, SERVER_ADDRESS, SERVER_INTERFACE, Testbed, ring_d
 /// How long a server may take until it accepts connections.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What a Lull server's worker runs.
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct RunningPolicy {
@@ -50,7 +49,6 @@ pub(super) struct RunningServer {
     /// Cycles, instructions and cache misses of the server's core, if the machine counts them.
     perf: Option<PerfCounters>,
     pub(super) cores: ServerCores,
-    /// Whether a law drives its queue.
     adapts: bool,
     pub(super) address: SocketAddr,
     pub(super) policy: Option<RunningPolicy>,
@@ -91,7 +89,6 @@ impl RunningServer {
         })
     }
 
-    /// Attaches to the server, if it is to be attached to. It needs connections first.
     pub(super) fn attach(&mut self, contender: &Contender) -> Result<(), Error> {
         self.attacher = start_attacher(contender, &self.testbed, self.cores.cores, self.server.id())?;
         Ok(())

@@ -138,7 +138,6 @@ impl Comparison {
         verdict
     }
 
-    /// What a contender gains and costs.
     fn verdict_on(&self, index: usize) -> Vec<String> {
         let name = self.experiment.contenders[index].name();
         if let Some(Some(RunningPolicy { ran, steps_down, .. })) = self.outcome.servers.get(index)
@@ -200,7 +199,6 @@ impl Comparison {
         sentences
     }
 
-    /// Reasons to doubt the results, a sentence each.
     fn notes(&self) -> Vec<String> {
         let Self { experiment, outcome, cores, .. } = self;
         let mut notes = outcome.results.notes.clone();

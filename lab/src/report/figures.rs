@@ -32,7 +32,6 @@ pub(super) fn load_name(load: &LoadResult) -> String {
     }
 }
 
-/// A figure's median and interval.
 pub(super) fn value(row: &Row, figure: Figure) -> String {
     row.value(figure).map_or_else(|| NONE.to_owned(), |value| interval_text(value, figure.digits()))
 }

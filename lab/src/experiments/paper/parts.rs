@@ -18,11 +18,9 @@ use crate::polling_config::PollingConfig;
 /// The part of the time that the search for the capacity has, where there is one.
 const CAPACITY_SHARE: f64 = 0.35;
 
-/// A part as experiments with the same contenders.
 pub(super) struct PartPlan {
     /// Where there are several: what the closed loop is called, and the number that they differ in.
     experiments: Vec<(Option<(String, f64)>, Experiment)>,
-    /// The paper's row that each contender corresponds to.
     published: Vec<Option<&'static str>>,
     workload: String,
     notes: Vec<String>,
@@ -49,7 +47,6 @@ impl PartResult {
     }
 }
 
-/// The experiments of a part, or which program is missing.
 pub(super) fn plan(
     part: Part,
     config: &PaperConfig,
