@@ -3,7 +3,6 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Why an experiment could not be run.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error(transparent)]

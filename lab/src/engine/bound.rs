@@ -1,21 +1,18 @@
 //! Whether measurements say that a bound is kept.
 
-use std::fmt;
-
 use loadgen::medians::Interval;
 use serde::Serialize;
 
-/// What intervals say of an upper bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Bound {
-    /// The whole interval is within the bound.
     Kept,
-    /// The whole interval is beyond the bound.
     Broken,
     /// The interval contains the bound, or there are too few rounds for an interval.
     Undecided,
 }
+
+policies::names!(Bound, "outcome": Kept = "kept", Broken = "broken", Undecided = "undecided");
 
 impl Bound {
     pub(crate) fn of(interval: &Interval, bound: f64) -> Self {
@@ -33,16 +30,6 @@ impl Bound {
             (Self::Broken, _) | (_, Self::Broken) => Self::Broken,
             (Self::Kept, Self::Kept) => Self::Kept,
             _ => Self::Undecided,
-        })
-    }
-}
-
-impl fmt::Display for Bound {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Kept => "kept",
-            Self::Broken => "broken",
-            Self::Undecided => "undecided",
         })
     }
 }

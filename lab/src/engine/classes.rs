@@ -1,7 +1,5 @@
 //! Classes of core distance, decided once over all turns of a run: what is near under one load is near under all.
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
 
 /// Distances that differ by this factor are different ones. Readings of the same distance vary by up to 1.45, those of
@@ -19,29 +17,17 @@ pub struct CoreDistance {
     pub after: f64,
 }
 
-/// Which of the distances seen a turn belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DistanceClass {
     /// The distance was the same all the time, or was not measured.
     Single,
-    /// The shorter of two distances.
     Near,
-    /// The longer of two distances.
     Far,
 }
 
-impl fmt::Display for DistanceClass {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Single => "one class",
-            Self::Near => "near",
-            Self::Far => "far",
-        })
-    }
-}
+policies::names!(DistanceClass, "distance": Single = "one class", Near = "near", Far = "far");
 
-/// The class of each turn, and the border between near and far.
 pub(super) struct Classes {
     /// `None` if the turn began and ended in different classes, or is an outlier.
     pub(super) turns: Vec<Option<DistanceClass>>,
@@ -62,7 +48,6 @@ impl Classes {
         }
     }
 
-    /// The classes that turns may have.
     pub(super) fn all(&self) -> &'static [DistanceClass] {
         match self.border {
             None => &[DistanceClass::Single],

@@ -20,7 +20,6 @@ const DISTANCE_DURATION: Duration = Duration::from_millis(10);
 pub struct Conditions {
     /// CPU time that the hypervisor took (steal), as a share of one core.
     pub steal: f64,
-    /// How far apart the cores of server and client were. `None` if it was not measured.
     pub distance: Option<CoreDistance>,
 }
 
@@ -33,7 +32,6 @@ impl Conditions {
     }
 }
 
-/// Reads the distance between the server's and the client's core and the steal before a turn, and again after it.
 #[derive(Debug)]
 pub(crate) struct ConditionsGuard {
     cores: CoreAssignment,
@@ -49,7 +47,6 @@ impl ConditionsGuard {
         Ok(Self { cores, distance, steal: total_steal()?, begun: Instant::now() })
     }
 
-    /// Ends the turn when the load has ended.
     pub(crate) fn end(self) -> io::Result<Conditions> {
         let steal = (total_steal()? - self.steal) / self.begun.elapsed().as_secs_f64();
         Ok(Conditions::new(steal, self.distance.zip(distance(self.cores)?)))

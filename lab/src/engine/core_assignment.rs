@@ -7,13 +7,10 @@ use serde::Serialize;
 
 use crate::Error;
 
-/// Which core runs the server, the load, and the network work of packing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct CoreAssignment {
-    /// The server's worker.
     pub server: u32,
     pub client: u32,
-    /// The network work under the packing policy.
     pub packing: u32,
 }
 
@@ -26,7 +23,6 @@ impl CoreAssignment {
         Ok(Self { server: first, client, packing: cores.get(2).copied().unwrap_or(client) })
     }
 
-    /// Moves the network work of packing to another core.
     pub fn with_packing_core(self, packing: u32) -> Result<Self, Error> {
         self.with_packing_core_of(packing, &Cpus::online()?)
     }

@@ -42,7 +42,6 @@ figures! {
     PacketsPerInterrupt 1 "pkts/irq",
     /// Packets that busy polling received, % of all.
     BusyPollShare 1 "busy-poll %",
-    /// Busy time of the server's core, % of the time.
     CoreBusy 0 "server busy %",
     /// Time in which the load's thread sent or received, % of the time.
     LoadBusy 0 "load busy %",
@@ -52,10 +51,8 @@ figures! {
     ReceivedShare 0 "received on its core %",
     /// CPU time of the process that attached to the server, % of a core. It is not part of the server's.
     AttachCpu 1 "attaching, CPU %",
-    /// Instructions of the server's core per request.
     Instructions 0 "instructions/req (IPQ)",
     InstructionsPerCycle 2 "IPC",
-    /// Misses of the last-level cache per request.
     CacheMisses 2 "LLC misses/req",
     /// The server's code, % of the CPU time of the server and of the kernel thread that receives for it.
     App 1 "App %",
@@ -63,13 +60,8 @@ figures! {
     System 1 "system %",
     /// Softirqs beside those of system calls, % of the same.
     Softirq 1 "softirq %",
-    /// Resident memory of the server per connection, bytes.
-    ConnectionBytes 0 "bytes/connection",
-    /// Memory of the kernel per connection, bytes.
-    KernelConnectionBytes 0 "kernel bytes/connection",
     /// System calls that wait, poll or submit, per request.
     Waits 2 "waits/req",
-    /// System calls per request.
     Calls 2 "calls/req",
     /// What they cost by themselves, µs per request.
     Crossings 2 "n·δ µs",

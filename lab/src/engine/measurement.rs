@@ -11,22 +11,18 @@ use super::turn::Turn;
 #[serde(rename_all = "kebab-case")]
 pub enum LoadKind {
     Capacity,
-    /// Requests at a given rate.
     Open,
-    /// A rate that steps up and down.
     Steps,
     /// Each connection sends again when it has its reply.
     Closed,
 }
 
-/// A load, and how long it may take.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct LoadPlan {
     pub name: String,
     pub kind: LoadKind,
     /// What loads differ in: requests per second, bytes of a file, or connections.
     pub at: f64,
-    /// The rate as a share of the reference's capacity.
     pub share: Option<f64>,
     /// Rounds; each measures every contender once.
     pub rounds: usize,
@@ -37,7 +33,6 @@ pub struct LoadPlan {
 }
 
 impl LoadPlan {
-    /// A load that is repeated above the usual steal.
     pub fn new(name: impl Into<String>, kind: LoadKind, at: f64, rounds: usize, limit: Duration) -> Self {
         Self { name: name.into(), kind, at, share: None, rounds, limit, steal_limit: STEAL_LIMIT }
     }
@@ -57,7 +52,6 @@ pub struct TakenTurn {
     pub turn: Turn,
 }
 
-/// All turns under a load, in order of time.
 #[derive(Debug, Clone, Serialize)]
 pub struct Measurement {
     #[serde(flatten)]

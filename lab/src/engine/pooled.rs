@@ -35,7 +35,6 @@ impl Pool {
         Self { rounds: rounds.iter().map(counts).collect(), ends }
     }
 
-    /// The 99th percentile of these rounds, µs.
     fn p99(&self, rounds: &[usize]) -> f64 {
         let mut sums = vec![0; self.ends.len()];
         for &round in rounds {
@@ -57,7 +56,6 @@ pub(super) fn p99_alone(rounds: &[Buckets<'_>]) -> f64 {
     Pool::new(rounds).p99(&(0..rounds.len()).collect::<Vec<_>>())
 }
 
-/// The 99th percentile over the rounds, µs.
 pub(super) fn p99(rounds: &[Buckets<'_>]) -> Interval {
     let pool = Pool::new(rounds);
     bootstrap(rounds.len(), |sample| pool.p99(sample))

@@ -17,7 +17,6 @@ pub(crate) const ANSWERED: f64 = 97.0;
 /// The least share of the server's packets that its own core must have received, %.
 const RECEIVED_SHARE: f64 = 90.0;
 
-/// The median of the rounds, and of the ratios within rounds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
     pub value: Interval,
@@ -29,12 +28,6 @@ pub struct Measured {
     /// The reference: of several the one that is best in this figure.
     #[serde(default)]
     pub reference: String,
-}
-
-impl Measured {
-    pub fn once(value: f64) -> Self {
-        Self { value: median_interval(&[value]), ratio: None, difference: None, reference: String::new() }
-    }
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -90,7 +83,7 @@ impl Row {
         self.figures.get(&figure)?.ratio.as_ref().filter(|_| self.status == Status::Comparable)
     }
 
-    /// Whether a turn beside the search for the capacity was valid. Memory and CPU time at idle are measured without one.
+    /// Whether a turn beside the search for the capacity was valid.
     pub fn has_valid_turn(&self) -> bool {
         self.figures.contains_key(&Figure::Throughput)
     }
@@ -114,7 +107,6 @@ pub struct LoadResult {
     /// The turns of each round by contender, as indices of the load's turns.
     #[serde(skip)]
     pub(crate) turns: Vec<Vec<usize>>,
-    /// The index of the load's measurement.
     #[serde(skip)]
     pub(crate) measurement: usize,
 }
@@ -122,7 +114,6 @@ pub struct LoadResult {
 /// The turns of a round by contender; `None` for one that is not valid.
 pub type Round<'a> = Vec<Option<&'a Turn>>;
 
-/// What was measured, and what follows from it.
 #[derive(Debug, Clone, Serialize)]
 pub struct Results {
     /// All loads in the order in which they were measured, each once for each class with rounds; the class with most rounds of
@@ -170,7 +161,6 @@ impl Results {
         rounds(&self.measurements[load.measurement], &load.turns)
     }
 
-    /// All valid turns of a contender that count.
     pub fn turns_of(&self, contender: usize) -> impl Iterator<Item = &Turn> {
         let rounds = self.loads.iter().flat_map(|load| self.rounds(load));
         rounds.filter_map(move |round| round.get(contender).copied().flatten())

@@ -100,7 +100,6 @@ impl Rounds {
         Classes::of(&self.taken.iter().map(|turn| turn.distance).collect::<Vec<_>>())
     }
 
-    /// The turns of each contender that count in a class.
     fn counts(&self, classes: &Classes, class: DistanceClass) -> Vec<usize> {
         let mut counts = vec![0; self.contenders];
         for (turn, of) in self.taken.iter().zip(&classes.turns) {
@@ -110,7 +109,6 @@ impl Rounds {
     }
 }
 
-/// The number of rounds in which every contender has a turn.
 fn complete(counts: &[usize]) -> usize {
     counts.iter().copied().min().unwrap_or(0)
 }

@@ -12,7 +12,6 @@ use super::rounds::Rounds;
 use super::turn::Turn;
 use crate::Error;
 
-/// Measures one load after the other.
 pub struct Runner<'a> {
     cores: CoreAssignment,
     progress: &'a mut dyn FnMut(&str),

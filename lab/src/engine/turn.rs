@@ -26,14 +26,12 @@ pub struct Turn {
     /// How a law drove the server's queue at the end. `None` without a law.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queue: Option<String>,
-    /// Why the turn does not count, if it does not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub invalid: Option<String>,
     /// CPU time that the hypervisor took from the cores that work for the server (steal), as a share of one core. `None`: that
     /// of all cores counts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub steal: Option<f64>,
-    /// Whatever else is worth keeping.
     #[serde(skip_serializing_if = "serde_json::Value::is_null")]
     pub detail: serde_json::Value,
 }

@@ -26,12 +26,10 @@ const BETWEEN: f64 = 0.05;
 /// Lowest and highest rate that are tried.
 const RATES: (f64, f64) = (2_000.0, 3_000_000.0);
 
-/// A window of a rate that was tried.
 #[derive(Debug, Clone, Copy, Serialize)]
 struct Window {
     /// Requests per second that were due.
     rate: f64,
-    /// Replies per second.
     qps: f64,
     /// 99th percentile of the latency, µs.
     p99: f64,
@@ -44,9 +42,7 @@ struct Window {
 /// Where a search begins, in requests per second.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Start {
-    /// Anywhere.
     Guess(f64),
-    /// Where an earlier search ended.
     Found(f64),
 }
 
@@ -111,9 +107,7 @@ fn two_of_three(mut window: impl FnMut(bool) -> Result<Option<bool>, Error>) -> 
 enum Found {
     /// The rate from which on it does not hold.
     At(f64),
-    /// Every rate that was tried holds.
     Above,
-    /// No rate that was tried holds.
     Below,
 }
 

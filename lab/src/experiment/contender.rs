@@ -33,7 +33,6 @@ pub enum Contender {
         peer: Peer,
         /// Lull's policy and driver; `None` for the other runtimes, which run as they are.
         network: Option<(Policy, DriverKind, PollingConfig)>,
-        /// Time that the server spends computing for each request.
         work: Duration,
     },
     /// A server of another project, as it is.
@@ -49,7 +48,6 @@ fn as_text<S: serde::Serializer>(wait: &WaitStrategy, serializer: S) -> Result<S
 }
 
 impl Contender {
-    /// This project's memcached server.
     pub fn lull(policy: Policy, driver: DriverKind, polling: PollingConfig) -> Self {
         Self::Lull { policy, driver, polling, wait: WaitStrategy::Block }
     }
@@ -62,7 +60,6 @@ impl Contender {
         })
     }
 
-    /// Lull's echo server, which computes for `work` with each request.
     pub fn lull_echo(policy: Policy, driver: DriverKind, polling: PollingConfig, work: Duration) -> Self {
         Self::Echo {
             service: PeerService::Echo,
@@ -160,17 +157,14 @@ impl Contender {
         self.policy().is_some_and(|(policy, _)| policy == Policy::Packing)
     }
 
-    /// Whether its queue is under kernel polling.
     pub fn polls(&self) -> bool {
         self.is_attached() || self.policy().is_some_and(|(policy, _)| policy == Policy::KernelPolling)
     }
 
-    /// Whether it is a server of another project that is attached to from outside.
     pub fn is_attached(&self) -> bool {
         matches!(self, Self::Program { attached: Some(_), .. })
     }
 
-    /// The policy and the driver, if the server is Lull's.
     pub fn policy(&self) -> Option<(Policy, DriverKind)> {
         match self {
             Self::Lull { policy, driver, .. } => Some((*policy, *driver)),
@@ -206,7 +200,6 @@ impl FromStr for Contender {
     }
 }
 
-/// What the fleet asks a server of this service.
 pub fn requests_for(service: PeerService) -> FleetRequests {
     let RequestShape { request, reply } = RequestShape::SMALL;
     match service.text() {

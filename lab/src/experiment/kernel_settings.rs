@@ -63,7 +63,6 @@ impl KernelSettings {
         (Policy::KernelPolling, PollingConfig { grace_time, ..PollingConfig::default() })
     }
 
-    /// Sets them for a server that runs, and returns what the kernel reads back.
     pub(super) fn set(&self, testbed: &Testbed, server: u32) -> io::Result<String> {
         let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let mut text = testbed.server.run(|| {

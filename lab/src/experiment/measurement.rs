@@ -42,9 +42,7 @@ pub(super) struct AttachReading {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ServerCores {
     pub(super) cores: CoreAssignment,
-    /// The core that should receive the server's packets.
     pub(super) receiver: u32,
-    /// What receives them there.
     pub(super) model: Receiver,
 }
 

@@ -14,7 +14,7 @@ pub use contender::{Contender, requests_for};
 pub use kernel_settings::KernelSettings;
 pub use plan::{Alternation, Experiment, Load};
 pub use run::Outcome;
-pub use running_server::{RunningPolicy, ServerMemory};
+pub use running_server::RunningPolicy;
 pub use server_command::ServerCommand;
 
 /// Steal, as a share of one core, above which a turn or a window is repeated. A 99th percentile bears 1 % of the time.

@@ -59,20 +59,17 @@ pub(super) fn rounded(rate: f64) -> f64 {
     (rate / LOWEST_RATE).round() * LOWEST_RATE
 }
 
-/// Contenders, the loads under which a fleet compares them, and for how long.
 #[derive(Debug, Clone, Serialize)]
 pub struct Experiment {
     pub contenders: Vec<Contender>,
     /// The contenders by index that ratios refer to: in each figure to the best of them. Shares are of the highest of their
     /// capacities.
     pub references: Vec<usize>,
-    /// The loads, after the search for the capacity.
     pub loads: Vec<Load>,
     /// Connections of the fleet, 1 to 20,000.
     pub connections: usize,
     /// Requests in flight on each connection, in the open loop and in the closed one.
     pub depth: usize,
-    /// What stands in for the interrupt of the servers' queues.
     pub receiver: Receiver,
     pub requests: FleetRequests,
     /// The capacity that shares refer to, requests per second, instead of one that is searched.

@@ -11,7 +11,7 @@ use super::capacity::{Start, search};
 use super::contender::Contender;
 use super::plan::{Experiment, LOWEST_RATE, Load, rounded};
 use super::running_contender::RunningContender;
-use super::running_server::{RunningPolicy, ServerMemory};
+use super::running_server::RunningPolicy;
 use crate::Error;
 use crate::engine::{CoreAssignment, Figure, LoadKind, LoadPlan, Results, Runner, Status};
 use crate::fleet::{FleetLoad, FleetPacing};
@@ -27,10 +27,7 @@ pub struct Outcome {
     pub results: Results,
     /// The capacity that shares refer to, requests per second. `None` without shares.
     pub capacity: Option<f64>,
-    /// What each contender's worker runs, if it is Lull's.
     pub servers: Vec<Option<RunningPolicy>>,
-    /// What each contender and the kernel held for its connections.
-    pub memory: Vec<ServerMemory>,
 }
 
 /// The thread of kernel-thread polls from the start to the end of the comparison.
@@ -115,8 +112,7 @@ impl Experiment {
             }
         }
         let servers = running.iter().map(|running| running.policy.clone()).collect();
-        let memory = running.iter().map(|running| running.memory).collect();
-        Ok(Outcome { results, capacity, servers, memory })
+        Ok(Outcome { results, capacity, servers })
     }
 
     fn plan(&self, load: Load, capacity: f64, limit: Duration) -> (LoadPlan, FleetLoad) {

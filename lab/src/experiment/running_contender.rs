@@ -7,7 +7,7 @@ use loadgen::Workload;
 use super::contender::Contender;
 use super::measurement::fleet_turn;
 use super::plan::Experiment;
-use super::running_server::{RunningPolicy, RunningServer, ServerMemory, slab_bytes};
+use super::running_server::{RunningPolicy, RunningServer};
 use super::server_command::with_reply_length;
 use crate::Error;
 use crate::engine::{CoreAssignment, Turn};
@@ -22,14 +22,10 @@ pub(super) struct RunningContender {
     fleet: ExperimentProcess,
     server: RunningServer,
     depth: usize,
-    /// What its worker runs, if it is Lull's.
     pub(super) policy: Option<RunningPolicy>,
-    /// What the server and the kernel hold for its connections.
-    pub(super) memory: ServerMemory,
 }
 
 impl RunningContender {
-    /// Starts the server and connects the fleet.
     pub(super) fn start(
         contender: &Contender,
         cores: CoreAssignment,
@@ -60,18 +56,13 @@ impl RunningContender {
             requests,
             seed,
         };
-        let slab = slab_bytes();
         let role = ProcessRole::Fleet(FleetSpec { fleet, core: cores.client, records });
         let mut fleet = ExperimentProcess::start(&role, Some(&server.testbed.client))?;
         fleet.fleet_ready()?;
-        let memory = ServerMemory {
-            resident: server.resident_bytes()?,
-            kernel: slab_bytes().zip(slab).map(|(after, before)| after.saturating_sub(before)),
-        };
         // A server without connections has no queue that could be attached to.
         server.attach(contender)?;
         let policy = server.policy.take();
-        Ok(Self { fleet, server, depth, policy, memory })
+        Ok(Self { fleet, server, depth, policy })
     }
 
     /// Runs a load for some seconds, of which nothing is counted.
@@ -82,7 +73,6 @@ impl RunningContender {
         Ok(())
     }
 
-    /// Runs a load, and reads what the host did meanwhile.
     pub(super) fn measure(&mut self, load: &FleetLoad) -> Result<Turn, Error> {
         // Before and after the whole run the server is idle, so that no CPU time is attributed to the wrong side.
         let before = self.server.read()?;

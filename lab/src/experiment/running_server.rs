@@ -11,7 +11,6 @@ use policies::host::Interface;
 use policies::law::{QueueMode, QueueSettings};
 use policies::netlink::netdev::Netdev;
 use policies::{Cpus, Policy, host};
-use procfs::{Current, Meminfo};
 use runtime::DriverKind;
 use serde::Serialize;
 
@@ -29,7 +28,6 @@ use crate::testbed::{Receiver, SERVER_ADDRESS, SERVER_INTERFACE, Testbed, ring_d
 /// How long a server may take until it accepts connections.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What a Lull server's worker runs.
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct RunningPolicy {
@@ -38,17 +36,6 @@ pub struct RunningPolicy {
     pub steps_down: Vec<String>,
     /// The first message of a memcached server: its worker's report, and the knobs read back.
     pub ready: Option<ServerReady>,
-}
-
-/// What a server and the kernel hold for its connections, when they are open and the records are stored.
-#[derive(Debug, Clone, Copy, Serialize)]
-#[non_exhaustive]
-pub struct ServerMemory {
-    /// Resident memory of the server's process, in bytes; records are part of it.
-    pub resident: u64,
-    /// By how much the kernel's slabs grew while the connections were opened, in bytes, on the whole machine. `None` if
-    /// `/proc/meminfo` can't be read.
-    pub kernel: Option<u64>,
 }
 
 /// A server that runs. Dropping it ends its processes and removes its testbed.
@@ -62,7 +49,6 @@ pub(super) struct RunningServer {
     /// Cycles, instructions and cache misses of the server's core, if the machine counts them.
     perf: Option<PerfCounters>,
     pub(super) cores: ServerCores,
-    /// Whether a law drives its queue.
     adapts: bool,
     pub(super) address: SocketAddr,
     pub(super) policy: Option<RunningPolicy>,
@@ -103,14 +89,9 @@ impl RunningServer {
         })
     }
 
-    /// Attaches to the server, if it is to be attached to. It needs connections first.
     pub(super) fn attach(&mut self, contender: &Contender) -> Result<(), Error> {
         self.attacher = start_attacher(contender, &self.testbed, self.cores.cores, self.server.id())?;
         Ok(())
-    }
-
-    pub(super) fn resident_bytes(&self) -> io::Result<u64> {
-        self.server.resident_bytes()
     }
 
     pub(super) fn read(&mut self) -> Result<HostReading, Error> {
@@ -127,11 +108,6 @@ impl RunningServer {
         let perf = perf.as_mut().and_then(|perf| perf.read().ok());
         Ok(HostReading { cpu, user, snapshot, retransmitted, drops, queue, attach, perf })
     }
-}
-
-/// The kernel's slabs, in bytes: sockets are in there.
-pub(super) fn slab_bytes() -> Option<u64> {
-    Meminfo::current().ok().map(|memory| memory.slab)
 }
 
 /// How the first queue of an interface is driven now, by its NAPI's values.

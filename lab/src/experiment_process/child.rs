@@ -54,22 +54,18 @@ impl ExperimentProcess {
         self.result(Error::LoadProcess)
     }
 
-    /// The process's exit status, once it has exited.
     pub(crate) fn try_wait(&mut self) -> io::Result<Option<ExitStatus>> {
         self.child.try_wait()
     }
 
-    /// Waits until a fleet process is connected.
     pub(crate) fn fleet_ready(&mut self) -> Result<(), Error> {
         self.result(Error::LoadProcess)
     }
 
-    /// Waits until an attaching process has attached its server.
     pub(crate) fn attached(&mut self) -> Result<(), Error> {
         self.result(Error::NotAttached)
     }
 
-    /// Asks an attaching process what it did since the last time.
     pub(crate) fn attach_progress(&mut self) -> Result<AttachProgress, Error> {
         self.command(STATUS)?;
         self.result(Error::NotAttached)
@@ -106,7 +102,6 @@ impl ExperimentProcess {
         Ok(of(self.child.id())? + others.into_iter().flat_map(of).sum::<f64>())
     }
 
-    /// Waits for the process's next message.
     pub(crate) fn receive<T: DeserializeOwned>(&mut self) -> Result<T, Error> {
         let mut line = String::new();
         if self.messages.read_line(&mut line)? == 0 {
@@ -115,20 +110,13 @@ impl ExperimentProcess {
         Ok(serde_json::from_str(&line)?)
     }
 
-    /// Waits until a memcached server process listens.
     pub fn server_ready(&mut self) -> Result<ServerReady, Error> {
         self.receive()
     }
 
-    /// Asks a memcached server what it did so far.
     pub(crate) fn server_counts(&mut self) -> Result<ServerCounts, Error> {
         self.command(STATUS)?;
         self.receive()
-    }
-
-    pub(crate) fn resident_bytes(&self) -> io::Result<u64> {
-        let status = process(self.child.id())?.status().map_err(io::Error::other)?;
-        Ok(status.vmrss.unwrap_or(0) * 1024)
     }
 }
 

@@ -24,12 +24,10 @@ pub enum ProcessRole {
     Attach(AttachSpec),
 }
 
-/// What is attached, as `policies attach` does.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct AttachSpec {
     pub pid: u32,
     pub interface: String,
-    /// The median delay that kernel polling may cost.
     pub latency_budget: LatencyBudget,
     pub core: u32,
 }
@@ -37,7 +35,6 @@ pub struct AttachSpec {
 /// What an attaching process did since it was last asked.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct AttachProgress {
-    /// The epoll instances that are attached.
     pub(crate) instances: usize,
     /// Why it gave polling up for some seconds, each time that it did.
     pub(crate) stepped_back: Vec<String>,
@@ -80,9 +77,7 @@ pub struct ServerSpec {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ServerReady {
     pub address: SocketAddr,
-    /// What its first worker runs.
     pub ran: String,
-    /// Why its first worker runs something else than the requested policy.
     pub steps_down: Vec<String>,
     /// The runtime's worker reports (`runtime::WorkerReport`), for the report.
     pub reports: serde_json::Value,
@@ -93,9 +88,7 @@ pub struct ServerReady {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct EchoServerReady {
     pub(crate) address: SocketAddr,
-    /// What its worker runs, if it is Lull's.
     pub(crate) ran: Option<String>,
-    /// Why its worker runs something else than the requested policy.
     pub(crate) steps_down: Vec<String>,
 }
 

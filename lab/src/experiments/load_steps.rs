@@ -30,7 +30,6 @@ pub struct LoadSteps {
     pub rows: Vec<StepRow>,
 }
 
-/// One contender after one kind of step.
 #[derive(Debug, Clone, Serialize)]
 pub struct StepRow {
     pub name: String,
@@ -44,7 +43,6 @@ pub struct StepRow {
     pub last_p50_us: Interval,
     /// When the median latency settles. `None` where the load does not stay for long enough.
     pub settled_p50: Option<Settling>,
-    /// When the 99th percentile settles.
     pub settled_p99: Option<Settling>,
     /// Whether both settle in time.
     pub settles: Option<Bound>,

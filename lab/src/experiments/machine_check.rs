@@ -19,13 +19,10 @@ use crate::testbed::Testbed;
 /// A wake-up that takes longer shows in latencies below saturation, µs.
 const SLOW_WAKE_UP_US: f64 = 10.0;
 
-/// How much a finding matters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Level {
-    /// As it should be.
     Good,
-    /// Neither good nor bad.
     Info,
     /// Results are noisier or say less.
     Warning,

@@ -25,14 +25,7 @@ pub enum Step {
     Down,
 }
 
-impl fmt::Display for Step {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Up => "up",
-            Self::Down => "down",
-        })
-    }
-}
+policies::names!(Step, "step": Up = "up", Down = "down");
 
 impl AlternatingRate {
     pub fn steps(&self) -> Vec<Step> {
@@ -46,7 +39,6 @@ impl AlternatingRate {
         }
     }
 
-    /// The number of windows between a step and the next one.
     pub fn windows_after(&self, step: Step) -> usize {
         // Rounded to nanoseconds: 0.5 / 0.02 may be more than 25.
         nanos(self.seconds_after(step)).div_ceil(nanos(self.window_seconds)) as usize

@@ -28,7 +28,6 @@ pub struct FleetConfig {
     /// Requests in flight on each connection, at least 1.
     pub depth: usize,
     pub requests: FleetRequests,
-    /// The seed of due times and requests.
     pub seed: u64,
 }
 
@@ -80,7 +79,6 @@ pub struct Fleet {
     /// Connections that have room for a request, except in the closed loop, which does not choose.
     pub(super) free: Vec<u32>,
     pub(super) choosing: bool,
-    /// Requests in flight on all connections.
     pub(super) outstanding: usize,
     pub(super) established: usize,
     /// Connections of the closed loop that send again at once.

@@ -101,7 +101,6 @@ impl Pacer {
         -(1.0 - self.random.random::<f64>()).ln() * mean
     }
 
-    /// When the next request of the open loop is due.
     #[inline]
     pub(super) fn due(&self) -> u64 {
         self.next_due as u64

@@ -11,7 +11,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Bytes of a slot of the receive ring. Holds a frame of 1500 bytes with the kernel's header.
 const SLOT: usize = 2048;
-/// Slots of the receive ring.
 const SLOTS: usize = 4096;
 /// Bytes of a block of the ring; the kernel allocates blocks of contiguous memory.
 const BLOCK: usize = 1 << 16;

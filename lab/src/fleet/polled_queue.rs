@@ -52,7 +52,6 @@ impl PolledQueue {
         self.set(1, TIMEOUT)
     }
 
-    /// Leaves the queue to the kernel again.
     pub(super) fn release(&mut self) -> Result<(), FleetError> {
         self.set(0, 0)?;
         // The timer that the last poll has set is as long as the timeout was. This poll sets none, and unmasks.

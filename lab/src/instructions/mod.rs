@@ -22,13 +22,11 @@ pub const DEVICES: [&str; 4] = ["virtio-net-pci", "e1000e", "igb", "vmxnet3"];
 #[derive(Debug, Clone, Serialize)]
 pub struct Counting {
     pub devices: Vec<String>,
-    /// I/O drivers of the server.
     pub drivers: Vec<String>,
     /// Policies of the server: `NAME`, or `NAME:US` with that gro-flush-timeout.
     pub policies: Vec<String>,
     /// Loads: `RATE:SECONDS`, where a rate of 0 is the closed loop on 16 connections.
     pub loads: Vec<String>,
-    /// How often everything is counted.
     pub runs: u8,
 }
 

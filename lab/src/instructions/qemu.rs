@@ -31,7 +31,6 @@ const CORES: u32 = 3;
 /// are used, turns are shorter, and fewer requests arrive at a time only because the load had its turn.
 const ALL_CORES: u32 = 8;
 
-/// Runs the machine to its end.
 pub(super) fn run(folder: &Path, device: &str, counting: &Counting, run: u8) -> Result<Vec<Row>, Error> {
     let output = tempfile::tempdir()?;
     let file = |name: &str| output.path().join(name).display().to_string();

@@ -4,7 +4,6 @@ use std::io;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Raises this process's soft limit of open descriptors to the hard limit.
 pub(crate) fn raise() -> io::Result<()> {
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum })?;

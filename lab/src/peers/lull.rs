@@ -55,7 +55,6 @@ pub(super) fn builder(spec: &EchoServerSpec) -> Builder {
     network.polling.set(builder)
 }
 
-/// Calls `ready` with what the worker runs, and why it runs something else than the requested policy.
 pub(super) fn report(ready: impl FnOnce(String, Vec<String>) -> io::Result<()>) -> io::Result<()> {
     let report = runtime::reports().into_iter().next();
     let report = report.ok_or_else(|| io::Error::other("the runtime reports no worker"))?;
@@ -79,7 +78,6 @@ fn report_waits(handle: Handle) {
     });
 }
 
-/// Keeps the core busy for this long.
 fn compute(time: Duration) {
     if time > Duration::ZERO {
         let begun = Instant::now();

@@ -10,7 +10,6 @@ use super::lull::{builder, report};
 use super::peer::EchoServerSpec;
 use super::request_shape::{RequestCounter, RequestShape};
 
-/// Calls `ready` as the server of tasks does.
 pub(super) fn serve(
     listener: StdListener,
     spec: &EchoServerSpec,

@@ -25,19 +25,11 @@ pub enum Peer {
     LullThreads,
 }
 
-impl Peer {
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Lull => "lull",
-            Self::Tokio => "tokio",
-            Self::Monoio => "monoio",
-            Self::Compio => "compio",
-            Self::BareEpoll => "bare epoll",
-            Self::PlainThreads => "plain threads",
-            Self::LullThreads => "lull threads",
-        }
-    }
-}
+policies::names!(
+    Peer, "runtime":
+    Lull = "lull", Tokio = "tokio", Monoio = "monoio", Compio = "compio", BareEpoll = "bare epoll",
+    PlainThreads = "plain threads", LullThreads = "lull threads"
+);
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct EchoServerSpec {
@@ -48,7 +40,6 @@ pub struct EchoServerSpec {
     pub address: Ipv4Addr,
     /// How Lull's runtime handles the network. Other runtimes have no such choice.
     pub network: Option<EchoServerNetwork>,
-    /// Time that the server spends computing for each request.
     pub work: Duration,
 }
 
@@ -58,7 +49,6 @@ pub struct EchoServerNetwork {
     pub driver: DriverKind,
     /// `None` on loopback.
     pub interface: Option<String>,
-    /// The core that does the network work under the packing policy.
     pub packing_core: u32,
     pub polling: PollingConfig,
 }

@@ -138,7 +138,6 @@ impl Comparison {
         verdict
     }
 
-    /// What a contender gains and costs.
     fn verdict_on(&self, index: usize) -> Vec<String> {
         let name = self.experiment.contenders[index].name();
         if let Some(Some(RunningPolicy { ran, steps_down, .. })) = self.outcome.servers.get(index)
@@ -200,7 +199,6 @@ impl Comparison {
         sentences
     }
 
-    /// Reasons to doubt the results, a sentence each.
     fn notes(&self) -> Vec<String> {
         let Self { experiment, outcome, cores, .. } = self;
         let mut notes = outcome.results.notes.clone();
@@ -626,7 +624,7 @@ pub(super) mod tests {
             Some(RunningPolicy { ran, steps_down, ready: None })
         };
         let servers = names.iter().enumerate().map(running).collect();
-        let outcome = Outcome { results, capacity: None, servers, memory: Vec::new() };
+        let outcome = Outcome { results, capacity: None, servers };
         let cores = CoreAssignment { server: 0, client: 1, packing: 1 };
         Comparison::new(experiment, cores, true, 4.8, outcome)
     }

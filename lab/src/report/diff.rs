@@ -57,7 +57,6 @@ pub struct ReportDiff {
     rows: Vec<FigureDiff>,
 }
 
-/// One figure of one server in both reports.
 #[derive(Debug, Serialize)]
 struct FigureDiff {
     load: String,

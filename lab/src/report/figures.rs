@@ -32,16 +32,8 @@ pub(super) fn load_name(load: &LoadResult) -> String {
     }
 }
 
-/// A figure's median and interval.
 pub(super) fn value(row: &Row, figure: Figure) -> String {
-    let Some(value) = row.value(figure) else { return NONE.to_owned() };
-    // These are measured once, and not in rounds.
-    match figure {
-        Figure::ConnectionBytes | Figure::KernelConnectionBytes => {
-            format!("{:.*}", figure.digits(), value.median)
-        }
-        _ => interval_text(value, figure.digits()),
-    }
+    row.value(figure).map_or_else(|| NONE.to_owned(), |value| interval_text(value, figure.digits()))
 }
 
 pub(super) fn ratio(row: &Row, figure: Figure) -> String {
@@ -155,7 +147,7 @@ const KINDS: [(LoadKind, &str, &[Figure], &[Figure]); 4] = [
 ];
 
 /// Figures that say what the others consist of.
-const PARTS: [Figure; 23] = [
+const PARTS: [Figure; 21] = [
     Figure::Answered,
     Figure::KernelThreadCpu,
     Figure::Wakes,
@@ -172,8 +164,6 @@ const PARTS: [Figure; 23] = [
     Figure::Instructions,
     Figure::InstructionsPerCycle,
     Figure::CacheMisses,
-    Figure::ConnectionBytes,
-    Figure::KernelConnectionBytes,
     Figure::Waits,
     Figure::Calls,
     Figure::Crossings,

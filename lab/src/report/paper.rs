@@ -78,7 +78,6 @@ impl PaperReport {
         Some(WakeCost::of(result.loads.iter(), contender)?.sentence())
     }
 
-    /// A line for each table and figure.
     pub fn summary(&self) -> String {
         self.exhibits.iter().map(|exhibit| format!("{}: {}\n", exhibit.name, exhibit.glance)).collect()
     }
@@ -255,7 +254,6 @@ fn published(exhibit: &Exhibit) -> Table {
     Table::new("The paper", &header, exhibit.rows.iter().map(row).collect())
 }
 
-/// The row of the paper beside a measured one.
 fn published_row<'a>(exhibit: &'a Exhibit, part: &PartResult, row: usize) -> Option<&'a PublishedRow> {
     exhibit.row((*part.published.get(row)?)?)
 }

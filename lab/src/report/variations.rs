@@ -12,11 +12,9 @@ use crate::testbed::Receiver;
 const FIGURES: [(Figure, &str); 3] =
     [(Figure::CpuPerRequest, "CPU"), (Figure::P50, "p50"), (Figure::P99, "p99")];
 
-/// The verdict's row under some conditions.
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct Variation {
-    /// What stood in for the interrupt.
     pub receiver: Receiver,
     /// Whether idle cores polled instead of sleeping.
     pub cores_awake: bool,

@@ -1,9 +1,7 @@
 //! What receives a queue's packets in the place of an interrupt: a veth has none.
 
-use std::fmt;
 use std::fs;
 use std::io;
-use std::str::FromStr;
 
 use policies::netlink::netdev::{NapiSetting, Netdev};
 use policies::{Cpus, host};
@@ -29,10 +27,9 @@ pub enum Receiver {
     Rps,
 }
 
-impl Receiver {
-    const ALL: [(Self, &str); 3] = [(Self::Fifo, "fifo"), (Self::Thread, "thread"), (Self::Rps, "rps")];
+policies::names!(Receiver, "receiver": Fifo = "fifo", Thread = "thread", Rps = "rps");
 
-    /// For the sentence on what receives.
+impl Receiver {
     pub(crate) fn description(self) -> &'static str {
         match self {
             Self::Fifo => "a real-time kernel thread",
@@ -66,21 +63,5 @@ impl Receiver {
             }
             Ok(())
         })
-    }
-}
-
-impl fmt::Display for Receiver {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = Self::ALL.iter().find(|(receiver, _)| receiver == self).map_or("", |(_, name)| name);
-        f.pad(name)
-    }
-}
-
-impl FromStr for Receiver {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let found = Self::ALL.iter().find(|(_, name)| *name == text).map(|(receiver, _)| *receiver);
-        found.ok_or_else(|| format!("{text:?} is none of fifo, thread, rps"))
     }
 }

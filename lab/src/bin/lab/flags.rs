@@ -110,14 +110,7 @@ pub enum IdleCores {
     Asleep,
 }
 
-impl IdleCores {
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Awake => "awake",
-            Self::Asleep => "asleep",
-        }
-    }
-}
+policies::names!(IdleCores, "kind of idle cores": Awake = "awake", Asleep = "asleep");
 
 impl RunFlags {
     /// The conditions to measure under: the first of each, then each other one with the first of the other kind.

@@ -20,7 +20,6 @@ use crate::flags::{AttachFlags, CompareFlags, IdleCores, PeerFlags, RunFlags, Se
 use crate::output::{Failure, Output, keep_report, print};
 use crate::progress_bar::with_bar;
 
-/// Policies as users get them, and the better vanilla.
 pub fn compare(flags: &CompareFlags) -> Result<(), Failure> {
     let cores = flags.run.cores()?;
     let mut contenders = flags.contenders.clone();
@@ -60,7 +59,6 @@ pub fn compare(flags: &CompareFlags) -> Result<(), Failure> {
     report.write()
 }
 
-/// The drivers, under vanilla and under kernel polling.
 pub fn drivers(flags: &RunFlags) -> Result<(), Failure> {
     let drivers = [DriverKind::Epoll, DriverKind::Uring];
     let under = |policy| drivers.map(|driver| Contender::lull(policy, driver, PollingConfig::default()));
@@ -68,7 +66,6 @@ pub fn drivers(flags: &RunFlags) -> Result<(), Failure> {
     run("drivers", Experiment::new(contenders, flags.quick), flags.cores()?, flags)?.write()
 }
 
-/// A service on other runtimes, as they run, and on Lull under each policy.
 pub fn peers(flags: &PeerFlags) -> Result<(), Failure> {
     let service = flags.service;
     let contenders = Contender::peers(service, PollingConfig::default());
@@ -81,7 +78,6 @@ pub fn peers(flags: &PeerFlags) -> Result<(), Failure> {
     run("peers", experiment, flags.run.cores()?, &flags.run)?.write()
 }
 
-/// A server of another project, as it runs, and under kernel polling from outside with each latency budget.
 pub fn attach(flags: &AttachFlags) -> Result<(), Failure> {
     let server = match &flags.server {
         Some(command) => ServerCommand::shell(command)?,
@@ -219,13 +215,11 @@ impl Report {
         self.output.write(&self.comparison.document(), &self.comparison, &screen)
     }
 
-    /// Into its folder only.
     fn save(&self) -> Result<(), Failure> {
         self.output.save(&self.comparison.document(), &self.comparison)
     }
 }
 
-/// Runs a preset with what the flags say of it.
 fn run(
     command: &str,
     experiment: Experiment,
@@ -264,7 +258,6 @@ fn measure(
     Ok(Comparison::new(experiment, cores, matches!(awake, Some(Ok(_))), minutes, outcome))
 }
 
-/// Fails without permission to create a testbed.
 fn require_testbed(command: &str) -> Result<(), Failure> {
     let denied = |error: io::Error| match error.kind() {
         io::ErrorKind::PermissionDenied => format!(

@@ -12,7 +12,6 @@ use crate::flags::{Format, ReportFlags};
 
 pub type Failure = Box<dyn std::error::Error>;
 
-/// The folder of a report, which exists.
 pub struct Output {
     format: Format,
     folder: PathBuf,
@@ -33,13 +32,11 @@ impl Output {
         self.folder.join("report.html").display().to_string()
     }
 
-    /// Writes the document and `json` into the folder, and prints `text` or the JSON.
     pub fn write(&self, document: &Document, json: &impl Serialize, text: &str) -> Result<(), Failure> {
         self.save(document, json)?;
         print(self.format, json, text)
     }
 
-    /// Writes them without printing anything.
     pub fn save(&self, document: &Document, json: &impl Serialize) -> Result<(), Failure> {
         let result = document.write(&self.folder, json);
         Ok(result.map_err(|error| format!("--output {}: {error}", self.folder.display()))?)

@@ -44,7 +44,6 @@ pub struct ModelConfig {
     pub exchange: f64,
     pub warm_up: f64,
     pub duration: f64,
-    /// Seconds that all may take. Rounds that have begun are finished.
     pub seconds: f64,
 }
 
@@ -61,7 +60,6 @@ impl ModelConfig {
         }
     }
 
-    /// The number of turns without repeats, for a progress bar.
     pub fn steps(&self) -> usize {
         1 + self.rounds * (SIZES.len() + DRIVERS.len() * SERVERS.len())
     }
@@ -76,7 +74,6 @@ pub struct ModelMeasurements {
     pub results: Results,
 }
 
-/// Measures everything, on loopback. Calls `progress` before each turn.
 pub fn measure(
     config: &ModelConfig,
     cores: CoreAssignment,
@@ -156,7 +153,6 @@ fn echo_turn(config: &ModelConfig, cores: CoreAssignment, driver: DriverKind) ->
     Ok((cpu * 1e6 / requests, waits as f64 / requests))
 }
 
-/// The same of this project's memcached server.
 fn memcached_turn(
     config: &ModelConfig,
     cores: CoreAssignment,

@@ -18,7 +18,6 @@ pub struct PaperConfig {
     pub connections: usize,
     /// Seconds of a turn under the fleet.
     pub turn: f64,
-    /// Seconds of load before it.
     pub warm_up: f64,
     /// Seconds of load before each turn of what is attached to, in which the policy settles.
     pub settle: f64,
@@ -32,7 +31,6 @@ pub struct PaperConfig {
     pub budgets: Vec<u16>,
     /// Those with which nginx is attached to.
     pub attached_budgets: Vec<u16>,
-    /// Numbers of connections of Figure 9.
     pub connection_counts: Vec<usize>,
     /// Records for Figure 9, which starts a server for each number of connections.
     pub connection_records: u64,
@@ -83,7 +81,6 @@ impl PaperConfig {
         config
     }
 
-    /// The paper's workload.
     pub(super) fn etc(records: u64) -> Workload {
         Workload {
             key: Distribution::EtcKey,

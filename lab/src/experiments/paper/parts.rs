@@ -10,21 +10,17 @@ use super::Part;
 use super::config::{PaperConfig, latency_budgets};
 use super::programs::{Programs, WebRoot};
 use crate::Error;
-use crate::engine::{CoreAssignment, Figure, LoadKind, LoadResult, Measured, Row};
-use crate::experiment::{Contender, Experiment, Load, ServerMemory};
+use crate::engine::{CoreAssignment, LoadKind, LoadResult, Row};
+use crate::experiment::{Contender, Experiment, Load};
 use crate::fleet::FleetRequests;
 use crate::polling_config::PollingConfig;
 
 /// The part of the time that the search for the capacity has, where there is one.
 const CAPACITY_SHARE: f64 = 0.35;
-/// The least number of connections by which memory is divided: with fewer, other memory decides.
-const ENOUGH: usize = 100;
 
-/// A part as experiments with the same contenders.
 pub(super) struct PartPlan {
     /// Where there are several: what the closed loop is called, and the number that they differ in.
     experiments: Vec<(Option<(String, f64)>, Experiment)>,
-    /// The paper's row that each contender corresponds to.
     published: Vec<Option<&'static str>>,
     workload: String,
     notes: Vec<String>,
@@ -51,7 +47,6 @@ impl PartResult {
     }
 }
 
-/// The experiments of a part, or which program is missing.
 pub(super) fn plan(
     part: Part,
     config: &PaperConfig,
@@ -124,13 +119,11 @@ pub(super) fn plan(
             };
             let workload =
                 "a fleet of 1 to 10,000 connections on one core, ETC keys and values, one set in 31 requests";
-            let note = "bytes per connection: the resident memory of a server with its connections above that of one with the \
-                        fewest; the kernel's: growth of its slabs while they were opened";
             PartPlan {
                 experiments: config.connection_counts.iter().map(experiment).collect(),
                 published: vec![None; contenders.len()],
                 workload: workload.to_owned(),
-                notes: vec![note.to_owned()],
+                notes: Vec::new(),
             }
         }
     })
@@ -181,8 +174,6 @@ impl PartPlan {
         let Self { experiments, published, workload, mut notes } = self;
         let mut all = Vec::new();
         let mut reference = String::new();
-        // The memory of each contender with the fewest connections.
-        let mut fewest: Option<(usize, Vec<ServerMemory>)> = None;
         for (named, experiment) in experiments {
             let name = named.as_ref().map_or_else(String::new, |(name, _)| format!("{name}: "));
             let outcome = match experiment.run(cores, &mut |step| progress(&format!("{name}{step}"))) {
@@ -200,21 +191,9 @@ impl PartPlan {
                 let (contender, reasons) = (contender.name(), running.steps_down.join("; "));
                 notes.push(format!("{name}{contender}: {} ran: {reasons}", running.ran));
             }
-            let (count, before) =
-                fewest.get_or_insert_with(|| (experiment.connections, outcome.memory.clone()));
-            let more = experiment.connections.saturating_sub(*count);
             for mut load in outcome.results.loads {
                 if let Some((name, at)) = &named {
                     (load.name, load.at) = (name.clone(), *at);
-                }
-                let memory = outcome.memory.iter().zip(before.iter());
-                let memory = memory.filter(|_| more > 0 && experiment.connections >= ENOUGH);
-                for (row, (memory, before)) in load.rows.iter_mut().zip(memory) {
-                    let mut add = |figure, bytes: u64, of: usize| {
-                        row.figures.insert(figure, Measured::once(bytes as f64 / of as f64))
-                    };
-                    add(Figure::ConnectionBytes, memory.resident.saturating_sub(before.resident), more);
-                    memory.kernel.map(|it| add(Figure::KernelConnectionBytes, it, experiment.connections));
                 }
                 all.push(load);
             }

@@ -12,7 +12,6 @@ use super::config::{PaperConfig, latency_budgets};
 use crate::experiment::{Contender, ServerCommand};
 use crate::testbed::SERVER_INTERFACE;
 
-/// Those that are installed.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Programs {
     pub(super) nginx: Option<Program>,
@@ -120,7 +119,6 @@ impl WebRoot {
         ServerCommand { name: "nginx".to_owned(), program: nginx.path.clone(), arguments: arguments.into() }
     }
 
-    /// This project's web server with one worker, under a policy.
     fn web(&self, web: &Program, policy: &str) -> ServerCommand {
         let arguments = [
             format!("RUNTIME_POLICY={policy}"),

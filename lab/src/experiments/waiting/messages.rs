@@ -1,7 +1,6 @@
 //! Two threads exchange messages under one strategy. The one that asks computes in the gaps; the one that answers waits for as
 //! long as they take.
 
-use std::fmt;
 use std::future::poll_fn;
 use std::io;
 use std::sync::Arc;
@@ -44,19 +43,12 @@ pub(super) enum Pair {
     ThreadAsksWorker,
 }
 
-impl Pair {
-    pub(super) const ALL: [Self; 3] = [Self::Workers, Self::WorkerAsksThread, Self::ThreadAsksWorker];
-}
-
-impl fmt::Display for Pair {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Workers => "worker to worker",
-            Self::WorkerAsksThread => "worker to thread",
-            Self::ThreadAsksWorker => "thread to worker",
-        })
-    }
-}
+policies::names!(
+    Pair, "pair":
+    Workers = "worker to worker",
+    WorkerAsksThread = "worker to thread",
+    ThreadAsksWorker = "thread to worker"
+);
 
 /// One direction: a number, and the waker of who waits for it. The next message may be sent when the answer to the last one has
 /// come.
@@ -93,13 +85,10 @@ impl Direction {
 
 #[derive(Debug, Default)]
 struct Exchange {
-    /// To the answering side.
     request: Direction,
-    /// To the asking side.
     reply: Direction,
 }
 
-/// Measures messages at these gaps, in µs.
 pub(super) fn turn(
     pair: Pair,
     gaps: &[u64],

@@ -28,7 +28,6 @@ const GAPS: [&[u64]; 6] = [&[1], &[10], &[50], &[100], &[1_000], &[1, 10, 50, 10
 #[derive(Debug, Clone, Serialize)]
 pub struct WaitingConfig {
     pub rounds: usize,
-    /// What passes between an answer and the next message, in µs.
     pub gaps: [&'static [u64]; 6],
     /// Seconds of messages at one gap before a measurement, at most.
     pub message_warm_up: f64,
@@ -59,7 +58,6 @@ impl WaitingConfig {
         }
     }
 
-    /// The number of turns without repeats, for a progress bar.
     pub fn steps(&self) -> usize {
         self.rounds * (Pair::ALL.len() * GAPS.len() + 1) * STRATEGIES.len()
     }
