@@ -18,7 +18,7 @@ use crate::host::identity::ProcessIdentity;
 use crate::host::{Interface, interface_by_index};
 use crate::journal::{Lifetime, RestoreOutcome};
 use crate::knob::Knob;
-use crate::law::{Budgets, ForcedSettings, LawLimits, MachineCosts, PollingLaw, QueueSettings, Reason};
+use crate::law::{Budgets, LawLimits, MachineCosts, PollingLaw, QueueSettings, Reason};
 use crate::plan::{Plan, Settings};
 use crate::policy::Policy;
 use crate::supervise::{ChangeStep, QueueChange, QueueRequests, Supervisor, SupervisorHooks};
@@ -49,7 +49,6 @@ pub(super) struct HeldQueue {
     costs: MachineCosts,
     limits: LawLimits,
     law: PollingLaw,
-    forced: Option<ForcedSettings>,
     change: QueueChange,
     /// When the clock of `change` began.
     begun: Instant,
@@ -109,7 +108,6 @@ impl HeldQueue {
             begun: Instant::now(),
             limits,
             law,
-            forced: config.forced.clone(),
             plain_until: None,
             meter: LoadMeter::new(),
             watchdog: Watchdog::new(),
@@ -241,10 +239,7 @@ impl HeldQueue {
                     }
                     _ => {
                         self.plain_until = None;
-                        match &self.forced {
-                            Some(forced) => forced.take(),
-                            None => self.law.step(&load.epoch),
-                        }
+                        self.law.step(&load.epoch)
                     }
                 };
                 let settings = *self.law.settings();

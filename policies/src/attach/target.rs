@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use crate::error::Error;
 use crate::host::identity::ProcessIdentity;
 use crate::journal::JournalDir;
-use crate::law::{Budgets, ForcedSettings};
+use crate::law::Budgets;
 
 /// The mount points of a control group hierarchy that holds units: version 2, hybrid, version 1.
 const HIERARCHIES: [&str; 3] = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup/systemd", "/sys/fs/cgroup"];
@@ -32,9 +32,6 @@ pub struct AttachConfig {
     /// polling does: what it costs depends on the machine and the moment.
     #[doc(hidden)]
     pub ignores_polling_costs: bool,
-    /// Chooses a queue's settings in the place of its law, for tests of what a change of settings does.
-    #[doc(hidden)]
-    pub forced: Option<ForcedSettings>,
 }
 
 impl AttachConfig {
@@ -47,7 +44,6 @@ impl AttachConfig {
             steer: false,
             journals: JournalDir::default(),
             ignores_polling_costs: false,
-            forced: None,
         }
     }
 }

@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub struct Load {
     stop: Arc<AtomicBool>,
     count: Arc<AtomicU64>,
-    threads: Vec<JoinHandle<Vec<(Instant, Duration)>>>,
+    threads: Vec<JoinHandle<Vec<Duration>>>,
 }
 
 impl Load {
@@ -66,14 +66,6 @@ impl Load {
     /// # Panics
     /// If a request was lost.
     pub fn end(self) -> Vec<Duration> {
-        self.end_with_instants().into_iter().map(|(_, time)| time).collect()
-    }
-
-    /// Ends the load. Returns when each request was sent, and how long it took.
-    ///
-    /// # Panics
-    /// If a request was lost.
-    pub fn end_with_instants(self) -> Vec<(Instant, Duration)> {
         self.stop.store(true, Ordering::Relaxed);
         self.threads.into_iter().flat_map(|thread| thread.join().expect("no request is lost")).collect()
     }
@@ -100,7 +92,7 @@ fn exchange_until(
     pause: Duration,
     stop: &AtomicBool,
     count: &AtomicU64,
-) -> Vec<(Instant, Duration)> {
+) -> Vec<Duration> {
     let mut times = Vec::new();
     let mut buffer = [0; 4096];
     while !stop.load(Ordering::Relaxed) {
@@ -112,7 +104,7 @@ fn exchange_until(
             assert!(read > 0, "closed after {:?}", String::from_utf8_lossy(&buffer[..length]));
             length += read;
         }
-        times.push((start, start.elapsed()));
+        times.push(start.elapsed());
         count.fetch_add(1, Ordering::Relaxed);
         if !pause.is_zero() {
             std::thread::sleep(pause);

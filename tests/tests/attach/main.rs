@@ -7,7 +7,6 @@ mod cycles;
 mod kills;
 mod left_alone;
 mod load;
-mod mode_changes;
 mod namespaces;
 mod own_tools;
 mod permissions;
