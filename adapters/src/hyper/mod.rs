@@ -16,6 +16,7 @@ mod rt;
 mod serve;
 mod shutdown;
 mod stalls;
+mod turn;
 mod watched_service;
 
 #[cfg(feature = "tonic")]
