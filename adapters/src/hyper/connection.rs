@@ -1,5 +1,6 @@
 //! Serves one connection, and closes it so that its last response arrives.
 
+use std::borrow::Cow;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
@@ -24,6 +25,7 @@ use super::http_socket::{HttpSocket, SocketUsage};
 use super::idle_limit::{Idle, IdleLimit};
 use super::inspected_stream::InspectedStream;
 use super::listen::{MakeService, Peer};
+use super::request_window::RequestWindow;
 use super::rt::Executor;
 use super::shutdown::{Shutdown, ShutdownListener};
 use super::stalls::{StallLimit, Streams};
@@ -41,6 +43,8 @@ pub(super) struct ConnectionContext<M> {
     /// How long a write may wait.
     pub(super) stall_limit: Option<Duration>,
     pub(super) connection_limit: Option<ConnectionLimit>,
+    /// What a client of HTTP/2 may send before somebody reads it.
+    pub(super) request_window: Option<u32>,
     pub(super) http1_only: bool,
     #[cfg(feature = "tls")]
     pub(super) tls: Option<crate::tls::Acceptor>,
@@ -134,8 +138,13 @@ where
         first_bytes: context.first_bytes_limit.map(runtime::sleep),
         idle: context.idle_limit.map(|limit| IdleLimit::new(limit, Rc::clone(&usage), Arc::clone(&activity))),
         stalls,
+        window: context.request_window.map(RequestWindow::take),
     };
-    let ended = run(&context.builder, borrowed, service, &mut shutdown, (&spoken, &activity), limits).await;
+    let mut builder = Cow::Borrowed(&context.builder);
+    if let Some(window) = &limits.window {
+        builder.to_mut().http2().initial_connection_window_size(window.bytes());
+    }
+    let ended = run(&builder, borrowed, service, &mut shutdown, (&spoken, &activity), limits).await;
     // What it was upgraded to is in use.
     let upgraded = activity.begin();
     let returned = lender.returned().await;
@@ -157,6 +166,8 @@ struct Limits {
     idle: Option<IdleLimit>,
     /// How long a client of HTTP/2 may take nothing of a response.
     stalls: Option<StallLimit>,
+    /// Held, for HTTP/2.
+    window: Option<RequestWindow>,
 }
 
 async fn run<I, S, B>(
@@ -195,6 +206,7 @@ where
         if spoken.get() == Spoken::Http1 {
             limits.idle = None;
             limits.stalls = None;
+            limits.window = None;
         }
         if limits.stalls.as_mut().is_some_and(|stalls| stalls.poll(task, activity).is_ready()) {
             return Poll::Ready(Err("the client takes nothing of its responses".into()));

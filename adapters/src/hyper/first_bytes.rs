@@ -3,8 +3,10 @@
 use std::cell::Cell;
 use std::io;
 use std::rc::Rc;
+use std::task::{Context, Poll};
 
 use super::inspected_stream::{Inspect, InspectedStream};
+use super::turn::Turn;
 
 /// What an HTTP/2 client sends first (RFC 9113, section 3.4). hyper-util tells the versions apart by it, and has no time
 /// limit until it has.
@@ -21,13 +23,14 @@ pub(super) enum Spoken {
 /// What the client of a connection speaks, as it is found out.
 pub(super) type SpokenCell = Rc<Cell<Spoken>>;
 
-/// Compares the first bytes of a stream with the preface of HTTP/2.
+/// Compares the first bytes of a stream with the preface of HTTP/2, and lends its bytes in turns.
 #[derive(Debug)]
 pub(super) struct FirstBytes {
     spoken: SpokenCell,
     /// The client has agreed to HTTP/2 already.
     h2_agreed: bool,
     http1_only: bool,
+    turn: Turn,
 }
 
 impl FirstBytes {
@@ -39,7 +42,7 @@ impl FirstBytes {
         http1_only: bool,
     ) -> (InspectedStream<S, Self>, SpokenCell) {
         let spoken = Rc::new(Cell::new(Spoken::Unknown));
-        let inspect = Self { spoken: Rc::clone(&spoken), h2_agreed, http1_only };
+        let inspect = Self { spoken: Rc::clone(&spoken), h2_agreed, http1_only, turn: Turn::new() };
         (InspectedStream::new(stream, inspect), spoken)
     }
 }
@@ -66,6 +69,14 @@ impl Inspect for FirstBytes {
             self.spoken.set(Spoken::Http2);
         }
         Ok(())
+    }
+
+    fn poll_room(&mut self, context: &Context<'_>) -> Poll<usize> {
+        self.turn.poll_room(context)
+    }
+
+    fn end_turn(&mut self) {
+        self.turn.end();
     }
 }
 

@@ -14,6 +14,14 @@ pub(super) trait Inspect {
     /// # Errors
     /// Ends the read with the error.
     fn inspect(&mut self, position: usize, bytes: &[u8]) -> io::Result<()>;
+
+    /// How many bytes may be lent next. Pending if others have their turn first.
+    fn poll_room(&mut self, _context: &Context<'_>) -> Poll<usize> {
+        Poll::Ready(usize::MAX)
+    }
+
+    /// Nothing is there to be read.
+    fn end_turn(&mut self) {}
 }
 
 /// A stream whose reads an [`Inspect`] looks at.
@@ -34,7 +42,12 @@ impl<S, I> InspectedStream<S, I> {
 impl<S: AsyncBufRead + Unpin, I: Inspect + Unpin> AsyncBufRead for InspectedStream<S, I> {
     fn poll_fill_buf(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
         let Self { stream, position, inspector } = self.get_mut();
-        let bytes = ready!(Pin::new(stream).poll_fill_buf(context))?;
+        let Poll::Ready(bytes) = Pin::new(stream).poll_fill_buf(context)? else {
+            inspector.end_turn();
+            return Poll::Pending;
+        };
+        let room = ready!(inspector.poll_room(context));
+        let bytes = &bytes[..bytes.len().min(room)];
         inspector.inspect(*position, bytes)?;
         Poll::Ready(Ok(bytes))
     }

@@ -11,10 +11,12 @@ mod http_socket;
 mod idle_limit;
 mod inspected_stream;
 mod listen;
+mod request_window;
 mod rt;
 mod serve;
 mod shutdown;
 mod stalls;
+mod turn;
 mod watched_service;
 
 #[cfg(feature = "tonic")]
@@ -26,6 +28,7 @@ pub use self::connection_limit::ConnectionLimit;
 pub use self::connection_limit::Requests;
 pub use self::file_body::FileBody;
 pub use self::listen::{Listen, MakeService, Peer};
+pub use self::request_window::RequestWindow;
 pub use self::rt::{Executor, Timer};
 pub use self::serve::{Serve, Server, serve};
 

@@ -71,6 +71,7 @@ pub fn serve<L: Listen, M: MakeService>(listener: L, make: M) -> Serve<L, M> {
         idle_limit: None,
         stall_limit: None,
         connection_limit: None,
+        request_window: None,
         http1_only: false,
         signal: None,
         shutdown_limit: SHUTDOWN_LIMIT,
@@ -92,6 +93,7 @@ pub struct Serve<L, M> {
     idle_limit: Option<Duration>,
     stall_limit: Option<Duration>,
     connection_limit: Option<ConnectionLimit>,
+    request_window: Option<u32>,
     http1_only: bool,
     signal: Option<Pin<Box<dyn Future<Output = ()>>>>,
     shutdown_limit: Duration,
@@ -147,6 +149,14 @@ impl<L: Listen, M: MakeService> Serve<L, M> {
     /// instead, give the listener a limit: [`limit_connections`](net::TcpListener#method.limit_connections).
     pub fn connection_limit(mut self, limit: ConnectionLimit) -> Self {
         self.connection_limit = Some(limit);
+        self
+    }
+
+    /// How many bytes of requests a client of HTTP/2 may send before somebody reads them: up to `most`. What exceeds 65,535
+    /// bytes is taken of 256 MiB that all such connections of the process share; where little is left, one gets less. Default: hyper's
+    /// window for connections, or that of [`configure`](Self::configure), whatever the others have.
+    pub fn request_window(mut self, most: u32) -> Self {
+        self.request_window = Some(most);
         self
     }
 
@@ -217,6 +227,7 @@ impl<L: Listen, M: MakeService> Serve<L, M> {
             idle_limit: self.idle_limit,
             stall_limit: self.stall_limit,
             connection_limit: self.connection_limit,
+            request_window: self.request_window,
             http1_only: self.http1_only,
             #[cfg(feature = "tls")]
             tls: self.tls,

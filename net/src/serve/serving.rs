@@ -62,7 +62,8 @@ impl Serving {
     /// Stops accepting, and closes the listeners. Open connections are served on, until they end or
     /// [`Serving::shutdown`] ends them, and so are those that a ring has accepted ahead or that wait in the backlog. The backlog of a
     /// listener from [`from_std`](crate::TcpListener::from_std) is left to whoever else has the socket; the kernel resets it if
-    /// nobody does. Before [`Serving::resume`] nothing is served.
+    /// nobody does. Before [`Serving::resume`] nothing is served. What waits in a backlog while the process has no descriptor left to
+    /// accept it with (see [`accept_errors`](Self::accept_errors)) is reset.
     pub async fn stop_accepting(&mut self) {
         self.state.stop_accepting();
         for task in self.accepting.drain(..) {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, SystemTime};
 
-use adapters::hyper::{BoxError, Peer, Requests};
+use adapters::hyper::{BoxError, Peer, RequestWindow, Requests};
 use adapters::quinn::serve_paused;
 use adapters::tls::Acceptor;
 use bytes::Bytes;
@@ -105,7 +105,8 @@ fn transport(limits: &Limits) -> TransportConfig {
         .max_concurrent_bidi_streams(VarInt::from_u32(limits.streams))
         .max_concurrent_uni_streams(VarInt::from_u32(ONE_WAY_STREAMS))
         .stream_receive_window(VarInt::from_u32(Limits::STREAM_WINDOW))
-        .receive_window(VarInt::from_u32(Limits::CONNECTION_WINDOW))
+        // Until the connection has its window.
+        .receive_window(VarInt::from_u32(RequestWindow::take(0).bytes()))
         .send_window(*SEND_WINDOW.start())
         .datagram_receive_buffer_size(None)
         // A client that has gone is found by its silence. One that waits for a slow response need not send anything.
@@ -130,14 +131,17 @@ impl Client {
     async fn serve(self, incoming: Incoming, in_progress: Requests) -> Result<(), BoxError> {
         let Self { context, limits, mut stopped, peer } = self;
         let limit = limits.header_timeout;
+        let window = RequestWindow::take(Limits::CONNECTION_WINDOW);
         let connected: Result<_, BoxError> = runtime::timeout(limit, async {
             let quic = incoming.await?;
             quic.set_send_window(send_window(context.connections.open()));
+            quic.set_receive_window(VarInt::from_u32(window.bytes()));
             // Waits until the client lets the server open its streams.
             let mut http = builder();
             http.max_field_section_size(limits.header_size);
-            let http =
-                http.build(CheckedConnection::new(quic.clone(), limits.header_size * LONGEST_FRAME)).await?;
+            let longest = limits.header_size * LONGEST_FRAME;
+            let most = longest.max(window.bytes().into());
+            let http = http.build(CheckedConnection::new(quic.clone(), longest, most)).await?;
             Ok((quic, http))
         })
         .await?;

@@ -1,5 +1,8 @@
-//! Limits the length of what h3 reads completely before it looks at it: every frame but those with data.
+//! Limits the length of what h3 reads completely before it looks at it: every frame but those with data. So what it keeps of a
+//! connection's frames that have begun is limited.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
@@ -14,20 +17,23 @@ const DATA: u64 = 0;
 
 type SendStream = h3_quinn::SendStream<Bytes>;
 
-/// A connection that is closed when a frame is longer than allowed.
+/// A connection that is closed when a frame is longer than allowed, or those that have begun are together.
 pub struct CheckedConnection {
     http: h3_quinn::Connection,
     quic: quinn::Connection,
     longest: u64,
+    begun: Begun,
 }
 
 impl CheckedConnection {
-    pub fn new(quic: quinn::Connection, longest: u64) -> Self {
-        Self { http: h3_quinn::Connection::new(quic.clone()), quic, longest }
+    /// `most`: the bytes of all frames that have begun.
+    pub fn new(quic: quinn::Connection, longest: u64, most: u64) -> Self {
+        let begun = Begun { bytes: Arc::default(), most };
+        Self { http: h3_quinn::Connection::new(quic.clone()), quic, longest, begun }
     }
 
     fn check<S>(&self, stream: S, first: Next) -> Checked<S> {
-        let frames = Frames { next: first, number: Number::default(), longest: self.longest };
+        let frames = Frames::new(first, self.longest, self.begun.clone());
         Checked { stream, frames, quic: self.quic.clone() }
     }
 }
@@ -53,7 +59,7 @@ impl quic::Connection<Bytes> for CheckedConnection {
     }
 
     fn opener(&self) -> Self {
-        Self::new(self.quic.clone(), self.longest)
+        Self { begun: self.begun.clone(), ..Self::new(self.quic.clone(), self.longest, self.begun.most) }
     }
 }
 
@@ -91,7 +97,7 @@ impl<S: quic::RecvStream<Buf = Bytes>> quic::RecvStream for Checked<S> {
     fn poll_data(&mut self, task: &mut Context<'_>) -> Poll<Result<Option<Bytes>, StreamErrorIncoming>> {
         let part = ready!(self.stream.poll_data(task))?;
         if part.as_ref().is_some_and(|part| !self.frames.accept(part)) {
-            let reason = "a frame is too long";
+            let reason = "a frame is too long, or too many have begun";
             let code = VarInt::from_u64(Code::H3_EXCESSIVE_LOAD.value()).unwrap_or(VarInt::MAX);
             self.quic.close(code, reason.as_bytes());
             return Poll::Ready(Err(StreamErrorIncoming::Unknown(reason.into())));
@@ -148,29 +154,70 @@ enum Next {
     Length {
         is_data: bool,
     },
-    Payload(u64),
+    Payload {
+        left: u64,
+        is_data: bool,
+    },
     /// It has no frames.
     Anything,
+}
+
+/// The bytes that have come of a connection's frames that have begun, without those with data.
+#[derive(Clone)]
+struct Begun {
+    bytes: Arc<AtomicU64>,
+    most: u64,
 }
 
 struct Frames {
     next: Next,
     number: Number,
     longest: u64,
+    begun: Begun,
+    /// How many of them are this stream's.
+    counted: u64,
+}
+
+impl Drop for Frames {
+    fn drop(&mut self) {
+        self.uncount();
+    }
 }
 
 impl Frames {
-    /// Whether no frame that begins in these bytes is too long.
+    fn new(next: Next, longest: u64, begun: Begun) -> Self {
+        Self { next, number: Number::default(), longest, begun, counted: 0 }
+    }
+
+    /// Counts bytes of a frame that has begun. Returns whether there may be as many.
+    fn count(&mut self, length: u64) -> bool {
+        self.counted += length;
+        self.begun.bytes.fetch_add(length, Ordering::Relaxed) + length <= self.begun.most
+    }
+
+    /// A frame has come to its end.
+    fn uncount(&mut self) {
+        self.begun.bytes.fetch_sub(std::mem::take(&mut self.counted), Ordering::Relaxed);
+    }
+
+    /// Whether no frame that begins in these bytes is too long, and not too much has come of those that have begun.
     fn accept(&mut self, mut bytes: &[u8]) -> bool {
         while let [first, rest @ ..] = bytes {
             if matches!(self.next, Next::Anything) {
                 return true;
             }
-            if let Next::Payload(length) = self.next {
-                let (_, rest) =
-                    bytes.split_at(bytes.len().min(usize::try_from(length).unwrap_or(usize::MAX)));
-                let left = length - (bytes.len() - rest.len()) as u64;
-                self.next = if left == 0 { Next::Type } else { Next::Payload(left) };
+            if let Next::Payload { left, is_data } = self.next {
+                let (part, rest) =
+                    bytes.split_at(bytes.len().min(usize::try_from(left).unwrap_or(usize::MAX)));
+                let (length, left) = (part.len() as u64, left - part.len() as u64);
+                if left == 0 {
+                    self.uncount();
+                    self.next = Next::Type;
+                } else if is_data || self.count(length) {
+                    self.next = Next::Payload { left, is_data };
+                } else {
+                    return false;
+                }
                 bytes = rest;
                 continue;
             }
@@ -181,8 +228,8 @@ impl Frames {
                 Next::Type => Next::Length { is_data: number == DATA },
                 Next::Length { is_data } if !is_data && number > self.longest => return false,
                 Next::Length { .. } if number == 0 => Next::Type,
-                Next::Length { .. } => Next::Payload(number),
-                Next::StreamType | Next::Payload(_) | Next::Anything => Next::Anything,
+                Next::Length { is_data } => Next::Payload { left: number, is_data },
+                Next::StreamType | Next::Payload { .. } | Next::Anything => Next::Anything,
             };
         }
         true
@@ -213,9 +260,13 @@ impl Number {
 mod tests {
     use super::*;
 
+    fn begun(most: u64) -> Begun {
+        Begun { bytes: Arc::default(), most }
+    }
+
     /// However the bytes are split.
     fn accepts(first: Next, bytes: &[u8]) -> bool {
-        let frames = || Frames { next: first, number: Number::default(), longest: 100 };
+        let frames = || Frames::new(first, 100, begun(1000));
         let mut bytewise = frames();
         let by_bytes = bytes.chunks(1).all(|byte| bytewise.accept(byte));
         assert_eq!(frames().accept(bytes), by_bytes);
@@ -232,6 +283,23 @@ mod tests {
         assert!(!accepts(Next::Type, &[&request[..], &[1], &long].concat()));
         assert!(!accepts(Next::Type, &[&request[..], &[0x40, 0x21], &long].concat()));
         assert!(accepts(Next::Type, &[&request[..], &[0], &long, &[1; 1000]].concat()));
+    }
+
+    #[test]
+    fn frames_that_have_begun_are_limited_together_until_they_end() {
+        let begun = begun(100);
+        let mut streams = [(); 3].map(|()| Frames::new(Next::Type, 100, begun.clone()));
+        // Heads of 50 bytes, of which 40 have come.
+        let head = [&[1, 50][..], &[0xff; 40]].concat();
+        assert_eq!(streams.each_mut().map(|stream| stream.accept(&head)), [true, true, false]);
+        let [mut first, second, third] = streams;
+        drop((second, third));
+        assert!(first.accept(&[0xff; 10]) && begun.bytes.load(Ordering::Relaxed) == 0);
+        // A part of a body is none of them, nor is a frame that comes as a whole.
+        assert!(first.accept(&[0, 0x40, 200, 1, 1]) && begun.bytes.load(Ordering::Relaxed) == 0);
+        let mut other = Frames::new(Next::Type, 100, begun.clone());
+        assert!(other.accept(&[&head[..], &[0xff; 10], &head].concat()));
+        assert_eq!(begun.bytes.load(Ordering::Relaxed), 40);
     }
 
     #[test]

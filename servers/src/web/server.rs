@@ -160,6 +160,7 @@ impl Server {
             .idle_timeout(Some(header_timeout))
             .stall_timeout(Some(stall_timeout))
             .connection_limit(self.context.connections.clone())
+            .request_window(Limits::CONNECTION_WINDOW)
             .configure(|builder| {
                 builder.http1().max_buf_size(header_size as usize);
                 builder
@@ -167,8 +168,7 @@ impl Server {
                     .max_concurrent_streams(streams)
                     .max_header_list_size(header_size)
                     .max_send_buf_size(STREAM_SEND_BUFFER)
-                    .initial_stream_window_size(Limits::STREAM_WINDOW)
-                    .initial_connection_window_size(Limits::CONNECTION_WINDOW);
+                    .initial_stream_window_size(Limits::STREAM_WINDOW);
             });
         let server = match self.acceptor.as_ref().filter(|_| encrypted) {
             Some(acceptor) => server.tls(acceptor.clone()),

@@ -4,6 +4,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
+use tests::memcached::wait_until;
 use tests::web::Web;
 
 use crate::frames::*;
@@ -142,6 +143,30 @@ fn a_window_beyond_31_bits_is_a_flow_control_error_of_its_stream_or_the_connecti
     let late = [update(1, MOST), update(1, MOST), frame(PING, 0, 0, b"12345678")].concat();
     let answer = read_until(&mut connection, &late, PING);
     assert_eq!(answer, (0, b"12345678".to_vec()));
+}
+
+#[test]
+fn windows_for_requests_take_256_mib_of_all_connections_and_65_535_bytes_of_each() {
+    const CONNECTIONS: u64 = 1000;
+    let site = site();
+    let server = site.serve(&[]);
+    let mut held = Vec::new();
+    let shared: u64 = (0..CONNECTIONS)
+        .map(|_| {
+            let mut connection = server.connect();
+            let (stream, more) = read_until(&mut connection, PREFACE, WINDOW_UPDATE);
+            held.push(connection);
+            assert_eq!(stream, 0);
+            u64::from(u32::from_be_bytes(more.try_into().unwrap()))
+        })
+        .sum();
+    assert!((200 << 20..=256 << 20).contains(&shared), "{shared} bytes");
+    drop(held);
+    // What they had is there again.
+    wait_until("a connection has as much as the first", || {
+        let more = read_until(&mut server.connect(), PREFACE, WINDOW_UPDATE).1;
+        more == ((384 << 10) - 65_535_u32).to_be_bytes()
+    });
 }
 
 /// RFC 9113, section 8: streams with such a request are reset, or get 400.

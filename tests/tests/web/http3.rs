@@ -66,7 +66,7 @@ fn serve(site: &Site, authority: &Authority) -> Option<Web> {
         &format!(
             "[tls]\nlisten = ['127.0.0.1:0']\ncertificate = '{}'\nkey = '{}'\nhttp3 = true\n\
              [[proxy]]\npath = '/api'\nupstreams = ['http://{}']\n\
-             [limits]\nconnections = 2\nstreams = 4\nbody-size = 200_000\nheader-size = '8k'\n",
+             [limits]\nconnections = 2\nstreams = 4\nbody-size = 200_000\nheader-size = '128k'\n",
             text(&chain),
             text(&key),
             upstream()

@@ -99,7 +99,7 @@ async def proxied(client):
 
 async def refused(client):
     assert (await client.request("POST", "/api/echo", (), b"x" * 200_001))[0] == 413
-    assert (await client.request("GET", "/short", [(b"a", b"x" * 12_000)]))[0] == 431
+    assert (await client.request("GET", "/short", [(b"a", b"x" * 10_000)] * 20))[0] == 431
     assert (await client.request("GET", "/short", [(b"transfer-encoding", b"chunked")]))[0] == 400
     assert (await client.request("POST", "/api/echo", [(b"content-length", b"2,2")], b"ab"))[0] == 400
     # Of another length than it says, a body never arrives as if it were complete.
@@ -122,6 +122,17 @@ async def closed_for_a_long_frame(client, on_control):
     assert client.closed_by == ErrorCode.H3_EXCESSIVE_LOAD, client.closed_by
 
 
+async def closed_for_heads_that_have_begun(client):
+    # 240,000 of 250,000 bytes each.
+    for _ in range(2):
+        stream = client._quic.get_next_available_stream_id()
+        head = b"\x01" + (2 << 30 | 250_000).to_bytes(4, "big") + bytes(240_000)
+        client._quic.send_stream_data(stream, head)
+    client.transmit()
+    await asyncio.wait_for(client.wait_closed(), 30)
+    assert client.closed_by == ErrorCode.H3_EXCESSIVE_LOAD, client.closed_by
+
+
 async def main(port, authority, server):
     configuration = QuicConfiguration(is_client=True, alpn_protocols=["h3"], server_name="localhost")
     configuration.load_verify_locations(authority)
@@ -132,6 +143,8 @@ async def main(port, authority, server):
     for on_control in (False, True):
         async with open_connection() as client:
             await closed_for_a_long_frame(client, on_control)
+    async with open_connection() as client:
+        await closed_for_heads_that_have_begun(client)
     async with open_connection() as client:
         await files(client)
         await proxied(client)

@@ -12,7 +12,10 @@ use clap::Parser;
 use futures_util::future::{Either, select};
 use runtime::signal::{SignalKind, hangups, signal, terminated};
 use servers::web::{Config, Server};
-use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::Layer;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 use flags::Flags;
 use shared::guardian;
@@ -43,8 +46,12 @@ fn log_to_stderr(verbosity: u8) {
         2 => LevelFilter::DEBUG,
         _ => LevelFilter::TRACE,
     };
-    let lines = tracing_subscriber::fmt().with_writer(std::io::stderr).with_max_level(level);
-    lines.with_target(false).without_time().with_ansi(false).init();
+    // h2 warns of what clients do, as often as they do it.
+    let h2 = if verbosity == 0 { LevelFilter::ERROR } else { level };
+    let enabled = Targets::new().with_default(level).with_target("h2", h2);
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_target(false);
+    let lines = lines.without_time().with_ansi(false);
+    tracing_subscriber::registry().with(lines.with_filter(enabled)).init();
 }
 
 fn run(flags: &Flags, config: Config) -> Result<(), Error> {

@@ -127,7 +127,7 @@ pub struct Limits {
 impl Limits {
     /// How many bytes of a request a client of HTTP/2 or HTTP/3 may send before somebody reads them.
     pub const STREAM_WINDOW: u32 = 128 << 10;
-    /// The same of all requests of its connection.
+    /// The same of all requests of its connection, at most: connections share what they have beside 65,535 bytes each.
     pub const CONNECTION_WINDOW: u32 = 384 << 10;
 }
 
