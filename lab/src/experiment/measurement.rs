@@ -123,14 +123,18 @@ fn host_turn(
 const LONGEST_SEND_LAG_US: f64 = 500.0;
 /// The most of a turn that the fleet's core may be paused, as a share: what was in flight then is not counted.
 const MOST_PAUSED: f64 = 0.02;
+/// What a program that attaches to an idle server may take of the fleet's core beside that.
+const ATTACHER: f64 = 0.02;
 
-/// A turn under a fleet. `counts_received`: the kernel's counters tell which core received the server's packets.
+/// A turn under a fleet. `counts_received`: the kernel's counters tell which core received the server's packets. `attachers`: how many
+/// programs on the fleet's core attach to servers of other contenders.
 pub(super) fn fleet_turn(
     fleet: FleetMeasurement,
     before: &HostReading,
     after: &HostReading,
     server: ServerCores,
     counts_received: bool,
+    attachers: usize,
 ) -> Turn {
     let mut turn = host_turn(before, after, server, fleet.all_replies);
     for (figure, value) in [
@@ -151,6 +155,7 @@ pub(super) fn fleet_turn(
     }
     // On two cores `policies attach` shares the fleet's core. Its CPU time is not a disturbance.
     let attaching = turn.figures.get(&Figure::AttachCpu).copied().unwrap_or(0.0) / 100.0;
+    let attaching = attaching + attachers as f64 * ATTACHER;
     turn.invalid = turn.invalid.or_else(|| invalid(&fleet, attaching));
     turn.latencies = fleet.latencies.clone();
     turn.windows.clone_from(&fleet.windows);

@@ -22,6 +22,8 @@ pub(super) struct RunningContender {
     fleet: ExperimentProcess,
     server: RunningServer,
     depth: usize,
+    /// How many programs on the fleet's core attach to servers of other contenders.
+    attachers: usize,
     pub(super) policy: Option<RunningPolicy>,
 }
 
@@ -62,7 +64,10 @@ impl RunningContender {
         // A server without connections has no queue that could be attached to.
         server.attach(contender)?;
         let policy = server.policy.take();
-        Ok(Self { fleet, server, depth, policy })
+        let others = experiment.contenders.iter().filter(|other| other.is_attached()).count();
+        let attachers =
+            if cores.packing == cores.client { others - usize::from(contender.is_attached()) } else { 0 };
+        Ok(Self { fleet, server, depth, attachers, policy })
     }
 
     /// Runs a load for some seconds, of which nothing is counted.
@@ -81,7 +86,7 @@ impl RunningContender {
         // The fleet's own packets count on its core, too, and GRO merges several requests in flight.
         let server = self.server.cores;
         let counts_received = self.depth == 1 && server.receiver != server.cores.client;
-        Ok(fleet_turn(measurement, &before, &after, server, counts_received))
+        Ok(fleet_turn(measurement, &before, &after, server, counts_received, self.attachers))
     }
 }
 
