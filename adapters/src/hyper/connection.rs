@@ -166,7 +166,7 @@ struct Limits {
     idle: Option<IdleLimit>,
     /// How long a client of HTTP/2 may take nothing of a response.
     stalls: Option<StallLimit>,
-    /// Held, for HTTP/2.
+    /// Kept until the connection ends, for HTTP/2: dropping it gives the window back.
     window: Option<RequestWindow>,
 }
 

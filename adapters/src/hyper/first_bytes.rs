@@ -23,7 +23,7 @@ pub(super) enum Spoken {
 /// What the client of a connection speaks, as it is found out.
 pub(super) type SpokenCell = Rc<Cell<Spoken>>;
 
-/// Compares the first bytes of a stream with the preface of HTTP/2, and lends its bytes in turns.
+/// Compares the first bytes of a stream with the preface of HTTP/2, and lends the bytes of HTTP/2 in turns.
 #[derive(Debug)]
 pub(super) struct FirstBytes {
     spoken: SpokenCell,
@@ -71,7 +71,12 @@ impl Inspect for FirstBytes {
         Ok(())
     }
 
+    /// Only frames of HTTP/2 come in turns. HTTP/1.1 reads on when its handler has taken what it has read, so the time between two
+    /// reads says nothing of the bytes.
     fn poll_room(&mut self, context: &Context<'_>) -> Poll<usize> {
+        if self.spoken.get() != Spoken::Http2 {
+            return Poll::Ready(usize::MAX);
+        }
         self.turn.poll_room(context)
     }
 
@@ -90,23 +95,24 @@ mod tests {
 
     use super::*;
 
+    struct Pieces<'a>(&'a [&'a [u8]]);
+    impl AsyncBufRead for Pieces<'_> {
+        fn poll_fill_buf(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
+            Poll::Ready(Ok(self.get_mut().0.first().copied().unwrap_or_default()))
+        }
+
+        fn consume(mut self: Pin<&mut Self>, _: usize) {
+            self.0 = &self.0[1..];
+        }
+    }
+    impl AsyncRead for Pieces<'_> {
+        fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, _: &mut [u8]) -> Poll<io::Result<usize>> {
+            Poll::Ready(Ok(0))
+        }
+    }
+
     /// Reads `pieces` one after the other. Returns what is known after each.
     async fn spoken_after(pieces: &[&[u8]]) -> Vec<Spoken> {
-        struct Pieces<'a>(&'a [&'a [u8]]);
-        impl AsyncBufRead for Pieces<'_> {
-            fn poll_fill_buf(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
-                Poll::Ready(Ok(self.get_mut().0.first().copied().unwrap_or_default()))
-            }
-
-            fn consume(mut self: Pin<&mut Self>, _: usize) {
-                self.0 = &self.0[1..];
-            }
-        }
-        impl AsyncRead for Pieces<'_> {
-            fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, _: &mut [u8]) -> Poll<io::Result<usize>> {
-                Poll::Ready(Ok(0))
-            }
-        }
         let (mut stream, spoken) = FirstBytes::of(Pieces(pieces), false, false);
         let mut after = Vec::new();
         for piece in pieces {
@@ -132,5 +138,26 @@ mod tests {
         );
         assert_eq!(spoken_after(&[PREFACE]).await, [Spoken::Http2]);
         assert_eq!(spoken_after(&[b"PRI", b""]).await, [Spoken::Unknown, Spoken::Http1]);
+    }
+
+    /// How many of 10,000 bytes after the first ones are lent to somebody who takes his time.
+    async fn lent_after(first: &[u8]) -> Vec<usize> {
+        let pieces = [first, &[0; 10_000]];
+        let (mut stream, _) = FirstBytes::of(Pieces(&pieces), false, false);
+        poll_fn(|context| Pin::new(&mut stream).poll_fill_buf(context).map_ok(<[u8]>::len)).await.unwrap();
+        Pin::new(&mut stream).consume(first.len());
+        let mut lent = Vec::new();
+        for _ in 0..5 {
+            std::thread::sleep(std::time::Duration::from_micros(50));
+            let next = poll_fn(|context| Pin::new(&mut stream).poll_fill_buf(context).map_ok(<[u8]>::len));
+            lent.push(next.await.unwrap());
+        }
+        lent
+    }
+
+    #[runtime::test]
+    async fn only_bytes_of_http2_come_in_turns() {
+        assert_eq!(lent_after(b"POST / HTTP/1.1\r\n").await, [10_000; 5]);
+        assert!(lent_after(PREFACE).await.iter().all(|lent| *lent <= 256));
     }
 }
