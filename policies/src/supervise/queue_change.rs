@@ -122,7 +122,12 @@ impl QueueChange {
                 }
             }
             Phase::Requested { settings, since, asked } => {
-                let asked = asked || self.ask(settings);
+                // The deadline counts from the time at which it was asked.
+                let (asked, since) = match asked {
+                    true => (true, since),
+                    false if self.ask(settings) => (true, now),
+                    false => (false, since),
+                };
                 self.phase = Phase::Requested { settings, since, asked };
                 match if asked { self.take_answer() } else { None } {
                     None if now >= since + DEADLINE => {
@@ -248,6 +253,19 @@ mod tests {
             assert_eq!(change.step(end, false), ChangeStep::Choose { retries: true });
             now = end;
         }
+    }
+
+    #[test]
+    fn a_supervisor_that_is_asked_late_has_a_second_from_then_on() {
+        let requests = Arc::new(QueueRequests::new().unwrap());
+        let (plain, polling) =
+            (QueueSettings::plain(Reason::Start), QueueSettings::fixed(LatencyBudget::ZERO));
+        let mut change = QueueChange::new(0, Some(Arc::clone(&requests)), plain);
+        requests.busy(|| change.request(NOW, polling));
+        let late = NOW + Duration::from_secs(5);
+        assert_eq!(change.step(late, false), ChangeStep::Wait);
+        requests.answer(0, &polling, Ok(()));
+        assert_eq!(change.step(late + Duration::from_millis(999), false), ChangeStep::ValuesSet(polling));
     }
 
     #[test]

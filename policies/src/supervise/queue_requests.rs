@@ -102,6 +102,13 @@ impl QueueRequests {
         }
     }
 
+    /// Calls `act` while another thread would be in a call.
+    #[cfg(test)]
+    pub(super) fn busy<T>(&self, act: impl FnOnce() -> T) -> T {
+        let _states = self.locked();
+        act()
+    }
+
     fn try_locked(&self) -> Option<MutexGuard<'_, BTreeMap<u32, State>>> {
         match self.states.try_lock() {
             Ok(states) => Some(states),
