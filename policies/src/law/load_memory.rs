@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::measured::Measured;
 
-/// Loads a factor of two in the rate: those of one bucket differ by 19 % at most.
+/// Loads a factor of two in the rate: one each 19 %.
 const PER_OCTAVE: f64 = 4.0;
 /// By how many buckets a rate may differ from the present load's. Rates vary, and one between two buckets would be taken for either in
 /// turn.
@@ -95,9 +95,6 @@ impl KnownLoad {
 
     fn pass(&mut self, time: Duration) {
         self.refused = self.refused.saturating_sub(time);
-        if self.interval.is_some() {
-            self.next_pause = self.next_pause.saturating_sub(time);
-        }
         self.age = self.age.saturating_add(time);
         for barred in [&mut self.barred_from, &mut self.barred_to] {
             *barred = barred.and_then(|(interval, left)| Some((interval, left.checked_sub(time)?)));
@@ -129,6 +126,14 @@ impl LoadMemory {
     pub(super) fn pass(&mut self, time: Duration) {
         for load in self.loads.iter_mut() {
             load.pass(time);
+        }
+    }
+
+    /// Polling was in effect for some time at the present load.
+    pub(super) fn polled(&mut self, time: Duration) {
+        let load = &mut self.loads[self.present];
+        if load.interval.is_some() {
+            load.next_pause = load.next_pause.saturating_sub(time);
         }
     }
 
@@ -184,13 +189,17 @@ mod tests {
             assert!(!memory.at(50_000.0).is_refused(false));
         }
         memory.at(50_000.0).accept(Duration::from_micros(20));
-        memory.pass(Duration::from_secs(1));
+        memory.follow(50_000.0);
+        memory.polled(Duration::from_secs(1));
+        memory.follow(100_000.0);
+        memory.polled(Duration::from_secs(64));
         memory.at(50_000.0).refuse(false);
         memory.pass(Duration::from_secs(62));
         assert!(memory.at(50_000.0).is_refused(false), "it has paid for a second only");
         memory.pass(Duration::from_secs(1));
         memory.at(50_000.0).accept(Duration::from_micros(20));
-        memory.pass(Duration::from_secs(64));
+        memory.follow(50_000.0);
+        memory.polled(Duration::from_secs(64));
         memory.at(50_000.0).refuse(false);
         memory.pass(Duration::from_secs(2));
         assert!(!memory.at(50_000.0).is_refused(false), "it has paid for a minute since");
