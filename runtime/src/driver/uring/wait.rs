@@ -172,7 +172,7 @@ impl UringDriver {
         let polls = &self.queue_polls;
         let interval = (!polls.never_sleep()).then_some(polls.interval.get());
         for entry in polls.sleep_timers.start(now, interval, polls.watchdog.get()) {
-            // SAFETY: the entry points to a time in `sleep_timers`, which is as old as the driver, and isn't written to before the timer
+            // SAFETY: the entry points to a time in `sleep_timers`, which lives as long as the driver, and isn't written to before the timer
             // has completed. The kernel reads it when it takes in the entry.
             unsafe { ring.push(entry) };
         }
