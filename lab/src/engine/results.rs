@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use loadgen::medians::{Interval, median, median_interval};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::classes::{Classes, DistanceClass};
 use super::figure::Figure;
@@ -59,9 +59,17 @@ pub struct Row {
     pub turns: usize,
     pub status: Status,
     /// The figures that at least one turn has.
+    #[serde(deserialize_with = "known_figures")]
     pub figures: BTreeMap<Figure, Measured>,
     /// How a law drove the server's queue at the end of most turns.
     pub queue: Option<String>,
+}
+
+/// Passes over figures of other versions of the program.
+fn known_figures<'de, D: Deserializer<'de>>(report: D) -> Result<BTreeMap<Figure, Measured>, D::Error> {
+    let all = BTreeMap::<String, Measured>::deserialize(report)?;
+    let known = |name| serde_json::from_value(serde_json::Value::String(name)).ok();
+    Ok(all.into_iter().filter_map(|(name, measured)| Some((known(name)?, measured))).collect())
 }
 
 impl Row {

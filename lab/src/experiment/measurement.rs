@@ -123,7 +123,7 @@ fn host_turn(
 const LONGEST_SEND_LAG_US: f64 = 500.0;
 /// The most of a turn that the fleet's core may be paused, as a share: what was in flight then is not counted.
 const MOST_PAUSED: f64 = 0.02;
-/// What a program that attaches to an idle server may take of the fleet's core beside that.
+/// What a program that attaches to an idle server may take of the fleet's core, beside [`MOST_PAUSED`].
 const ATTACHER: f64 = 0.02;
 
 /// A turn under a fleet. `counts_received`: the kernel's counters tell which core received the server's packets. `attachers`: how many

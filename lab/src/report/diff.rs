@@ -304,6 +304,16 @@ mod tests {
     }
 
     #[test]
+    fn figures_of_another_version_are_passed_over() {
+        let mut old = report(2.0);
+        let figures =
+            old.pointer_mut("/results/loads/0/rows/0/figures").and_then(Value::as_object_mut).unwrap();
+        let one = figures.values().next().unwrap().clone();
+        figures.insert("gone".to_owned(), one);
+        assert_eq!(ReportDiff::new(&saved(&old), &saved(&report(2.0))).rows.len(), 3 * 3);
+    }
+
+    #[test]
     fn intervals_that_do_not_overlap_are_better_or_worse() {
         let (before, after) = (saved(&report(2.0)), saved(&report(1.5)));
         let diff = ReportDiff::new(&before, &after);
