@@ -420,7 +420,7 @@ fn floods_leave_others_their_answers_and_take_bounded_memory() {
 #[test]
 #[ignore = "timing"]
 fn floods_leave_the_p99_of_others_within_twice_what_it_was_and_20_ms() {
-    const WINDOWS: usize = 5;
+    const WINDOWS: usize = 3;
     const WINDOW: Duration = Duration::from_secs(1);
     // 50 connections a second: 5,000 requests, 100,000 pings. An unoptimized server can handle as many beside the others.
     const PAUSE: Duration = Duration::from_millis(20);
