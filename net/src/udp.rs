@@ -148,14 +148,14 @@ impl UdpSocket {
         Ok(received)
     }
 
-    /// Like [`UdpSocket::recv_msg`], without waiting: `WouldBlock` if there is no datagram.
+    /// Tries to receive a datagram, as [`UdpSocket::recv_msg`] does. Returns `WouldBlock` if the socket's buffer is empty.
     pub fn try_recv_msg(&self, buffer: &mut [u8]) -> io::Result<DatagramInfo> {
         let received = self.fd.try_io(Direction::Read, |socket| udp_message::receive(socket, buffer))?;
         self.fd.record_datagrams(received.count(), received.length);
         Ok(received)
     }
 
-    /// Like [`UdpSocket::send_msg`], without waiting: `WouldBlock` if there is no room.
+    /// Tries to send a datagram, as [`UdpSocket::send_msg`] does. Returns `WouldBlock` if the socket's buffer is full.
     pub fn try_send_msg(&self, datagram: &[u8], to: SocketAddr, options: &SendOptions) -> io::Result<usize> {
         self.fd.try_io(Direction::Write, |socket| udp_message::send(socket, datagram, to, options))
     }

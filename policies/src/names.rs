@@ -27,7 +27,7 @@ macro_rules! names {
             /// All of them, in the order of [`NAMES`](Self::NAMES).
             pub const ALL: [Self; [$($name),+].len()] = [$(Self::$variant),+];
 
-            /// Their names.
+            /// What [`FromStr`](::std::str::FromStr) accepts, in the order of [`ALL`](Self::ALL).
             pub const NAMES: &[&str] = &[$($name),+];
 
             /// As settings and reports write it.

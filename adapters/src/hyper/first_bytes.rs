@@ -71,8 +71,8 @@ impl Inspect for FirstBytes {
         Ok(())
     }
 
-    /// Only frames of HTTP/2 come in turns. HTTP/1.1 reads on when its handler has taken what it has read, so the time between two
-    /// reads says nothing of the bytes.
+    /// Limits reads of HTTP/2 only. hyper reads a body of HTTP/1.1 as fast as the handler consumes it, so there the time between two
+    /// reads is the handler's, not that of processing the bytes.
     fn poll_room(&mut self, context: &Context<'_>) -> Poll<usize> {
         if self.spoken.get() != Spoken::Http2 {
             return Poll::Ready(usize::MAX);

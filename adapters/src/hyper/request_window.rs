@@ -39,7 +39,7 @@ impl RequestWindow {
         Self { bytes: LEAST + more, shared }
     }
 
-    /// Its size.
+    /// The flow-control window in bytes: 65,535 at least.
     pub fn bytes(&self) -> u32 {
         self.bytes
     }

@@ -342,7 +342,7 @@ async fn custom_metadata(mut client: Grpc<impl Channel>) {
     let response: Response<SimpleResponse> =
         call(&mut client, UNARY_CALL, with_metadata(large())).await.unwrap();
     assert_eq!(response.metadata().get(ECHO_INITIAL).unwrap(), INITIAL);
-    // tonic adds the trailers to the metadata of a response that is no stream.
+    // tonic merges the trailers of a unary response into its metadata.
     assert_eq!(response.metadata().get_bin(ECHO_TRAILING), Some(&trailing));
 
     let request =

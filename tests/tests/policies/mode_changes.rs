@@ -41,7 +41,7 @@ struct Changing {
     forced: ForcedSettings,
     connection: Connection,
     random: Random,
-    /// In effect.
+    /// Those that the queue has since the last change.
     settings: QueueSettings,
 }
 

@@ -16,17 +16,18 @@ use io_uring::{opcode, squeue, types};
 
 use super::operations::SLEEP_TIMERS;
 
-/// What the latest sleep weighs in the averages: one part of so many.
+/// The weight of the latest sleep in the averages is 1 / SLEEPS.
 const SLEEPS: u64 = 8;
 /// The time awake is foreseen if it differs from its average by less than this part of the poll interval. With the whole of it a queue
 /// near saturation was polled too late; with a quarter nothing was gained from 48,000 requests/s on.
 const PART: u64 = 2;
-/// A turn counts as at most so many poll intervals longer than the average: longer ones are exceptions, like pauses of the machine.
+/// Longer times awake count as the average plus this many poll intervals, because a pause of the machine says nothing of the next turn.
 const LONGEST: u64 = 4;
 /// Ahead of the watchdog by this part of its time.
 const AHEAD: (u64, u64) = (7, 8);
 
 /// Two timers by turns.
+#[derive(Default)]
 pub(super) struct SleepTimers {
     /// What the kernel reads when it takes in a timer's entry.
     times: RefCell<Box<[types::Timespec; 2]>>,
@@ -37,18 +38,6 @@ pub(super) struct SleepTimers {
     /// How long the worker is awake between two sleeps, and by how much that differs from one to the next: smoothed, in nanoseconds.
     awake: Cell<u64>,
     deviation: Cell<u64>,
-}
-
-impl Default for SleepTimers {
-    fn default() -> Self {
-        Self {
-            times: RefCell::new(Box::new([types::Timespec::new(); 2])),
-            due: [Cell::new(None), Cell::new(None)],
-            woken: Cell::new(None),
-            awake: Cell::new(0),
-            deviation: Cell::new(0),
-        }
-    }
 }
 
 impl SleepTimers {
