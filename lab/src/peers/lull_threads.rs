@@ -6,8 +6,8 @@ use std::net::TcpListener as StdListener;
 use dispatcher::BlockingStream;
 use net::{TcpListener, TcpStream};
 
+use super::echo_server_spec::EchoServerSpec;
 use super::lull::{builder, report};
-use super::peer::EchoServerSpec;
 use super::request_shape::{RequestCounter, RequestShape};
 
 pub(super) fn serve(

@@ -6,7 +6,8 @@ use std::net::{SocketAddr, TcpListener};
 use policies::Cpus;
 use socket2::{Domain, Socket, Type};
 
-use super::peer::{EchoServerSpec, Peer};
+use super::echo_server_spec::EchoServerSpec;
+use super::service::Peer;
 #[cfg(feature = "adapters")]
 use super::service::PeerService;
 use super::{bare_epoll, compio, descriptor_limit, lull, lull_threads, monoio, plain_threads, tokio};

@@ -1,8 +1,26 @@
-//! What the servers of a comparison do.
+//! The runtimes that are compared, and what the servers on them do.
 
 use serde::{Deserialize, Serialize};
 
-use super::peer::Peer;
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Peer {
+    Lull,
+    Tokio,
+    Monoio,
+    Compio,
+    /// An epoll loop without tasks: the lower bound for a runtime that waits for readiness.
+    BareEpoll,
+    /// A thread for each connection, which blocks in the kernel.
+    PlainThreads,
+    LullThreads,
+}
+
+policies::names!(
+    Peer, "runtime":
+    Lull = "lull", Tokio = "tokio", Monoio = "monoio", Compio = "compio", BareEpoll = "bare epoll",
+    PlainThreads = "plain threads", LullThreads = "lull threads"
+);
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]

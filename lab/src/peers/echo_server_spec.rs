@@ -1,4 +1,4 @@
-//! The runtimes that are compared, and how a process with an echo server on one of them runs.
+//! How a process with an echo server on one of the runtimes runs.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -8,28 +8,8 @@ use runtime::DriverKind;
 use serde::{Deserialize, Serialize};
 
 use super::request_shape::RequestShape;
-use super::service::PeerService;
+use super::service::{Peer, PeerService};
 use crate::polling_config::PollingConfig;
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Peer {
-    Lull,
-    Tokio,
-    Monoio,
-    Compio,
-    /// An epoll loop without tasks: the lower bound for a runtime that waits for readiness.
-    BareEpoll,
-    /// A thread for each connection, which blocks in the kernel.
-    PlainThreads,
-    LullThreads,
-}
-
-policies::names!(
-    Peer, "runtime":
-    Lull = "lull", Tokio = "tokio", Monoio = "monoio", Compio = "compio", BareEpoll = "bare epoll",
-    PlainThreads = "plain threads", LullThreads = "lull threads"
-);
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct EchoServerSpec {
