@@ -5,19 +5,15 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
+use super::shared_room::{SharedRoom, Taken};
+
 /// How many bytes of responses a connection of HTTP/2 may have that its client has not taken. hyper limits those of a stream
 /// only, of which a client may have hundreds. A part that is given while there is room may exceed it.
 const ROOM: usize = 384 << 10;
 
 /// What all connections of HTTP/2 may have beside one part each. Beyond it a connection gets another part when its client has taken
 /// all others.
-static SHARED_ROOM: SharedRoom = SharedRoom { taken: AtomicUsize::new(0), max: 256 << 20 };
-
-#[derive(Debug)]
-struct SharedRoom {
-    taken: AtomicUsize,
-    max: usize,
-}
+static SHARED_ROOM: SharedRoom = SharedRoom::new(256 << 20);
 
 /// Shared by the tasks of a connection, the parts of its responses, and the table that finds idle connections. Only the
 /// connection's worker changes it, except that the last parts of a connection may be dropped elsewhere.
@@ -115,7 +111,7 @@ impl Activity {
     pub(super) fn poll_room(&self, context: &Context<'_>) -> Poll<()> {
         let has_room = || match self.unsent.load(Ordering::SeqCst) {
             0 => true,
-            unsent => unsent < ROOM && self.shared.taken.load(Ordering::Relaxed) < self.shared.max,
+            unsent => unsent < ROOM && self.shared.left() > 0,
         };
         if has_room() {
             return Poll::Ready(());
@@ -137,10 +133,7 @@ impl Activity {
         if is_first {
             self.progress.store(nanoseconds(), Ordering::Relaxed);
         }
-        let shared = if shares && !is_first { length } else { 0 };
-        if shared > 0 {
-            self.shared.taken.fetch_add(shared, Ordering::Relaxed);
-        }
+        let shared = (shares && !is_first).then(|| self.shared.take(length));
         Unsent { activity: Arc::clone(self), length, shared }
     }
 }
@@ -167,16 +160,15 @@ impl Drop for InProgress {
 pub(super) struct Unsent {
     activity: Arc<Activity>,
     length: usize,
-    /// How many of them take shared room.
-    shared: usize,
+    /// The shared room that they take.
+    shared: Option<Taken>,
 }
 
 impl Drop for Unsent {
     fn drop(&mut self) {
+        // Before those who wait for room are woken.
+        drop(self.shared.take());
         let activity = &*self.activity;
-        if self.shared > 0 {
-            activity.shared.taken.fetch_sub(self.shared, Ordering::Relaxed);
-        }
         let before = activity.unsent.fetch_sub(self.length, Ordering::SeqCst);
         activity.progress.store(nanoseconds(), Ordering::Relaxed);
         if before == self.length {
@@ -196,15 +188,8 @@ impl Drop for Unsent {
 
 #[cfg(test)]
 mod tests {
-    use std::task::Wake;
-
+    use super::super::wake_counter::WakeCounter;
     use super::*;
-
-    struct Sleeper;
-
-    impl Wake for Sleeper {
-        fn wake(self: Arc<Self>) {}
-    }
 
     #[test]
     fn a_connection_is_idle_after_its_last_request_and_its_last_byte() {
@@ -224,7 +209,7 @@ mod tests {
     #[test]
     fn who_waits_for_room_is_registered_once_and_woken_when_half_is_free() {
         let activity = Arc::new(Activity::new());
-        let waker = Waker::from(Arc::new(Sleeper));
+        let waker = Waker::from(Arc::new(WakeCounter::default()));
         let context = Context::from_waker(&waker);
         let parts: Vec<_> = (0..4).map(|_| activity.give(ROOM / 4, true)).collect();
         assert!(activity.poll_room(&context).is_pending() && activity.poll_room(&context).is_pending());
@@ -239,10 +224,9 @@ mod tests {
 
     #[test]
     fn without_shared_room_a_connection_has_one_part_and_another_when_that_is_taken() {
-        let shared: &'static SharedRoom =
-            Box::leak(Box::new(SharedRoom { taken: AtomicUsize::new(0), max: 100 }));
+        let shared = SharedRoom::leaked(100);
         let [first, second] = [(); 2].map(|()| Arc::new(Activity { shared, ..Activity::new() }));
-        let waker = Waker::from(Arc::new(Sleeper));
+        let waker = Waker::from(Arc::new(WakeCounter::default()));
         let context = Context::from_waker(&waker);
         let parts = [first.give(70, true), first.give(70, true), first.give(70, true)];
         assert!(first.poll_room(&context).is_pending());
@@ -251,6 +235,6 @@ mod tests {
         drop(only);
         assert!(second.waiting().is_empty() && second.poll_room(&context).is_ready());
         drop(parts);
-        assert_eq!(shared.taken.load(Ordering::Relaxed), 0);
+        assert_eq!(shared.taken(), 0);
     }
 }

@@ -14,9 +14,12 @@ mod listen;
 mod request_window;
 mod rt;
 mod serve;
+mod shared_room;
 mod shutdown;
 mod stalls;
 mod turn;
+#[cfg(test)]
+mod wake_counter;
 mod watched_service;
 
 #[cfg(feature = "tonic")]

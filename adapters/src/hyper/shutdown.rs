@@ -84,24 +84,13 @@ impl Drop for ShutdownListener {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicUsize;
-    use std::task::Wake;
-
+    use super::super::wake_counter::WakeCounter;
     use super::*;
-
-    #[derive(Default)]
-    struct Counter(AtomicUsize);
-
-    impl Wake for Counter {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, Ordering::Relaxed);
-        }
-    }
 
     #[test]
     fn those_who_listen_are_woken_once_and_those_who_left_are_not() {
         let shutdown = Arc::new(Shutdown::default());
-        let counters = [(); 3].map(|()| Arc::new(Counter::default()));
+        let counters = [(); 3].map(|()| Arc::new(WakeCounter::default()));
         let mut listeners = [(); 3].map(|()| ShutdownListener::new(Arc::clone(&shutdown)));
         for (listener, counter) in listeners.iter_mut().zip(&counters) {
             let waker = Waker::from(Arc::clone(counter));
@@ -113,7 +102,7 @@ mod tests {
         assert_eq!(shutdown.lock().len(), 2);
         shutdown.begin();
         shutdown.begin();
-        assert_eq!(counters.map(|counter| counter.0.load(Ordering::Relaxed)), [1, 1, 0]);
+        assert_eq!(counters.map(|counter| counter.count()), [1, 1, 0]);
         for mut listener in [first, second, ShutdownListener::new(Arc::clone(&shutdown))] {
             assert!(listener.poll(&Context::from_waker(Waker::noop())).is_ready());
         }

@@ -58,30 +58,21 @@ impl Turn {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
-    use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::task::{Wake, Waker};
+    use std::task::Waker;
 
+    use super::super::wake_counter::WakeCounter;
     use super::*;
-
-    #[derive(Default)]
-    struct Woken(AtomicUsize);
-
-    impl Wake for Woken {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, Ordering::Relaxed);
-        }
-    }
 
     #[test]
     fn a_turn_ends_in_time_and_goes_on_after_others() {
-        let woken = Arc::new(Woken::default());
+        let woken = Arc::new(WakeCounter::default());
         let waker = Waker::from(Arc::clone(&woken));
         let (context, mut turn, begun) = (Context::from_waker(&waker), Turn::new(), Instant::now());
         let mut look = |micros| turn.poll_room_at(begun + Duration::from_micros(micros), &context);
         assert_eq!([0, 1, 2].map(&mut look), [256, 512, 1024].map(Poll::Ready));
         // Slow bytes come in smaller parts.
         assert_eq!([60, 100].map(&mut look), [256, 64].map(Poll::Ready));
-        assert_eq!((look(101), woken.0.load(Ordering::Relaxed)), (Poll::Pending, 1));
+        assert_eq!((look(101), woken.count()), (Poll::Pending, 1));
         assert_eq!(look(200), Poll::Ready(128));
         turn.end();
         // The time that it has waited for bytes doesn't count.

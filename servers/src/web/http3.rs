@@ -106,7 +106,7 @@ fn transport(limits: &Limits) -> TransportConfig {
         .max_concurrent_uni_streams(VarInt::from_u32(ONE_WAY_STREAMS))
         .stream_receive_window(VarInt::from_u32(Limits::STREAM_WINDOW))
         // Until the connection has its window.
-        .receive_window(VarInt::from_u32(RequestWindow::take(0).bytes()))
+        .receive_window(VarInt::from_u32(RequestWindow::LEAST))
         .send_window(*SEND_WINDOW.start())
         .datagram_receive_buffer_size(None)
         // A client that has gone is found by its silence. One that waits for a slow response need not send anything.
