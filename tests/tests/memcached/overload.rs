@@ -5,6 +5,7 @@ use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use loadgen::medians::percentile;
 use serial_test::{parallel, serial};
 use tests::memcached::{Memcached, expect, read_some, set_request, wait_until};
 
@@ -301,8 +302,7 @@ fn p99_while(server: &Memcached, misbehave: impl FnOnce() + Send) -> Duration {
                 times.push(start.elapsed());
                 std::thread::sleep(Duration::from_micros(200));
             }
-            times.sort_unstable();
-            times[times.len() * 99 / 100]
+            percentile(&mut times, 99).unwrap()
         });
         misbehave();
         over.store(true, Ordering::Relaxed);

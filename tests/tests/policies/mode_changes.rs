@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use lab::testbed::SERVER_ADDRESS;
+use loadgen::medians::percentile;
 use policies::Policy;
 use policies::law::{ForcedSettings, QueueSettings, Reason};
 use serial_test::serial;
@@ -12,7 +13,7 @@ use tests::pairs::each_after_each;
 use tests::random::Random;
 use tests::testbed::{enter, receive_on_client_core, server_builder};
 
-use super::echo::server::{Connection, ECHO, EchoServer, Load, preempt_on_client_core, quantile};
+use super::echo::server::{Connection, ECHO, EchoServer, Load, preempt_on_client_core};
 
 /// How often each change is made. The hypervisor pauses a core now and then, but not at most changes of a kind.
 const ROUNDS: usize = 9;
@@ -74,9 +75,7 @@ impl Changing {
 }
 
 fn median(times: &[Duration]) -> Duration {
-    let mut times = times.to_vec();
-    times.sort_unstable();
-    quantile(&times, 0.5)
+    percentile(&mut times.to_vec(), 50).unwrap()
 }
 
 /// How many times are beyond a bound.

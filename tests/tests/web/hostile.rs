@@ -6,6 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use loadgen::medians::percentile;
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use socket2::{Domain, Socket, Type};
 use tests::fake_server::FakeServer;
@@ -428,14 +429,8 @@ fn floods_leave_the_p99_of_others_within_twice_what_it_was_and_20_ms() {
     const NOT_BOUNDED: [&str; 2] =
         ["responses that nobody reads", "windows that open by a byte (CVE-2019-9511)"];
     let flooded = Flooded::new();
-    let p99 = |mut times: Vec<Duration>| {
-        times.sort_unstable();
-        times[(times.len() * 99).div_ceil(100) - 1]
-    };
-    let median = |mut times: Vec<Duration>| {
-        times.sort_unstable();
-        times[times.len() / 2]
-    };
+    let p99 = |mut times: Vec<Duration>| percentile(&mut times, 99).unwrap();
+    let median = |mut times: Vec<Duration>| percentile(&mut times, 50).unwrap();
     let mut slow = Vec::new();
     for (name, sent) in floods() {
         let (mut quiet, mut beside, mut opened, mut most) = (Vec::new(), Vec::new(), 0, 0);
