@@ -23,8 +23,9 @@ pub(super) struct TimedPolls {
     poller: NapiPoller,
     /// In nanoseconds; 0 in other modes than timed.
     interval: Cell<u64>,
-    /// Whether the instance spins in the kernel for an interval while it knows its NAPI, and the wait never sleeps.
-    never_sleeps: Cell<bool>,
+    /// How long the wait sleeps between two polls, in nanoseconds: the interval; 0 if the instance spins in the kernel for that time
+    /// while it knows its NAPI.
+    pause: Cell<u64>,
     /// When the NAPI was polled last, on the monotonic clock.
     polled: Cell<u64>,
     poller_polled: Cell<u64>,
@@ -40,7 +41,7 @@ impl TimedPolls {
         Ok(Self {
             poller: NapiPoller::new()?,
             interval: Cell::new(0),
-            never_sleeps: Cell::new(false),
+            pause: Cell::new(0),
             polled: Cell::new(0),
             poller_polled: Cell::new(0),
             earlier_timer: EarlierTimer::default(),
@@ -78,7 +79,7 @@ impl TimedPolls {
             self.poll();
         }
         let spin = Duration::from_micros(params.busy_poll_usecs.into());
-        self.never_sleeps.set(!interval.is_zero() && spin >= interval);
+        self.pause.set(if spin >= interval { 0 } else { interval.as_nanos() as u64 });
         // The poller makes one pass: a packet for a socket that it doesn't have would not end its spin.
         self.poller.set_params(EpollParams::polling(0, params.busy_poll_budget))?;
         self.earlier_timer.set(if interval.is_zero() { Duration::ZERO } else { watchdog });
@@ -115,7 +116,7 @@ impl TimedPolls {
         outcome: &mut WaitOutcome,
     ) -> io::Result<usize> {
         let interval = self.interval.get();
-        let pause = if self.never_sleeps.get() { 0 } else { interval };
+        let pause = self.pause.get();
         let mut now = monotonic_nanos();
         outcome.looked = now;
         outcome.look_budget = u32::try_from(events.len()).unwrap_or(u32::MAX);
