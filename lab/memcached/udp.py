@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares servers of gets over UDP on two network namespaces (root): CPU time and latency, in interleaved rounds.
+"""Compares servers of gets over UDP on two network namespaces (root, ethtool): CPU time and latency, in interleaved rounds.
 
 Server and its queue are on core 0, loadgen and its queue on core 1. CPU time is all that core 0 was not idle. Build first:
 cargo build --release -p lull-servers -p lull-loadgen -p lull-policies-cli -p lull-adapters --bins --example udp_misses
@@ -8,6 +8,7 @@ cargo build --release -p lull-servers -p lull-loadgen -p lull-policies-cli -p lu
 import argparse
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from common import ROOT
 
 ADDRESS = "198.18.0.1"
 PORT = "11211"
+NAMESPACES = ["udp-server", "udp-client"]
 BUILT = ROOT / "target/release"
 
 
@@ -28,9 +30,16 @@ def within(namespace, *command):
     return ["ip", "netns", "exec", namespace, *map(str, command)]
 
 
-def make_testbed():
-    for name in ["udp-server", "udp-client"]:
+def remove_testbed():
+    for name in NAMESPACES:
         subprocess.run(["ip", "netns", "del", name], stderr=subprocess.DEVNULL)
+
+
+def make_testbed():
+    if not shutil.which("ethtool"):
+        sys.exit("ethtool is missing: without GRO a veth has no NAPIs")
+    remove_testbed()
+    for name in NAMESPACES:
         ip("netns", "add", name)
     ip("link", "add", "us0", "netns", "udp-server", "type", "veth", "peer", "name", "uc0", "netns", "udp-client")
     for name, link, address in [("udp-server", "us0", ADDRESS), ("udp-client", "uc0", "198.18.0.2")]:
@@ -107,13 +116,16 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", default="", help="rows with this in their names, for example misses")
     options = parser.parse_args()
-    make_testbed()
     rows = {name: row for name, row in contestants().items() if options.only in name}
     results = {name: [] for name in rows}
-    for _ in range(options.rounds):
-        for name, row in rows.items():
-            results[name].append(measure(name, options, *row))
-            print(".", end="", file=sys.stderr, flush=True)
+    try:
+        make_testbed()
+        for _ in range(options.rounds):
+            for name, row in rows.items():
+                results[name].append(measure(name, options, *row))
+                print(".", end="", file=sys.stderr, flush=True)
+    finally:
+        remove_testbed()
     print()
     print(f"{'':48} {'CPU µs':>8} {'p50 µs':>8} {'p99 µs':>8} {'requests/s':>11} {'unanswered':>11}")
     for name, measured in results.items():
@@ -125,8 +137,6 @@ def main():
             f"{median(lambda _, report: report['qps']):11.0f} "
             f"{median(lambda _, report: report['unanswered']):11.0f}"
         )
-    for name in ["udp-server", "udp-client"]:
-        ip("netns", "del", name)
 
 
 if __name__ == "__main__":
