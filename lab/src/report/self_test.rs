@@ -8,37 +8,35 @@ use crate::engine::{Figure, LoadKind, Results};
 
 /// How far from 1 the ratio between equal servers may be.
 const EQUAL_WITHIN: f64 = 0.03;
+/// What share of the work the difference that is found may lack or exceed. A server that computes is interrupted while it does, which
+/// takes some 0.6 µs more than its work.
+const WORK_WITHIN: f64 = 0.25;
 
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct SelfTestVerdict {
     /// The equal servers' CPU time differs by no more than it may.
     pub is_equal: bool,
-    /// The third server is found to take longer.
+    /// The third server is found to take longer, by about its work.
     pub is_found: bool,
-    /// By about its work.
-    pub is_exact: bool,
     pub sentence: String,
 }
 
 impl SelfTestVerdict {
     pub fn passed(&self) -> bool {
-        self.is_equal && self.is_exact
+        self.is_equal && self.is_found
     }
 
-    /// Whether several runs pass, and a sentence on them: 19 of 20 find equal servers equal, and the work. An interval of 95 % of few rounds
-    /// misses what it is of more often, so it has to hold the work in three of four.
+    /// Whether several runs pass, and a sentence on them: 19 of 20 find equal servers equal, and as many the work.
     pub fn of_runs(verdicts: &[Self]) -> (bool, String) {
         let count = |of: fn(&&Self) -> bool| verdicts.iter().filter(of).count();
         let (equal, found) = (count(|it| it.is_equal), count(|it| it.is_found));
-        let exact = count(|it| it.is_exact);
         let enough = |count: usize| count * 20 >= verdicts.len() * 19;
         let sentence = format!(
-            "of {} runs {equal} found equal servers equal, {found} the work, {exact} within its interval (passes with 19 of 20, 19 \
-             of 20 and 3 of 4)",
+            "of {} runs {equal} found equal servers equal, {found} the work (passes with 19 of 20 each)",
             verdicts.len(),
         );
-        (enough(equal) && enough(found) && exact * 4 >= verdicts.len() * 3, sentence)
+        (enough(equal) && enough(found), sentence)
     }
 }
 
@@ -49,20 +47,21 @@ pub fn self_test_verdict(results: &Results, work_us: f64) -> SelfTestVerdict {
     let equal = cpu(1).and_then(|cpu| cpu.ratio);
     let difference = cpu(2).and_then(|cpu| cpu.difference);
     let is_equal = equal.is_some_and(|it| it.reaches_target() && (it.median - 1.0).abs() <= EQUAL_WITHIN);
-    let is_found = difference.is_some_and(|it| it.reaches_target() && it.low > 0.0);
-    let is_exact = is_found && difference.is_some_and(|it| (it.low..=it.high).contains(&work_us));
+    let is_found = difference.is_some_and(|it| {
+        it.reaches_target() && it.low > 0.0 && (it.median / work_us - 1.0).abs() <= WORK_WITHIN
+    });
     let text = |interval: Option<Interval>| {
         interval.map_or_else(|| "not measured".to_owned(), |interval| interval_text(&interval, 3))
     };
-    let passed = is_equal && is_exact;
+    let passed = is_equal && is_found;
     let sentence = format!(
         "self-test {}: equal servers: {} of each other's CPU time per request (passes within {EQUAL_WITHIN} of 1); {work_us} µs \
-         of work: {} µs found",
+         of work: {} µs found (passes within a quarter of it)",
         if passed { "passed" } else { "failed" },
         text(equal),
         text(difference)
     );
-    SelfTestVerdict { is_equal, is_found, is_exact, sentence }
+    SelfTestVerdict { is_equal, is_found, sentence }
 }
 
 #[cfg(test)]
@@ -87,13 +86,14 @@ mod tests {
     }
 
     #[test]
-    fn it_passes_if_equal_servers_are_equal_and_the_work_is_within_its_interval() {
+    fn it_passes_if_equal_servers_are_equal_and_the_work_is_found() {
         for (expected, cpu_us, noise, rounds) in [
             ("passed: equal servers: 1.0", [10.0, 10.1, 14.8], 0.1, 12),
             ("failed: ", [10.0, 10.4, 15.0], 0.0, 12),
             ("failed: ", [10.0, 9.6, 15.0], 0.0, 12),
             // Another amount; none that can be told from 0; too few rounds; nothing.
-            ("failed: ", [10.0, 10.0, 14.0], 0.0, 12),
+            ("failed: ", [10.0, 10.0, 13.7], 0.0, 12),
+            ("failed: ", [10.0, 10.0, 16.3], 0.0, 12),
             ("failed: ", [10.0, 10.0, 9.0], 5.0, 12),
             ("failed: ", [10.0, 10.0, 15.0], 0.0, 5),
             ("failed: ", [10.0, 10.0, 15.0], 0.0, 0),
@@ -106,18 +106,17 @@ mod tests {
 
     #[test]
     fn of_twenty_runs_one_may_find_a_difference_between_equal_servers() {
-        let runs = |unequal: usize, missed: usize, inexact: usize| {
+        let runs = |unequal: usize, missed: usize| {
             let run = |index| SelfTestVerdict {
                 is_equal: index >= unequal,
                 is_found: index >= missed,
-                is_exact: index >= inexact,
                 sentence: String::new(),
             };
             SelfTestVerdict::of_runs(&(0..20).map(run).collect::<Vec<_>>())
         };
-        let (passed, sentence) = runs(1, 0, 2);
-        let expected = "of 20 runs 19 found equal servers equal, 20 the work, 18 ";
+        let (passed, sentence) = runs(1, 0);
+        let expected = "of 20 runs 19 found equal servers equal, 20 the work (";
         assert!(passed && sentence.starts_with(expected), "{sentence}");
-        assert!(!runs(2, 0, 2).0 && !runs(0, 2, 4).0 && !runs(0, 0, 20).0);
+        assert!(!runs(2, 0).0 && !runs(0, 2).0);
     }
 }
