@@ -27,6 +27,8 @@ const LONGEST_EVENT: Duration = Duration::from_micros(8);
 /// After one of this many long turns, the kernel's count of sleeps tells whether the wait slept (`ru_nvcsw`). Two system calls read
 /// it, in about a microsecond.
 const ASKED: u32 = 8;
+/// The weight of a wait in what waits take for each event.
+const WAIT_WEIGHT: f64 = 0.01;
 /// For how long nobody may poll the queue when a worker stops polling.
 const LONGEST_INTERRUPTION: Duration = Duration::from_millis(1);
 /// A worker that was away from its queue for longer than this, in nanoseconds, was paused: by a long task, or by the hypervisor.
@@ -103,6 +105,9 @@ pub(crate) struct QueueControl {
     /// Events of the queue per second, in the last step.
     rate: Cell<f64>,
     backlog: Cell<Backlog>,
+    /// What a wait takes for each event that it receives, and each reply that it sends, in seconds: smoothed over the waits that did not
+    /// sleep.
+    wait_per_event: Cell<f64>,
 }
 
 /// When the packets came that a look at the queue finds. One look takes so many of them at most, so some wait for several looks.
@@ -203,6 +208,7 @@ impl QueueControl {
             long_turns: Cell::new(LongTurns::default()),
             rate: Cell::new(0.0),
             backlog: Cell::new(Backlog { taken_until: now, most: ring_slots }),
+            wait_per_event: Cell::new(EVENT_TIME.as_secs_f64()),
         };
         let threads = control.thread_times(0);
         control.last.set(Reading { threads, ..control.last.get() });
@@ -245,8 +251,8 @@ impl QueueControl {
 
     /// Takes in a wait from `began` to `ended`, on the monotonic clock, and the turn before it. `parked`: whether it could sleep.
     ///
-    /// An event waits from the middle, on average, of the time between two looks at the queue to the second of them, and then for half
-    /// of the turn that processes all that was found.
+    /// An event waits from the middle, on average, of the time between two looks at the queue to the second of them; then until all
+    /// that was found is received, for half of the turn that processes it, and until half of the replies are sent.
     pub(crate) fn waited(&self, began: u64, ended: u64, parked: bool, outcome: &WaitOutcome) {
         let mut waits = self.waits.take();
         let (last_ended, last_events) = waits.last;
@@ -258,6 +264,8 @@ impl QueueControl {
         }
         waits.last = (ended, events);
         waits.events += u64::from(events);
+        let batch = f64::from(events);
+        waits.delay += Duration::from_secs_f64(1.5 * self.wait_per_event.get() * batch * batch);
         let in_effect = self.in_effect();
         if in_effect.mode == QueueMode::Timed {
             let (overslept, sleeps) = outcome.overslept;
@@ -266,6 +274,8 @@ impl QueueControl {
             waits.overslept.1 += u64::from(sleeps);
             if sleeps > 0 {
                 waits.slept += waited;
+            } else if !in_effect.never_sleeps() {
+                self.take_wait(waited, last_events.saturating_add(events));
             }
             if in_effect.never_sleeps() {
                 // The kernel polls all the time but for the turns.
@@ -287,6 +297,9 @@ impl QueueControl {
             } else {
                 f64::from(u8::from(may_sleep))
             };
+            if slept == 0.0 {
+                self.take_wait(waited, last_events.saturating_add(events));
+            }
             waits.sleeps += slept;
             waits.slept += waited.mul_f64(slept);
             // The first one has ended the sleep; the others came while the worker woke up.
@@ -296,6 +309,15 @@ impl QueueControl {
             }
         }
         self.waits.set(waits);
+    }
+
+    /// Takes in a wait that seems not to have slept, and sent and received for so many `events`.
+    fn take_wait(&self, waited: Duration, events: u32) {
+        if events >= LONG_TURN && waited < LONGEST_EVENT * events {
+            let before = self.wait_per_event.get();
+            let now = waited.as_secs_f64() / f64::from(events);
+            self.wait_per_event.set(before + WAIT_WEIGHT * (now - before));
+        }
     }
 
     /// Asks the law if it is time, and carries on with what it has chosen. Called after each wait.
