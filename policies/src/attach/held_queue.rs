@@ -18,7 +18,7 @@ use crate::host::identity::ProcessIdentity;
 use crate::host::{Interface, interface_by_index};
 use crate::journal::{Lifetime, RestoreOutcome};
 use crate::knob::Knob;
-use crate::law::{Budgets, LawLimits, MachineCosts, PollingLaw, QueueSettings, Reason};
+use crate::law::{Budgets, LawLimits, MachineCosts, PollingLaw, QueueMode, QueueSettings, Reason};
 use crate::plan::{Plan, Settings};
 use crate::policy::Policy;
 use crate::supervise::{ChangeStep, QueueChange, QueueRequests, Supervisor, SupervisorHooks};
@@ -52,7 +52,8 @@ pub(super) struct HeldQueue {
     change: QueueChange,
     /// When the clock of `change` began.
     begun: Instant,
-    plain_until: Option<Instant>,
+    /// Until when interrupts drive the queue, and why.
+    plain_until: Option<(Instant, Reason)>,
     pub(super) meter: LoadMeter,
     watchdog: Watchdog,
     /// Restores everything when it is dropped.
@@ -124,7 +125,7 @@ impl HeldQueue {
         if limits != self.limits {
             self.limits = limits;
             // What was measured under the old ones holds no longer.
-            self.hold_back(Duration::ZERO);
+            self.hold_back(Duration::ZERO, Reason::Start);
         }
     }
 
@@ -153,7 +154,7 @@ impl HeldQueue {
             return self.release_leaving(|_| true);
         }
         if key.0.is_alive() {
-            self.hold_back(PAUSE_AFTER_LEAVING);
+            self.hold_back(PAUSE_AFTER_LEAVING, Reason::Start);
             return Vec::new();
         }
         // Others that are leaving wait until the queue is plain: its interrupts may be suspended, and only their waits
@@ -195,9 +196,10 @@ impl HeldQueue {
     }
 
     /// Goes back to plain interrupts for a time.
-    fn hold_back(&mut self, pause: Duration) {
+    fn hold_back(&mut self, pause: Duration, why: Reason) {
         let end = Instant::now() + pause;
-        self.plain_until = Some(self.plain_until.map_or(end, |present| present.max(end)));
+        let later = self.plain_until.filter(|(present, _)| *present > end);
+        self.plain_until = later.or(Some((end, why)));
         // The measurements of the present law led to what is given up here, so they are dropped with it. The law that
         // replaces it begins with plain interrupts.
         self.law = PollingLaw::new(self.budgets, self.costs, self.limits);
@@ -217,7 +219,7 @@ impl HeldQueue {
             polled,
         );
         if let Some(back) = harm {
-            self.hold_back(back.pause);
+            self.hold_back(back.pause, Reason::Failed);
             events.push(AttachEvent::SteppedBack { queue: self.name.clone(), reason: back.reason });
         }
         // Others wait on the instances, so it is not known whether the interrupt is suspended.
@@ -231,10 +233,10 @@ impl HeldQueue {
                 let in_effect = self.change.in_effect();
                 let chosen = match self.plain_until {
                     // The law that begins with plain interrupts waits until they are in effect.
-                    Some(end) if Instant::now() < end || in_effect.polls() => {
+                    Some((end, why)) if Instant::now() < end || in_effect.polls() => {
                         (in_effect.polls() && !self.change.is_paused()).then(|| QueueSettings {
                             suspend_timeout: in_effect.suspend_timeout,
-                            ..QueueSettings::plain(Reason::Start)
+                            ..QueueSettings::plain(why)
                         })
                     }
                     _ => {
@@ -256,7 +258,23 @@ impl HeldQueue {
                 events.extend(self.set_waiting(settings));
             }
             // The supervisor has reported the reason. The queue keeps the values in effect for now.
-            ChangeStep::Refused(_) | ChangeStep::Unanswered(_) => self.law.fix(self.change.in_effect()),
+            ChangeStep::Refused(_) => {
+                self.law.fix(QueueSettings { why: Reason::Fixed, ..self.change.in_effect() });
+            }
+            ChangeStep::Unanswered(_) => {
+                let in_effect = self.change.in_effect();
+                let why = Reason::Unsupervised;
+                let unpolled =
+                    QueueSettings { mode: QueueMode::Plain, spin: Duration::ZERO, why, ..in_effect };
+                self.law.fix(unpolled);
+                if in_effect.polls() {
+                    events.extend(self.set_waiting(unpolled));
+                }
+            }
+            ChangeStep::Unsupervised => {
+                self.law.release();
+                self.law.stop_polling(Reason::Unsupervised);
+            }
             ChangeStep::SetWaits(settings) => events.extend(self.finish(settings)),
         }
         (load, events)

@@ -81,8 +81,8 @@ pub struct PollingLaw {
     memory: LoadMemory,
     /// The highest packet rate of the last second or so.
     peak_rate: f64,
-    /// Polling has failed, and is not tried again.
-    has_failed: bool,
+    /// Why polling is not tried any more.
+    stopped: Option<Reason>,
     /// Plain interrupts before the present trial, until it was judged.
     before_trial: Option<Measured>,
     /// The rate of plain interrupts before a trial in which the load seemed to step. If interrupts have that rate again, it was polling
@@ -115,7 +115,7 @@ impl PollingLaw {
             since_change: Duration::ZERO,
             memory: LoadMemory::default(),
             peak_rate: 0.0,
-            has_failed: false,
+            stopped: None,
             before_trial: None,
             doubted: None,
         }
@@ -137,10 +137,13 @@ impl PollingLaw {
     }
 
     /// Goes on with the settings that are in effect, because others could not be set. Until [`PollingLaw::release`] it only
-    /// chooses between waits that poll and waits that don't.
-    pub fn fix(&mut self, values: QueueSettings) {
-        self.limits.fixed = Some(values);
-        self.settings = values;
+    /// chooses between waits that poll and waits that don't. `in_effect.why` is [`Reason::Unsupervised`] if nobody answered.
+    pub fn fix(&mut self, in_effect: QueueSettings) {
+        // The values may be those of timed mode although the waits don't poll.
+        let is_timed = !in_effect.poll_interval.is_zero();
+        let mode = if is_timed { QueueMode::Timed } else { in_effect.mode };
+        self.limits.fixed = Some(QueueSettings { mode, ..in_effect });
+        self.settings = in_effect;
         self.before_trial = None;
         self.begin_measuring();
     }
@@ -150,9 +153,9 @@ impl PollingLaw {
         self.limits.fixed = None;
     }
 
-    /// Stays with plain interrupts, because polling has failed.
-    pub fn stop_polling(&mut self) {
-        self.has_failed = true;
+    /// Stays with plain interrupts from now on.
+    pub fn stop_polling(&mut self, why: Reason) {
+        self.stopped = Some(why);
     }
 
     /// Takes in what was measured since the last step. Returns new settings if they are to change.
@@ -168,8 +171,8 @@ impl PollingLaw {
         }
         let window = std::mem::take(&mut self.window);
         self.take(&window);
-        let choice = if self.has_failed {
-            Choice::Plain(Reason::Failed)
+        let choice = if let Some(why) = self.stopped {
+            Choice::Plain(why)
         } else if !self.limits.has_to_pay {
             self.choose_polling_always(&window)
         } else if self.settings.polls() {
@@ -181,8 +184,11 @@ impl PollingLaw {
             self.before_trial = None;
         }
         let wanted = self.permitted(match choice {
-            Choice::Stay(why) => QueueSettings { why, ..self.within_ring(self.settings) },
-            Choice::Plain(why) => {
+            Choice::Stay(why) if self.settings.polls() => {
+                QueueSettings { why, ..self.within_ring(self.settings) }
+            }
+            // Also without a change: the queue may have kept the values of a mode that polls.
+            Choice::Stay(why) | Choice::Plain(why) => {
                 // The present timeout ends a suspension that nobody resumes when the worker stops polling.
                 let suspend_timeout = self.settings.suspend_timeout;
                 QueueSettings { suspend_timeout, ..QueueSettings::plain(why) }
@@ -519,15 +525,23 @@ impl PollingLaw {
 
     /// Keeps to the values that can't be set.
     fn permitted(&self, wanted: QueueSettings) -> QueueSettings {
-        match self.limits.fixed {
-            None => wanted,
-            // Its values need a worker that polls.
-            Some(fixed) if fixed.mode == QueueMode::Timed => QueueSettings { why: wanted.why, ..fixed },
-            Some(fixed) if wanted.polls() && fixed.polls() => QueueSettings { why: wanted.why, ..fixed },
-            Some(fixed) => {
-                let why = if wanted.polls() { Reason::Fixed } else { wanted.why };
-                QueueSettings { mode: QueueMode::Plain, spin: Duration::ZERO, why, ..fixed }
-            }
+        let Some(fixed) = self.limits.fixed else { return wanted };
+        let is_unsupervised = fixed.why == Reason::Unsupervised;
+        let polls = match fixed.mode {
+            QueueMode::Plain => false,
+            // Packets would wait for the watchdog. The first one of an idle queue doesn't.
+            QueueMode::Timed => self.stopped.is_none() && wanted.why != Reason::Idle,
+            QueueMode::InterruptFirst | QueueMode::Grace => wanted.polls() && !is_unsupervised,
+        };
+        let why = match wanted.why {
+            _ if is_unsupervised => Reason::Unsupervised,
+            _ if wanted.polls() && !polls => Reason::Fixed,
+            why => why,
+        };
+        if polls {
+            QueueSettings { why, ..fixed }
+        } else {
+            QueueSettings { mode: QueueMode::Plain, spin: Duration::ZERO, why, ..fixed }
         }
     }
 }

@@ -62,7 +62,8 @@ pub struct QueueSettings {
     pub defer_hard_irqs: u64,
     /// `irq_suspend_timeout`: at most the time in which half of the receive ring fills. 0 in timed mode.
     pub suspend_timeout: Duration,
-    /// How long the worker's wait sleeps at most before it polls again, in timed mode; 0 in others.
+    /// How long the worker's wait sleeps at most before it polls again, in timed mode. 0 in others, unless the queue keeps the
+    /// values of timed mode because nobody sets others.
     pub poll_interval: Duration,
     /// `busy_poll_usecs`: how long a wait polls before it sleeps, beyond the first poll.
     pub spin: Duration,

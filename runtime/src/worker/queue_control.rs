@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use policies::law::{Budgets, Epoch, ForcedSettings, PollingLaw, QueueMode, QueueSettings, receiving_time};
+use policies::law::{
+    Budgets, Epoch, ForcedSettings, PollingLaw, QueueMode, QueueSettings, Reason, receiving_time,
+};
 use policies::netlink::netdev::Netdev;
 use policies::thread_time::{AwakeTime, ThreadTimes, this_thread_cpu_time, voluntary_switches};
 use policies::{ChangeStep, QueueChange, QueueRequests};
@@ -317,7 +319,7 @@ impl QueueControl {
                     tracing::warn!(worker = worker.index, %error, "the queue's new NAPI can't be polled");
                 }
                 if followed.is_err() || driver.polls_have_failed() {
-                    law.stop_polling();
+                    law.stop_polling(Reason::Failed);
                 }
                 if retries {
                     law.release();
@@ -342,25 +344,36 @@ impl QueueControl {
             }
             ChangeStep::Refused(settings) => {
                 // The supervisor has reported the reason.
-                self.keep_values(settings, worker, driver);
+                self.keep_values(settings, Reason::Fixed, worker, driver);
             }
             ChangeStep::Unanswered(settings) => {
                 tracing::warn!(
                     worker = worker.index,
                     "the supervisor does not answer: the queue is not driven by {settings}"
                 );
-                self.keep_values(settings, worker, driver);
+                self.keep_values(settings, Reason::Unsupervised, worker, driver);
+            }
+            ChangeStep::Unsupervised => {
+                tracing::warn!(
+                    worker = worker.index,
+                    "the supervisor has ended: interrupts drive the queue from now on"
+                );
+                let mut law = self.law.borrow_mut();
+                law.release();
+                law.stop_polling(Reason::Unsupervised);
             }
             ChangeStep::SetWaits(settings) => self.finish(now, settings, worker, driver),
         }
     }
 
     /// The queue keeps the values in effect for now, because those of `settings` could not be set.
-    fn keep_values(&self, settings: QueueSettings, worker: &WorkerHandle, driver: &Driver) {
+    fn keep_values(&self, settings: QueueSettings, why: Reason, worker: &WorkerHandle, driver: &Driver) {
+        let mut in_effect = self.in_effect();
+        in_effect.why = why;
         if settings.mode == QueueMode::Timed {
-            let _ = driver.set_polling(napi(worker), &self.in_effect(), self.busy_poll_budget);
+            let _ = driver.set_polling(napi(worker), &in_effect, self.busy_poll_budget);
         }
-        self.law.borrow_mut().fix(self.in_effect());
+        self.law.borrow_mut().fix(in_effect);
     }
 
     fn measure(&self, now: u64, worker: &WorkerHandle) -> Epoch {
@@ -420,7 +433,7 @@ impl QueueControl {
             && let Err(error) = driver.set_polling(napi(worker), &settings, self.busy_poll_budget)
         {
             tracing::warn!(worker = worker.index, %error, "the queue can't be polled; interrupts drive it from now on");
-            return self.law.borrow_mut().stop_polling();
+            return self.law.borrow_mut().stop_polling(Reason::Failed);
         }
         self.change.borrow_mut().request(Duration::from_nanos(now), settings);
     }
@@ -442,7 +455,7 @@ impl QueueControl {
             if settings.mode == QueueMode::Timed {
                 // The queue has its values, so others have to be asked for.
                 self.change.borrow_mut().finish(settings);
-                return self.law.borrow_mut().stop_polling();
+                return self.law.borrow_mut().stop_polling(Reason::Failed);
             }
             self.law.borrow_mut().fix(self.in_effect());
             self.change.borrow_mut().abandon(Duration::from_nanos(now));

@@ -293,9 +293,40 @@ fn values_that_others_have_set_are_kept_and_only_the_wait_changes() {
 fn polling_that_has_failed_is_not_tried_again() {
     let mut server = Server::new(0, 0);
     server.run(90_000.0, Duration::from_secs(1));
-    server.law.stop_polling();
+    server.law.stop_polling(Reason::Failed);
     server.run(90_000.0, Duration::from_secs(100));
     assert_eq!((server.mode(), server.law.settings().why), (QueueMode::Plain, Reason::Failed));
+}
+
+#[test]
+fn values_of_timed_mode_that_nobody_changes_are_polled_while_packets_come_and_left_to_interrupts_else() {
+    let ms = Duration::from_millis;
+    let mut server = Server::new(0, 0);
+    server.run(90_000.0, ms(1_000));
+    let timed = *server.law.settings();
+    let state = |server: &Server| (server.mode(), server.law.settings().why);
+    let unsupervised = |settings: QueueSettings| QueueSettings { why: Reason::Unsupervised, ..settings };
+    server.law.fix(unsupervised(timed));
+    server.run(0.0, ms(300));
+    assert_eq!(state(&server), (QueueMode::Plain, Reason::Unsupervised));
+    assert_eq!(server.law.settings().grace_time, timed.grace_time, "the queue has it still");
+    // A second request had no answer either.
+    server.law.fix(unsupervised(*server.law.settings()));
+    server.run(90_000.0, ms(300));
+    assert_eq!(state(&server), (QueueMode::Timed, Reason::Unsupervised));
+    server.run(0.0, ms(300));
+    server.law.release();
+    server.run(0.0, ms(300));
+    assert!(server.law.settings().grace_time.is_zero(), "plain values are asked for");
+}
+
+#[test]
+fn a_grace_time_that_nobody_changes_is_left_to_interrupts() {
+    let mut server = Server::with(50, 0, LawLimits::default());
+    server.run(60_000.0, Duration::from_secs(1));
+    server.law.fix(QueueSettings { why: Reason::Unsupervised, ..*server.law.settings() });
+    server.run(60_000.0, Duration::from_secs(1));
+    assert_eq!((server.mode(), server.law.settings().why), (QueueMode::Plain, Reason::Unsupervised));
 }
 
 #[test]
