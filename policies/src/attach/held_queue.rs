@@ -23,8 +23,6 @@ use crate::plan::{Plan, Settings};
 use crate::policy::Policy;
 use crate::supervise::{ChangeStep, QueueChange, QueueRequests, Supervisor, SupervisorHooks};
 
-/// How many packets one poll takes: the most that is allowed without `CAP_NET_ADMIN`.
-const BUSY_POLL_BUDGET: u16 = 64;
 /// How long a queue stays at plain interrupts after an instance has left it.
 const PAUSE_AFTER_LEAVING: Duration = Duration::from_secs(1);
 
@@ -136,7 +134,7 @@ impl HeldQueue {
     /// Attaches an instance that has the kernel's default parameters.
     pub(super) fn attach(&mut self, key: InstanceKey, name: InstanceName) -> std::io::Result<()> {
         let (process, descriptor) = &key;
-        self.epolls.record(process, *descriptor, EpollParams::default(), BUSY_POLL_BUDGET)?;
+        self.epolls.record(process, *descriptor, EpollParams::default(), QueueSettings::BUSY_POLL_BUDGET)?;
         if self.change.in_effect().polls() {
             self.epolls.set(process, *descriptor, params(&self.change.in_effect()))?;
         }
@@ -329,7 +327,7 @@ fn limits_of(interface: &Interface, queue: u32) -> LawLimits {
 fn params(settings: &QueueSettings) -> EpollParams {
     if settings.polls() {
         let micros = u32::try_from(settings.spin.as_micros()).unwrap_or(u32::MAX);
-        EpollParams::polling(micros, BUSY_POLL_BUDGET)
+        EpollParams::polling(micros, QueueSettings::BUSY_POLL_BUDGET)
     } else {
         EpollParams::default()
     }

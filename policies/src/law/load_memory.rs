@@ -1,16 +1,12 @@
 //! What the law knows of each load: how plain interrupts did, and what polling was found to be worth.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::measured::Measured;
 
 /// Loads a factor of two in the rate: one each 19 %.
 const PER_OCTAVE: f64 = 4.0;
-/// By how many buckets a rate may differ from the present load's. Rates vary, and one between two buckets would be taken for either in
-/// turn.
-const SAME_LOAD: f64 = 1.0;
-/// Up to 16 million events a second.
-const BUCKETS: usize = 96;
 /// How long polling is not tried again at a load after it did not pay, which a disturbance of a trial may have caused; twice as long
 /// each time, and shorter by as long as it has paid meanwhile.
 const FIRST_PAUSE: Duration = Duration::from_secs(2);
@@ -108,30 +104,22 @@ impl KnownLoad {
 }
 
 /// What is known of all loads.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct LoadMemory {
-    loads: Box<[KnownLoad; BUCKETS]>,
+    loads: BTreeMap<u32, KnownLoad>,
     /// The bucket of the present load.
-    present: usize,
-}
-
-impl Default for LoadMemory {
-    fn default() -> Self {
-        Self { loads: Box::new([KnownLoad::default(); BUCKETS]), present: 0 }
-    }
+    present: u32,
 }
 
 impl LoadMemory {
     /// Lets time pass.
     pub(super) fn pass(&mut self, time: Duration) {
-        for load in self.loads.iter_mut() {
-            load.pass(time);
-        }
+        self.loads.values_mut().for_each(|load| load.pass(time));
     }
 
     /// Polling was in effect for some time at the present load.
     pub(super) fn polled(&mut self, time: Duration) {
-        let load = &mut self.loads[self.present];
+        let load = self.loads.entry(self.present).or_default();
         if load.interval.is_some() {
             load.next_pause = load.next_pause.saturating_sub(time);
         }
@@ -142,33 +130,29 @@ impl LoadMemory {
         self.present = self.bucket(rate);
     }
 
-    /// That of the present load, if the rate differs little from it.
-    fn bucket(&self, rate: f64) -> usize {
-        let position = (rate.max(1.0).log2() * PER_OCTAVE).min((BUCKETS - 1) as f64);
-        if (position - self.present as f64).abs() <= SAME_LOAD {
-            self.present
-        } else {
-            position.round() as usize
-        }
+    /// That of the present load, if the rate is within a bucket of it: one between two buckets would be taken for either in turn.
+    fn bucket(&self, rate: f64) -> u32 {
+        let position = rate.max(1.0).log2() * PER_OCTAVE;
+        let is_near = (position - f64::from(self.present)).abs() <= 1.0;
+        if is_near { self.present } else { position.round() as u32 }
     }
 
     /// The load of so many events a second.
     pub(super) fn at(&mut self, rate: f64) -> &mut KnownLoad {
-        let bucket = self.bucket(rate);
-        &mut self.loads[bucket]
+        self.loads.entry(self.bucket(rate)).or_default()
     }
 
     /// What is known of it.
-    pub(super) fn known(&self, rate: f64) -> &KnownLoad {
-        &self.loads[self.bucket(rate)]
+    pub(super) fn known(&self, rate: f64) -> KnownLoad {
+        self.loads.get(&self.bucket(rate)).copied().unwrap_or_default()
     }
 
     /// Calls `change` for the loads of both rates, once if they are the same.
     pub(super) fn each_at(&mut self, rates: [f64; 2], mut change: impl FnMut(&mut KnownLoad)) {
         let [one, other] = rates.map(|rate| self.bucket(rate));
-        change(&mut self.loads[one]);
+        change(self.loads.entry(one).or_default());
         if other != one {
-            change(&mut self.loads[other]);
+            change(self.loads.entry(other).or_default());
         }
     }
 }

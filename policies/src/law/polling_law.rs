@@ -43,10 +43,6 @@ const SATURATED: f64 = 0.9;
 const OTHER_LOAD: f64 = 1.5;
 /// What remains of the peak packet rate after each window: it halves in 0.7 s of load.
 const PEAK_DECAY: f64 = 0.99;
-/// How long a wait polls that never sleeps, until the law is asked again.
-const NEVER_SLEEPS: Duration = Duration::from_millis(1);
-/// The events that one wait returns at most. The deferrals of grace mode last for a batch of them.
-const BATCH: f64 = 64.0;
 
 /// Chooses how one queue is driven, from the measurements of the worker that serves it.
 ///
@@ -199,16 +195,11 @@ impl PollingLaw {
             self.settings.why = wanted.why;
             return None;
         }
-        if self.drives(&wanted) != self.drives(&self.settings) {
+        if (wanted.mode, interval(&wanted)) != (self.settings.mode, interval(&self.settings)) {
             self.begin_measuring();
         }
         self.settings = wanted;
         Some(wanted)
-    }
-
-    /// What distinguishes settings that have to be measured each.
-    fn drives(&self, settings: &QueueSettings) -> (QueueMode, Duration) {
-        (settings.mode, interval(settings))
     }
 
     fn begin_measuring(&mut self) {
@@ -332,9 +323,9 @@ impl PollingLaw {
             PollTimer::Worker => QueueSettings::SHORTEST_INTERVAL,
             PollTimer::Kernel => QueueSettings::SHORT_GRACE_TIME,
         };
-        // The watchdog is at least twice as long.
-        let longest =
-            self.limits.longest_interval(self.peak_rate).min(LatencyBudget::MAX.delay()).max(shortest);
+        // A quarter of the ring fills in it at most. The watchdog is at least twice as long.
+        let in_ring = QueueSettings::time_to_half_fill(self.limits.ring_slots, self.peak_rate) / 2;
+        let longest = in_ring.min(LatencyBudget::MAX.delay()).max(shortest);
         let never_sleeps = (self.budgets.cpu.share() > 0.0).then_some(Duration::ZERO);
         // Each is 1.4 times the one before it.
         let steps =
@@ -491,11 +482,15 @@ impl PollingLaw {
         };
         match self.limits.timer {
             PollTimer::Worker if interval.is_zero() => {
-                QueueSettings { spin: NEVER_SLEEPS, ..timed(NEVER_SLEEPS) }
+                // Each wait polls until the law is asked again, or for this time.
+                let spin = QueueSettings::LONGEST_WATCHDOG / 2;
+                QueueSettings { spin, ..timed(spin) }
             }
             PollTimer::Worker => timed(interval),
             PollTimer::Kernel => {
-                let batch = self.present.cost * BATCH / interval.as_secs_f64().max(1e-6);
+                // The deferrals last for the longest batch.
+                let batch = self.present.cost * f64::from(QueueSettings::BUSY_POLL_BUDGET);
+                let batch = batch / interval.as_secs_f64().max(1e-6);
                 let mut deferrals = QueueSettings::GRACE_DEFERRALS;
                 while (deferrals as f64) < batch && deferrals < QueueSettings::MOST_DEFERRALS {
                     deferrals *= 2;

@@ -89,6 +89,9 @@ impl QueueSettings {
     /// The longest suspend timeout: 20 ms, the value of the kernel series' authors.
     pub const LONGEST_SUSPEND_TIMEOUT: Duration = Duration::from_millis(20);
 
+    /// How many packets one poll takes, and so events one wait: the most that is allowed without `CAP_NET_ADMIN`.
+    pub const BUSY_POLL_BUDGET: u16 = 64;
+
     /// The shortest suspend timeout: a shorter one would cut off batches of requests.
     pub(crate) const SHORTEST_SUSPEND_TIMEOUT: Duration = Duration::from_micros(250);
 

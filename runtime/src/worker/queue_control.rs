@@ -93,7 +93,6 @@ pub(crate) struct QueueControl {
     law: RefCell<PollingLaw>,
     forced: Option<ForcedSettings>,
     change: RefCell<QueueChange>,
-    busy_poll_budget: u16,
     /// The worker's thread; `None` where the kernel does not count. Then the lengths of waits are used.
     thread: Option<AwakeTime>,
     /// The kernel thread that polls the queue, if there is one.
@@ -185,7 +184,7 @@ impl QueueControl {
         queue: u32,
         requests: Option<Arc<QueueRequests>>,
         law: PollingLaw,
-        (busy_poll_budget, ring_slots): (u16, u32),
+        ring_slots: u32,
         thread: i32,
         napi_thread: Option<i32>,
         now: u64,
@@ -194,7 +193,6 @@ impl QueueControl {
             change: RefCell::new(QueueChange::new(queue, requests, *law.settings())),
             law: RefCell::new(law),
             forced: None,
-            busy_poll_budget,
             thread: AwakeTime::open(thread).ok(),
             napi_thread: RefCell::new(
                 napi_thread.and_then(|thread| AwakeTime::open_napi_thread(thread).ok()),
@@ -371,7 +369,7 @@ impl QueueControl {
         let mut in_effect = self.in_effect();
         in_effect.why = why;
         if settings.mode == QueueMode::Timed {
-            let _ = driver.set_polling(napi(worker), &in_effect, self.busy_poll_budget);
+            let _ = driver.set_polling(napi(worker), &in_effect);
         }
         self.law.borrow_mut().fix(in_effect);
     }
@@ -430,7 +428,7 @@ impl QueueControl {
         }
         // Before the values: with them, nobody else polls until the watchdog does.
         if settings.mode == QueueMode::Timed
-            && let Err(error) = driver.set_polling(napi(worker), &settings, self.busy_poll_budget)
+            && let Err(error) = driver.set_polling(napi(worker), &settings)
         {
             tracing::warn!(worker = worker.index, %error, "the queue can't be polled; interrupts drive it from now on");
             return self.law.borrow_mut().stop_polling(Reason::Failed);
@@ -450,7 +448,7 @@ impl QueueControl {
     }
 
     fn finish(&self, now: u64, settings: QueueSettings, worker: &WorkerHandle, driver: &Driver) {
-        if let Err(error) = driver.set_polling(napi(worker), &settings, self.busy_poll_budget) {
+        if let Err(error) = driver.set_polling(napi(worker), &settings) {
             tracing::warn!(worker = worker.index, %error, "the wait can't be set to {settings}");
             if settings.mode == QueueMode::Timed {
                 // The queue has its values, so others have to be asked for.
