@@ -32,8 +32,6 @@ const TOLERANCE: f64 = 1.05;
 /// What of interrupts' mean delay an event may wait for at least, before any budget. Where the core is mostly idle, most events find it
 /// so, and the median is some 0.7 of the mean; polling delays all of them. The busier the core, the nearer they are.
 const UNSKEWED: f64 = 0.7;
-/// By how much a prediction of the CPU time may be wrong: a trial settles it.
-const PREDICTION_ERROR: f64 = 0.15;
 /// The share of an event's CPU time that the next longer interval has to save: for less no event waits longer.
 const LEAST_SAVING: f64 = 0.01;
 /// The share of the core above which plain interrupts are taken for saturated: what waits longest waits where no measurement sees
@@ -288,7 +286,7 @@ impl PollingLaw {
         };
         let wakes = plain.sleeps * f64::from(self.limits.wakes) * self.costs.block.as_secs_f64();
         let saved = wakes.min(plain.cost * plain.rate / 2.0);
-        let granted = plain.cost * plain.rate * (self.budgets.cpu.share() + PREDICTION_ERROR);
+        let granted = plain.cost * plain.rate * self.budgets.cpu.share();
         let pays = |interval: &Duration| {
             if interval.is_zero() {
                 self.never_sleeps_within(plain)
