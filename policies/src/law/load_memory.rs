@@ -35,8 +35,6 @@ pub(super) struct KnownLoad {
     next_pause: Duration,
     /// The interval that delayed events by too much, and for how long it and longer ones are not chosen.
     barred_from: Option<(Duration, Duration)>,
-    /// The interval that took too much CPU time, and for how long it and shorter ones are not chosen.
-    barred_to: Option<(Duration, Duration)>,
 }
 
 impl KnownLoad {
@@ -79,22 +77,14 @@ impl KnownLoad {
         self.barred_from = Some((interval, MOST_AGE));
     }
 
-    /// With this interval events take too much CPU time.
-    pub(super) fn bar_to(&mut self, interval: Duration) {
-        self.barred_to = Some((interval, MOST_AGE));
-    }
-
     pub(super) fn is_barred(&self, interval: Duration) -> bool {
         self.barred_from.is_some_and(|(from, _)| interval >= from)
-            || self.barred_to.is_some_and(|(to, _)| interval <= to)
     }
 
     fn pass(&mut self, time: Duration) {
         self.refused = self.refused.saturating_sub(time);
         self.age = self.age.saturating_add(time);
-        for barred in [&mut self.barred_from, &mut self.barred_to] {
-            *barred = barred.and_then(|(interval, left)| Some((interval, left.checked_sub(time)?)));
-        }
+        self.barred_from = self.barred_from.and_then(|(from, left)| Some((from, left.checked_sub(time)?)));
     }
 
     /// Polling pays with this interval.
@@ -215,10 +205,6 @@ mod tests {
         assert!(is_barred(&memory, 50_000.0) && !is_barred(&memory, 100_000.0));
         assert!(
             memory.known(50_000.0).is_barred(interval * 2) && !memory.known(50_000.0).is_barred(interval / 2)
-        );
-        memory.at(60_000.0).bar_to(interval);
-        assert!(
-            memory.known(60_000.0).is_barred(interval / 2) && !memory.known(60_000.0).is_barred(interval * 2)
         );
         memory.pass(MOST_AGE);
         memory.pass(Duration::from_millis(1));

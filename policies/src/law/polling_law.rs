@@ -407,9 +407,7 @@ impl PollingLaw {
             }
             Some(next) => {
                 // At saturation an interval may be left for a longer one although events wait.
-                if is_costly && next > now {
-                    self.memory.each_at(rates, |load| load.bar_to(now));
-                } else if is_late {
+                if is_late && next < now {
                     self.memory.each_at(rates, |load| load.bar_from(now));
                 }
                 Choice::Poll(next, Reason::Tries)
