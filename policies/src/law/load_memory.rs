@@ -29,18 +29,15 @@ pub(super) struct KnownLoad {
     pub(super) interval: Option<Duration>,
     /// For how long polling is not tried.
     refused: Duration,
-    /// Whether interrupts saturated the core when it did not pay. A saturated server takes no more events than one that is nearly
-    /// so, but polling may let it.
-    refused_saturated: bool,
     next_pause: Duration,
     /// The interval that delayed events by too much, and for how long it and longer ones are not chosen.
     barred_from: Option<(Duration, Duration)>,
 }
 
 impl KnownLoad {
-    /// Whether polling did not pay when it was tried, some seconds ago. `saturated`: whether interrupts saturate the core now.
-    pub(super) fn is_refused(&self, saturated: bool) -> bool {
-        !self.refused.is_zero() && (self.refused_saturated || !saturated)
+    /// Whether polling did not pay when it was tried, some seconds ago.
+    pub(super) fn is_refused(&self) -> bool {
+        !self.refused.is_zero()
     }
 
     /// Whether interrupts have to be measured again.
@@ -64,9 +61,8 @@ impl KnownLoad {
         (self.plain, self.age) = (Some(plain), Duration::ZERO);
     }
 
-    /// Polling did not pay. `saturated`: whether interrupts saturate the core.
-    pub(super) fn refuse(&mut self, saturated: bool) {
-        self.refused_saturated = saturated;
+    /// Polling did not pay.
+    pub(super) fn refuse(&mut self) {
         self.refused = self.next_pause.max(FIRST_PAUSE);
         self.next_pause = (self.refused * 2).min(LONGEST_PAUSE);
         self.interval = None;
@@ -155,32 +151,28 @@ mod tests {
     fn a_refusal_holds_at_its_load_only_and_twice_as_long_each_time() {
         let mut memory = LoadMemory::default();
         for seconds in [2, 4, 8, 16, 32, 64, 64] {
-            memory.at(50_000.0).refuse(false);
+            memory.at(50_000.0).refuse();
             memory.pass(Duration::from_secs(seconds) - Duration::from_millis(1));
-            assert!(memory.at(50_000.0).is_refused(false) && memory.at(50_500.0).is_refused(false));
-            assert!(!memory.at(100_000.0).is_refused(false));
+            assert!(memory.at(50_000.0).is_refused() && memory.at(50_500.0).is_refused());
+            assert!(!memory.at(100_000.0).is_refused());
             memory.pass(Duration::from_millis(1));
-            assert!(!memory.at(50_000.0).is_refused(false));
+            assert!(!memory.at(50_000.0).is_refused());
         }
         memory.at(50_000.0).accept(Duration::from_micros(20));
         memory.follow(50_000.0);
         memory.polled(Duration::from_secs(1));
         memory.follow(100_000.0);
         memory.polled(Duration::from_secs(64));
-        memory.at(50_000.0).refuse(false);
+        memory.at(50_000.0).refuse();
         memory.pass(Duration::from_secs(62));
-        assert!(memory.at(50_000.0).is_refused(false), "it has paid for a second only");
+        assert!(memory.at(50_000.0).is_refused(), "it has paid for a second only");
         memory.pass(Duration::from_secs(1));
         memory.at(50_000.0).accept(Duration::from_micros(20));
         memory.follow(50_000.0);
         memory.polled(Duration::from_secs(64));
-        memory.at(50_000.0).refuse(false);
+        memory.at(50_000.0).refuse();
         memory.pass(Duration::from_secs(2));
-        assert!(!memory.at(50_000.0).is_refused(false), "it has paid for a minute since");
-        memory.at(50_000.0).refuse(false);
-        assert!(!memory.at(50_000.0).is_refused(true), "it did not pay at less than saturation");
-        memory.at(50_000.0).refuse(true);
-        assert!(memory.at(50_000.0).is_refused(true));
+        assert!(!memory.at(50_000.0).is_refused(), "it has paid for a minute since");
     }
 
     #[test]
@@ -190,11 +182,11 @@ mod tests {
         for (rate, near) in [(51_000.0, 50_000.0), (50_000.0, 51_000.0)] {
             memory.follow(1_000.0);
             memory.follow(rate);
-            memory.at(rate).refuse(false);
-            assert!(memory.known(near).is_refused(false));
+            memory.at(rate).refuse();
+            assert!(memory.known(near).is_refused());
             memory.pass(Duration::from_secs(64));
         }
-        assert!(!memory.known(62_000.0).is_refused(false));
+        assert!(!memory.known(62_000.0).is_refused());
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::budget::{Budgets, LatencyBudget};
 use super::epoch::Epoch;
 use super::limits::{LawLimits, PollTimer};
-use super::load_memory::LoadMemory;
+use super::load_memory::{KnownLoad, LoadMemory};
 use super::machine_costs::MachineCosts;
 use super::measured::Measured;
 use super::queue_settings::{QueueMode, QueueSettings};
@@ -262,7 +262,7 @@ impl PollingLaw {
         }
         let (plain, load) = (self.present, self.memory.at(self.present.rate));
         load.set_plain(plain);
-        if load.is_refused(plain.busy > SATURATED) {
+        if load.is_refused() {
             return Choice::Stay(self.settings.why);
         }
         match known.or_else(|| self.first_interval(&plain)) {
@@ -398,7 +398,7 @@ impl PollingLaw {
         let rates = [present.rate, plain.rate];
         match next {
             None => {
-                self.memory.each_at(rates, |load| load.refuse(saturated));
+                self.memory.each_at(rates, KnownLoad::refuse);
                 Choice::Plain(Reason::DidNotPay(comparison))
             }
             Some(next) if next == now => {
