@@ -10,11 +10,11 @@ const PER_OCTAVE: f64 = 4.0;
 /// How long polling is not tried again at a load after it did not pay, which a disturbance of a trial may have caused; twice as long
 /// each time.
 const FIRST_PAUSE: Duration = Duration::from_secs(2);
-const LONGEST_PAUSE: Duration = Duration::from_secs(64);
 /// After this time interrupts are measured again, because something may have disturbed the measurement, and after twice as long each
-/// time, because the machine may change. An interval that exceeded a bound may be chosen again after the longest time.
+/// time, because the machine may change.
 const FIRST_AGE: Duration = Duration::from_secs(10);
-const MOST_AGE: Duration = Duration::from_secs(40);
+/// The longest of either. An interval that exceeded a bound may be chosen again after it.
+const LONGEST_PAUSE: Duration = Duration::from_secs(64);
 
 /// What is known of a load.
 #[derive(Debug, Clone, Copy, Default)]
@@ -53,7 +53,7 @@ impl KnownLoad {
     /// Interrupts are measured again, and the next time after twice the time.
     pub(super) fn measure_again(&mut self) {
         if self.plain.take().is_some() {
-            self.most_age = (self.most_age.max(FIRST_AGE) * 2).min(MOST_AGE);
+            self.most_age = (self.most_age.max(FIRST_AGE) * 2).min(LONGEST_PAUSE);
         }
     }
 
@@ -70,7 +70,7 @@ impl KnownLoad {
 
     /// With this interval events wait for too long.
     pub(super) fn bar_from(&mut self, interval: Duration) {
-        self.barred_from = Some((interval, MOST_AGE));
+        self.barred_from = Some((interval, LONGEST_PAUSE));
     }
 
     pub(super) fn is_barred(&self, interval: Duration) -> bool {
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interval_beyond_a_bound_is_barred_with_those_beyond_it_at_its_load_for_forty_seconds() {
+    fn an_interval_beyond_a_bound_is_barred_with_those_beyond_it_at_its_load_for_a_minute() {
         let (mut memory, interval) = (LoadMemory::default(), Duration::from_micros(20));
         memory.at(50_000.0).bar_from(interval);
         let is_barred = |memory: &LoadMemory, rate| memory.known(rate).is_barred(interval);
@@ -175,7 +175,7 @@ mod tests {
         assert!(
             memory.known(50_000.0).is_barred(interval * 2) && !memory.known(50_000.0).is_barred(interval / 2)
         );
-        memory.pass(MOST_AGE);
+        memory.pass(LONGEST_PAUSE);
         memory.pass(Duration::from_millis(1));
         assert!(!is_barred(&memory, 50_000.0));
     }

@@ -146,7 +146,7 @@ fn a_load_that_returns_is_polled_at_once_with_the_interval_that_has_paid() {
         assert_eq!(server.run(0.0, ms(300)).mode(), QueueMode::Plain);
         assert_eq!(server.run(90_000.0, ms(20)).mode(), QueueMode::Timed);
         assert_eq!(interval(server.law.settings()), settled, "{latency} µs, {cpu} %");
-        assert_eq!(server.run(0.0, ms(41_000)).mode(), QueueMode::Plain);
+        assert_eq!(server.run(0.0, ms(65_000)).mode(), QueueMode::Plain);
         assert_eq!(server.run(90_000.0, ms(20)).mode(), QueueMode::Plain, "it is measured again");
     }
 }
@@ -239,12 +239,12 @@ fn clients_that_wait_for_replies_do_not_make_the_mode_flip() {
 }
 
 #[test]
-fn interrupts_are_measured_again_for_a_moment_every_forty_seconds() {
+fn interrupts_are_measured_again_for_a_moment_every_minute() {
     let mut server = Server::new(0, 0);
     server.run(80_000.0, Duration::from_secs(300));
     let measured: Vec<Duration> =
         server.changes.iter().filter(|(_, it)| !it.polls()).map(|it| it.0).collect();
-    assert!((8..=10).contains(&measured.len()), "{measured:?}");
+    assert!((5..=7).contains(&measured.len()), "{measured:?}");
     assert_eq!(server.mode(), QueueMode::Timed);
 }
 
