@@ -109,6 +109,7 @@ mod tests {
             Reason::Measures,
             Reason::CannotPay,
             Reason::Failed,
+            Reason::Unsupervised,
             Reason::Tries,
             Reason::Pays(beside),
             Reason::DidNotPay(beside),

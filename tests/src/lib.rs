@@ -16,6 +16,7 @@ mod book;
 pub mod capture;
 pub mod control_group;
 pub mod fake_server;
+pub mod hung_thread;
 pub mod isolated;
 pub mod kill_at_call;
 pub mod load;

@@ -18,13 +18,11 @@ use crate::host::identity::ProcessIdentity;
 use crate::host::{Interface, interface_by_index};
 use crate::journal::{Lifetime, RestoreOutcome};
 use crate::knob::Knob;
-use crate::law::{Budgets, LawLimits, MachineCosts, PollingLaw, QueueSettings, Reason};
+use crate::law::{Budgets, LawLimits, MachineCosts, PollingLaw, QueueMode, QueueSettings, Reason};
 use crate::plan::{Plan, Settings};
 use crate::policy::Policy;
 use crate::supervise::{ChangeStep, QueueChange, QueueRequests, Supervisor, SupervisorHooks};
 
-/// How many packets one poll takes: the most that is allowed without `CAP_NET_ADMIN`.
-const BUSY_POLL_BUDGET: u16 = 64;
 /// How long a queue stays at plain interrupts after an instance has left it.
 const PAUSE_AFTER_LEAVING: Duration = Duration::from_secs(1);
 
@@ -52,7 +50,8 @@ pub(super) struct HeldQueue {
     change: QueueChange,
     /// When the clock of `change` began.
     begun: Instant,
-    plain_until: Option<Instant>,
+    /// Until when interrupts drive the queue, and why.
+    plain_until: Option<(Instant, Reason)>,
     pub(super) meter: LoadMeter,
     watchdog: Watchdog,
     /// Restores everything when it is dropped.
@@ -124,7 +123,7 @@ impl HeldQueue {
         if limits != self.limits {
             self.limits = limits;
             // What was measured under the old ones holds no longer.
-            self.hold_back(Duration::ZERO);
+            self.hold_back(Duration::ZERO, Reason::Start);
         }
     }
 
@@ -135,7 +134,7 @@ impl HeldQueue {
     /// Attaches an instance that has the kernel's default parameters.
     pub(super) fn attach(&mut self, key: InstanceKey, name: InstanceName) -> std::io::Result<()> {
         let (process, descriptor) = &key;
-        self.epolls.record(process, *descriptor, EpollParams::default(), BUSY_POLL_BUDGET)?;
+        self.epolls.record(process, *descriptor, EpollParams::default(), QueueSettings::BUSY_POLL_BUDGET)?;
         if self.change.in_effect().polls() {
             self.epolls.set(process, *descriptor, params(&self.change.in_effect()))?;
         }
@@ -153,7 +152,7 @@ impl HeldQueue {
             return self.release_leaving(|_| true);
         }
         if key.0.is_alive() {
-            self.hold_back(PAUSE_AFTER_LEAVING);
+            self.hold_back(PAUSE_AFTER_LEAVING, Reason::Start);
             return Vec::new();
         }
         // Others that are leaving wait until the queue is plain: its interrupts may be suspended, and only their waits
@@ -195,9 +194,10 @@ impl HeldQueue {
     }
 
     /// Goes back to plain interrupts for a time.
-    fn hold_back(&mut self, pause: Duration) {
+    fn hold_back(&mut self, pause: Duration, why: Reason) {
         let end = Instant::now() + pause;
-        self.plain_until = Some(self.plain_until.map_or(end, |present| present.max(end)));
+        let later = self.plain_until.filter(|(present, _)| *present > end);
+        self.plain_until = later.or(Some((end, why)));
         // The measurements of the present law led to what is given up here, so they are dropped with it. The law that
         // replaces it begins with plain interrupts.
         self.law = PollingLaw::new(self.budgets, self.costs, self.limits);
@@ -217,7 +217,7 @@ impl HeldQueue {
             polled,
         );
         if let Some(back) = harm {
-            self.hold_back(back.pause);
+            self.hold_back(back.pause, Reason::Failed);
             events.push(AttachEvent::SteppedBack { queue: self.name.clone(), reason: back.reason });
         }
         // Others wait on the instances, so it is not known whether the interrupt is suspended.
@@ -231,10 +231,10 @@ impl HeldQueue {
                 let in_effect = self.change.in_effect();
                 let chosen = match self.plain_until {
                     // The law that begins with plain interrupts waits until they are in effect.
-                    Some(end) if Instant::now() < end || in_effect.polls() => {
+                    Some((end, why)) if Instant::now() < end || in_effect.polls() => {
                         (in_effect.polls() && !self.change.is_paused()).then(|| QueueSettings {
                             suspend_timeout: in_effect.suspend_timeout,
-                            ..QueueSettings::plain(Reason::Start)
+                            ..QueueSettings::plain(why)
                         })
                     }
                     _ => {
@@ -256,7 +256,23 @@ impl HeldQueue {
                 events.extend(self.set_waiting(settings));
             }
             // The supervisor has reported the reason. The queue keeps the values in effect for now.
-            ChangeStep::Refused(_) | ChangeStep::Unanswered(_) => self.law.fix(self.change.in_effect()),
+            ChangeStep::Refused(_) => {
+                self.law.fix(QueueSettings { why: Reason::Fixed, ..self.change.in_effect() });
+            }
+            ChangeStep::Unanswered(_) => {
+                let in_effect = self.change.in_effect();
+                let why = Reason::Unsupervised;
+                let unpolled =
+                    QueueSettings { mode: QueueMode::Plain, spin: Duration::ZERO, why, ..in_effect };
+                self.law.fix(unpolled);
+                if in_effect.polls() {
+                    events.extend(self.set_waiting(unpolled));
+                }
+            }
+            ChangeStep::Unsupervised => {
+                self.law.release();
+                self.law.stop_polling(Reason::Unsupervised);
+            }
             ChangeStep::SetWaits(settings) => events.extend(self.finish(settings)),
         }
         (load, events)
@@ -311,7 +327,7 @@ fn limits_of(interface: &Interface, queue: u32) -> LawLimits {
 fn params(settings: &QueueSettings) -> EpollParams {
     if settings.polls() {
         let micros = u32::try_from(settings.spin.as_micros()).unwrap_or(u32::MAX);
-        EpollParams::polling(micros, BUSY_POLL_BUDGET)
+        EpollParams::polling(micros, QueueSettings::BUSY_POLL_BUDGET)
     } else {
         EpollParams::default()
     }

@@ -1,7 +1,5 @@
 //! What the law may choose.
 
-use std::time::Duration;
-
 use super::queue_settings::QueueSettings;
 
 /// What the law may choose for a queue.
@@ -28,13 +26,6 @@ pub enum PollTimer {
     Kernel,
     /// The worker's, in timed mode.
     Worker,
-}
-
-impl LawLimits {
-    /// The longest poll interval or grace time at a packet rate: a quarter of the ring fills in it.
-    pub(super) fn longest_interval(&self, packet_rate: f64) -> Duration {
-        QueueSettings::time_to_half_fill(self.ring_slots, packet_rate) / 2
-    }
 }
 
 impl Default for LawLimits {

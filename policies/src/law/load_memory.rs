@@ -1,24 +1,20 @@
 //! What the law knows of each load: how plain interrupts did, and what polling was found to be worth.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::measured::Measured;
 
 /// Loads a factor of two in the rate: one each 19 %.
 const PER_OCTAVE: f64 = 4.0;
-/// By how many buckets a rate may differ from the present load's. Rates vary, and one between two buckets would be taken for either in
-/// turn.
-const SAME_LOAD: f64 = 1.0;
-/// Up to 16 million events a second.
-const BUCKETS: usize = 96;
 /// How long polling is not tried again at a load after it did not pay, which a disturbance of a trial may have caused; twice as long
-/// each time, and shorter by as long as it has paid meanwhile.
+/// each time.
 const FIRST_PAUSE: Duration = Duration::from_secs(2);
-const LONGEST_PAUSE: Duration = Duration::from_secs(64);
 /// After this time interrupts are measured again, because something may have disturbed the measurement, and after twice as long each
-/// time, because the machine may change. An interval that exceeded a bound may be chosen again after the longest time.
+/// time, because the machine may change.
 const FIRST_AGE: Duration = Duration::from_secs(10);
-const MOST_AGE: Duration = Duration::from_secs(40);
+/// The longest of either. An interval that exceeded a bound may be chosen again after it.
+const LONGEST_PAUSE: Duration = Duration::from_secs(64);
 
 /// What is known of a load.
 #[derive(Debug, Clone, Copy, Default)]
@@ -33,20 +29,15 @@ pub(super) struct KnownLoad {
     pub(super) interval: Option<Duration>,
     /// For how long polling is not tried.
     refused: Duration,
-    /// Whether interrupts saturated the core when it did not pay. A saturated server takes no more events than one that is nearly
-    /// so, but polling may let it.
-    refused_saturated: bool,
     next_pause: Duration,
     /// The interval that delayed events by too much, and for how long it and longer ones are not chosen.
     barred_from: Option<(Duration, Duration)>,
-    /// The interval that took too much CPU time, and for how long it and shorter ones are not chosen.
-    barred_to: Option<(Duration, Duration)>,
 }
 
 impl KnownLoad {
-    /// Whether polling did not pay when it was tried, some seconds ago. `saturated`: whether interrupts saturate the core now.
-    pub(super) fn is_refused(&self, saturated: bool) -> bool {
-        !self.refused.is_zero() && (self.refused_saturated || !saturated)
+    /// Whether polling did not pay when it was tried, some seconds ago.
+    pub(super) fn is_refused(&self) -> bool {
+        !self.refused.is_zero()
     }
 
     /// Whether interrupts have to be measured again.
@@ -62,7 +53,7 @@ impl KnownLoad {
     /// Interrupts are measured again, and the next time after twice the time.
     pub(super) fn measure_again(&mut self) {
         if self.plain.take().is_some() {
-            self.most_age = (self.most_age.max(FIRST_AGE) * 2).min(MOST_AGE);
+            self.most_age = (self.most_age.max(FIRST_AGE) * 2).min(LONGEST_PAUSE);
         }
     }
 
@@ -70,9 +61,8 @@ impl KnownLoad {
         (self.plain, self.age) = (Some(plain), Duration::ZERO);
     }
 
-    /// Polling did not pay. `saturated`: whether interrupts saturate the core.
-    pub(super) fn refuse(&mut self, saturated: bool) {
-        self.refused_saturated = saturated;
+    /// Polling did not pay.
+    pub(super) fn refuse(&mut self) {
         self.refused = self.next_pause.max(FIRST_PAUSE);
         self.next_pause = (self.refused * 2).min(LONGEST_PAUSE);
         self.interval = None;
@@ -80,25 +70,17 @@ impl KnownLoad {
 
     /// With this interval events wait for too long.
     pub(super) fn bar_from(&mut self, interval: Duration) {
-        self.barred_from = Some((interval, MOST_AGE));
-    }
-
-    /// With this interval events take too much CPU time.
-    pub(super) fn bar_to(&mut self, interval: Duration) {
-        self.barred_to = Some((interval, MOST_AGE));
+        self.barred_from = Some((interval, LONGEST_PAUSE));
     }
 
     pub(super) fn is_barred(&self, interval: Duration) -> bool {
         self.barred_from.is_some_and(|(from, _)| interval >= from)
-            || self.barred_to.is_some_and(|(to, _)| interval <= to)
     }
 
     fn pass(&mut self, time: Duration) {
         self.refused = self.refused.saturating_sub(time);
         self.age = self.age.saturating_add(time);
-        for barred in [&mut self.barred_from, &mut self.barred_to] {
-            *barred = barred.and_then(|(interval, left)| Some((interval, left.checked_sub(time)?)));
-        }
+        self.barred_from = self.barred_from.and_then(|(from, left)| Some((from, left.checked_sub(time)?)));
     }
 
     /// Polling pays with this interval.
@@ -108,33 +90,17 @@ impl KnownLoad {
 }
 
 /// What is known of all loads.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct LoadMemory {
-    loads: Box<[KnownLoad; BUCKETS]>,
+    loads: BTreeMap<u32, KnownLoad>,
     /// The bucket of the present load.
-    present: usize,
-}
-
-impl Default for LoadMemory {
-    fn default() -> Self {
-        Self { loads: Box::new([KnownLoad::default(); BUCKETS]), present: 0 }
-    }
+    present: u32,
 }
 
 impl LoadMemory {
     /// Lets time pass.
     pub(super) fn pass(&mut self, time: Duration) {
-        for load in self.loads.iter_mut() {
-            load.pass(time);
-        }
-    }
-
-    /// Polling was in effect for some time at the present load.
-    pub(super) fn polled(&mut self, time: Duration) {
-        let load = &mut self.loads[self.present];
-        if load.interval.is_some() {
-            load.next_pause = load.next_pause.saturating_sub(time);
-        }
+        self.loads.values_mut().for_each(|load| load.pass(time));
     }
 
     /// The load has this rate now.
@@ -142,33 +108,29 @@ impl LoadMemory {
         self.present = self.bucket(rate);
     }
 
-    /// That of the present load, if the rate differs little from it.
-    fn bucket(&self, rate: f64) -> usize {
-        let position = (rate.max(1.0).log2() * PER_OCTAVE).min((BUCKETS - 1) as f64);
-        if (position - self.present as f64).abs() <= SAME_LOAD {
-            self.present
-        } else {
-            position.round() as usize
-        }
+    /// That of the present load, if the rate is within a bucket of it: one between two buckets would be taken for either in turn.
+    fn bucket(&self, rate: f64) -> u32 {
+        let position = rate.max(1.0).log2() * PER_OCTAVE;
+        let is_near = (position - f64::from(self.present)).abs() <= 1.0;
+        if is_near { self.present } else { position.round() as u32 }
     }
 
     /// The load of so many events a second.
     pub(super) fn at(&mut self, rate: f64) -> &mut KnownLoad {
-        let bucket = self.bucket(rate);
-        &mut self.loads[bucket]
+        self.loads.entry(self.bucket(rate)).or_default()
     }
 
     /// What is known of it.
-    pub(super) fn known(&self, rate: f64) -> &KnownLoad {
-        &self.loads[self.bucket(rate)]
+    pub(super) fn known(&self, rate: f64) -> KnownLoad {
+        self.loads.get(&self.bucket(rate)).copied().unwrap_or_default()
     }
 
     /// Calls `change` for the loads of both rates, once if they are the same.
     pub(super) fn each_at(&mut self, rates: [f64; 2], mut change: impl FnMut(&mut KnownLoad)) {
         let [one, other] = rates.map(|rate| self.bucket(rate));
-        change(&mut self.loads[one]);
+        change(self.loads.entry(one).or_default());
         if other != one {
-            change(&mut self.loads[other]);
+            change(self.loads.entry(other).or_default());
         }
     }
 }
@@ -181,32 +143,13 @@ mod tests {
     fn a_refusal_holds_at_its_load_only_and_twice_as_long_each_time() {
         let mut memory = LoadMemory::default();
         for seconds in [2, 4, 8, 16, 32, 64, 64] {
-            memory.at(50_000.0).refuse(false);
+            memory.at(50_000.0).refuse();
             memory.pass(Duration::from_secs(seconds) - Duration::from_millis(1));
-            assert!(memory.at(50_000.0).is_refused(false) && memory.at(50_500.0).is_refused(false));
-            assert!(!memory.at(100_000.0).is_refused(false));
+            assert!(memory.at(50_000.0).is_refused() && memory.at(50_500.0).is_refused());
+            assert!(!memory.at(100_000.0).is_refused());
             memory.pass(Duration::from_millis(1));
-            assert!(!memory.at(50_000.0).is_refused(false));
+            assert!(!memory.at(50_000.0).is_refused());
         }
-        memory.at(50_000.0).accept(Duration::from_micros(20));
-        memory.follow(50_000.0);
-        memory.polled(Duration::from_secs(1));
-        memory.follow(100_000.0);
-        memory.polled(Duration::from_secs(64));
-        memory.at(50_000.0).refuse(false);
-        memory.pass(Duration::from_secs(62));
-        assert!(memory.at(50_000.0).is_refused(false), "it has paid for a second only");
-        memory.pass(Duration::from_secs(1));
-        memory.at(50_000.0).accept(Duration::from_micros(20));
-        memory.follow(50_000.0);
-        memory.polled(Duration::from_secs(64));
-        memory.at(50_000.0).refuse(false);
-        memory.pass(Duration::from_secs(2));
-        assert!(!memory.at(50_000.0).is_refused(false), "it has paid for a minute since");
-        memory.at(50_000.0).refuse(false);
-        assert!(!memory.at(50_000.0).is_refused(true), "it did not pay at less than saturation");
-        memory.at(50_000.0).refuse(true);
-        assert!(memory.at(50_000.0).is_refused(true));
     }
 
     #[test]
@@ -216,15 +159,15 @@ mod tests {
         for (rate, near) in [(51_000.0, 50_000.0), (50_000.0, 51_000.0)] {
             memory.follow(1_000.0);
             memory.follow(rate);
-            memory.at(rate).refuse(false);
-            assert!(memory.known(near).is_refused(false));
+            memory.at(rate).refuse();
+            assert!(memory.known(near).is_refused());
             memory.pass(Duration::from_secs(64));
         }
-        assert!(!memory.known(62_000.0).is_refused(false));
+        assert!(!memory.known(62_000.0).is_refused());
     }
 
     #[test]
-    fn an_interval_beyond_a_bound_is_barred_with_those_beyond_it_at_its_load_for_forty_seconds() {
+    fn an_interval_beyond_a_bound_is_barred_with_those_beyond_it_at_its_load_for_a_minute() {
         let (mut memory, interval) = (LoadMemory::default(), Duration::from_micros(20));
         memory.at(50_000.0).bar_from(interval);
         let is_barred = |memory: &LoadMemory, rate| memory.known(rate).is_barred(interval);
@@ -232,11 +175,7 @@ mod tests {
         assert!(
             memory.known(50_000.0).is_barred(interval * 2) && !memory.known(50_000.0).is_barred(interval / 2)
         );
-        memory.at(60_000.0).bar_to(interval);
-        assert!(
-            memory.known(60_000.0).is_barred(interval / 2) && !memory.known(60_000.0).is_barred(interval * 2)
-        );
-        memory.pass(MOST_AGE);
+        memory.pass(LONGEST_PAUSE);
         memory.pass(Duration::from_millis(1));
         assert!(!is_barred(&memory, 50_000.0));
     }

@@ -2,10 +2,7 @@
 
 use super::epoch::Epoch;
 
-/// The weight of a window when it is the fifth or a later one. Earlier ones count equally.
-const LEAST_WEIGHT: f64 = 0.2;
-
-/// Of how many windows delays are the median.
+/// Of how many windows delays are the median. Later windows than these count for as much of the other figures as each of them did.
 const LATEST: usize = 5;
 
 /// Measurements of the mode in effect. Times are in seconds.
@@ -36,7 +33,7 @@ impl Measured {
             return;
         }
         self.windows += 1;
-        let weight = (1.0 / f64::from(self.windows)).max(LEAST_WEIGHT);
+        let weight = 1.0 / (self.windows as usize).min(LATEST) as f64;
         let events = window.events as f64;
         let smooth = |value: &mut f64, now: f64| *value += weight * (now - *value);
         smooth(&mut self.rate, events / seconds);

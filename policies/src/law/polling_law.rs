@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::budget::{Budgets, LatencyBudget};
 use super::epoch::Epoch;
 use super::limits::{LawLimits, PollTimer};
-use super::load_memory::LoadMemory;
+use super::load_memory::{KnownLoad, LoadMemory};
 use super::machine_costs::MachineCosts;
 use super::measured::Measured;
 use super::queue_settings::{QueueMode, QueueSettings};
@@ -32,8 +32,6 @@ const TOLERANCE: f64 = 1.05;
 /// What of interrupts' mean delay an event may wait for, before any budget. Under interrupts some events find the core idle, and the
 /// median was 0.70 to 0.86 of the mean (36,000 to 120,000 requests/s); polling delays all of them: 0.73 to 0.92.
 const UNSKEWED: f64 = 0.95;
-/// By how much a prediction of the CPU time may be wrong: a trial settles it.
-const PREDICTION_ERROR: f64 = 0.15;
 /// The share of an event's CPU time that the next longer interval has to save: for less no event waits longer.
 const LEAST_SAVING: f64 = 0.01;
 /// The share of the core above which plain interrupts are taken for saturated: what waits longest waits where no measurement sees
@@ -43,10 +41,6 @@ const SATURATED: f64 = 0.9;
 const OTHER_LOAD: f64 = 1.5;
 /// What remains of the peak packet rate after each window: it halves in 0.7 s of load.
 const PEAK_DECAY: f64 = 0.99;
-/// How long a wait polls that never sleeps, until the law is asked again.
-const NEVER_SLEEPS: Duration = Duration::from_millis(1);
-/// The events that one wait returns at most. The deferrals of grace mode last for a batch of them.
-const BATCH: f64 = 64.0;
 
 /// Chooses how one queue is driven, from the measurements of the worker that serves it.
 ///
@@ -81,8 +75,8 @@ pub struct PollingLaw {
     memory: LoadMemory,
     /// The highest packet rate of the last second or so.
     peak_rate: f64,
-    /// Polling has failed, and is not tried again.
-    has_failed: bool,
+    /// Why polling is not tried any more.
+    stopped: Option<Reason>,
     /// Plain interrupts before the present trial, until it was judged.
     before_trial: Option<Measured>,
     /// The rate of plain interrupts before a trial in which the load seemed to step. If interrupts have that rate again, it was polling
@@ -115,7 +109,7 @@ impl PollingLaw {
             since_change: Duration::ZERO,
             memory: LoadMemory::default(),
             peak_rate: 0.0,
-            has_failed: false,
+            stopped: None,
             before_trial: None,
             doubted: None,
         }
@@ -137,10 +131,13 @@ impl PollingLaw {
     }
 
     /// Goes on with the settings that are in effect, because others could not be set. Until [`PollingLaw::release`] it only
-    /// chooses between waits that poll and waits that don't.
-    pub fn fix(&mut self, values: QueueSettings) {
-        self.limits.fixed = Some(values);
-        self.settings = values;
+    /// chooses between waits that poll and waits that don't. `in_effect.why` is [`Reason::Unsupervised`] if nobody answered.
+    pub fn fix(&mut self, in_effect: QueueSettings) {
+        // The values may be those of timed mode although the waits don't poll.
+        let is_timed = !in_effect.poll_interval.is_zero();
+        let mode = if is_timed { QueueMode::Timed } else { in_effect.mode };
+        self.limits.fixed = Some(QueueSettings { mode, ..in_effect });
+        self.settings = in_effect;
         self.before_trial = None;
         self.begin_measuring();
     }
@@ -150,9 +147,9 @@ impl PollingLaw {
         self.limits.fixed = None;
     }
 
-    /// Stays with plain interrupts, because polling has failed.
-    pub fn stop_polling(&mut self) {
-        self.has_failed = true;
+    /// Stays with plain interrupts from now on.
+    pub fn stop_polling(&mut self, why: Reason) {
+        self.stopped = Some(why);
     }
 
     /// Takes in what was measured since the last step. Returns new settings if they are to change.
@@ -168,8 +165,8 @@ impl PollingLaw {
         }
         let window = std::mem::take(&mut self.window);
         self.take(&window);
-        let choice = if self.has_failed {
-            Choice::Plain(Reason::Failed)
+        let choice = if let Some(why) = self.stopped {
+            Choice::Plain(why)
         } else if !self.limits.has_to_pay {
             self.choose_polling_always(&window)
         } else if self.settings.polls() {
@@ -181,8 +178,11 @@ impl PollingLaw {
             self.before_trial = None;
         }
         let wanted = self.permitted(match choice {
-            Choice::Stay(why) => QueueSettings { why, ..self.within_ring(self.settings) },
-            Choice::Plain(why) => {
+            Choice::Stay(why) if self.settings.polls() => {
+                QueueSettings { why, ..self.within_ring(self.settings) }
+            }
+            // Also without a change: the queue may have kept the values of a mode that polls.
+            Choice::Stay(why) | Choice::Plain(why) => {
                 // The present timeout ends a suspension that nobody resumes when the worker stops polling.
                 let suspend_timeout = self.settings.suspend_timeout;
                 QueueSettings { suspend_timeout, ..QueueSettings::plain(why) }
@@ -193,16 +193,11 @@ impl PollingLaw {
             self.settings.why = wanted.why;
             return None;
         }
-        if self.drives(&wanted) != self.drives(&self.settings) {
+        if (wanted.mode, interval(&wanted)) != (self.settings.mode, interval(&self.settings)) {
             self.begin_measuring();
         }
         self.settings = wanted;
         Some(wanted)
-    }
-
-    /// What distinguishes settings that have to be measured each.
-    fn drives(&self, settings: &QueueSettings) -> (QueueMode, Duration) {
-        (settings.mode, interval(settings))
     }
 
     fn begin_measuring(&mut self) {
@@ -216,9 +211,6 @@ impl PollingLaw {
             self.begin_measuring();
         }
         self.memory.pass(window.duration);
-        if self.settings.polls() {
-            self.memory.polled(window.duration);
-        }
         self.peak_rate = window.packet_rate().max(self.peak_rate * PEAK_DECAY);
         self.present.take(window);
         self.memory.follow(self.present.rate);
@@ -267,7 +259,7 @@ impl PollingLaw {
         }
         let (plain, load) = (self.present, self.memory.at(self.present.rate));
         load.set_plain(plain);
-        if load.is_refused(plain.busy > SATURATED) {
+        if load.is_refused() {
             return Choice::Stay(self.settings.why);
         }
         match known.or_else(|| self.first_interval(&plain)) {
@@ -291,7 +283,7 @@ impl PollingLaw {
         };
         let wakes = plain.sleeps * f64::from(self.limits.wakes) * self.costs.block.as_secs_f64();
         let saved = wakes.min(plain.cost * plain.rate / 2.0);
-        let granted = plain.cost * plain.rate * (self.budgets.cpu.share() + PREDICTION_ERROR);
+        let granted = plain.cost * plain.rate * self.budgets.cpu.share();
         let pays = |interval: &Duration| {
             if interval.is_zero() {
                 self.never_sleeps_within(plain)
@@ -326,9 +318,9 @@ impl PollingLaw {
             PollTimer::Worker => QueueSettings::SHORTEST_INTERVAL,
             PollTimer::Kernel => QueueSettings::SHORT_GRACE_TIME,
         };
-        // The watchdog is at least twice as long.
-        let longest =
-            self.limits.longest_interval(self.peak_rate).min(LatencyBudget::MAX.delay()).max(shortest);
+        // A quarter of the ring fills in it at most. The watchdog is at least twice as long.
+        let in_ring = QueueSettings::time_to_half_fill(self.limits.ring_slots, self.peak_rate) / 2;
+        let longest = in_ring.min(LatencyBudget::MAX.delay()).max(shortest);
         let never_sleeps = (self.budgets.cpu.share() > 0.0).then_some(Duration::ZERO);
         // Each is 1.4 times the one before it.
         let steps =
@@ -403,7 +395,7 @@ impl PollingLaw {
         let rates = [present.rate, plain.rate];
         match next {
             None => {
-                self.memory.each_at(rates, |load| load.refuse(saturated));
+                self.memory.each_at(rates, KnownLoad::refuse);
                 Choice::Plain(Reason::DidNotPay(comparison))
             }
             Some(next) if next == now => {
@@ -412,9 +404,7 @@ impl PollingLaw {
             }
             Some(next) => {
                 // At saturation an interval may be left for a longer one although events wait.
-                if is_costly && next > now {
-                    self.memory.each_at(rates, |load| load.bar_to(now));
-                } else if is_late {
+                if is_late && next < now {
                     self.memory.each_at(rates, |load| load.bar_from(now));
                 }
                 Choice::Poll(next, Reason::Tries)
@@ -486,11 +476,15 @@ impl PollingLaw {
         };
         match self.limits.timer {
             PollTimer::Worker if interval.is_zero() => {
-                QueueSettings { spin: NEVER_SLEEPS, ..timed(NEVER_SLEEPS) }
+                // Each wait polls until the law is asked again, or for this time.
+                let spin = QueueSettings::LONGEST_WATCHDOG / 2;
+                QueueSettings { spin, ..timed(spin) }
             }
             PollTimer::Worker => timed(interval),
             PollTimer::Kernel => {
-                let batch = self.present.cost * BATCH / interval.as_secs_f64().max(1e-6);
+                // The deferrals last for the longest batch.
+                let batch = self.present.cost * f64::from(QueueSettings::BUSY_POLL_BUDGET);
+                let batch = batch / interval.as_secs_f64().max(1e-6);
                 let mut deferrals = QueueSettings::GRACE_DEFERRALS;
                 while (deferrals as f64) < batch && deferrals < QueueSettings::MOST_DEFERRALS {
                     deferrals *= 2;
@@ -520,15 +514,23 @@ impl PollingLaw {
 
     /// Keeps to the values that can't be set.
     fn permitted(&self, wanted: QueueSettings) -> QueueSettings {
-        match self.limits.fixed {
-            None => wanted,
-            // Its values need a worker that polls.
-            Some(fixed) if fixed.mode == QueueMode::Timed => QueueSettings { why: wanted.why, ..fixed },
-            Some(fixed) if wanted.polls() && fixed.polls() => QueueSettings { why: wanted.why, ..fixed },
-            Some(fixed) => {
-                let why = if wanted.polls() { Reason::Fixed } else { wanted.why };
-                QueueSettings { mode: QueueMode::Plain, spin: Duration::ZERO, why, ..fixed }
-            }
+        let Some(fixed) = self.limits.fixed else { return wanted };
+        let is_unsupervised = fixed.why == Reason::Unsupervised;
+        let polls = match fixed.mode {
+            QueueMode::Plain => false,
+            // Packets would wait for the watchdog. The first one of an idle queue doesn't.
+            QueueMode::Timed => self.stopped.is_none() && wanted.why != Reason::Idle,
+            QueueMode::InterruptFirst | QueueMode::Grace => wanted.polls() && !is_unsupervised,
+        };
+        let why = match wanted.why {
+            _ if is_unsupervised => Reason::Unsupervised,
+            _ if wanted.polls() && !polls => Reason::Fixed,
+            why => why,
+        };
+        if polls {
+            QueueSettings { why, ..fixed }
+        } else {
+            QueueSettings { mode: QueueMode::Plain, spin: Duration::ZERO, why, ..fixed }
         }
     }
 }

@@ -62,7 +62,8 @@ pub struct QueueSettings {
     pub defer_hard_irqs: u64,
     /// `irq_suspend_timeout`: at most the time in which half of the receive ring fills. 0 in timed mode.
     pub suspend_timeout: Duration,
-    /// How long the worker's wait sleeps at most before it polls again, in timed mode; 0 in others.
+    /// How long the worker's wait sleeps at most before it polls again, in timed mode. 0 in others, unless the queue keeps the
+    /// values of timed mode because nobody sets others.
     pub poll_interval: Duration,
     /// `busy_poll_usecs`: how long a wait polls before it sleeps, beyond the first poll.
     pub spin: Duration,
@@ -87,6 +88,9 @@ impl QueueSettings {
     pub const LONGEST_WATCHDOG: Duration = Duration::from_millis(2);
     /// The longest suspend timeout: 20 ms, the value of the kernel series' authors.
     pub const LONGEST_SUSPEND_TIMEOUT: Duration = Duration::from_millis(20);
+
+    /// How many packets one poll takes, and so events one wait: the most that is allowed without `CAP_NET_ADMIN`.
+    pub const BUSY_POLL_BUDGET: u16 = 64;
 
     /// The shortest suspend timeout: a shorter one would cut off batches of requests.
     pub(crate) const SHORTEST_SUSPEND_TIMEOUT: Duration = Duration::from_micros(250);

@@ -36,6 +36,8 @@ pub enum Reason {
     CannotPay,
     /// The worker could not poll its queue: its log says why.
     Failed,
+    /// Who sets the queue's values has ended, or does not answer: the law can't choose others.
+    Unsupervised,
     /// Polling is tried for some windows.
     Tries,
     /// Polling takes less CPU time or delay than interrupts, within the budgets.
@@ -54,6 +56,7 @@ impl Reason {
             Reason::Measures => "measures",
             Reason::CannotPay => "cannot-pay",
             Reason::Failed => "failed",
+            Reason::Unsupervised => "unsupervised",
             Reason::Tries => "tries",
             Reason::Pays(_) => "pays",
             Reason::DidNotPay(_) => "did-not-pay",
@@ -78,6 +81,7 @@ impl fmt::Display for Reason {
             Reason::Measures => write!(f, "interrupts are measured at this load"),
             Reason::CannotPay => write!(f, "polling can't pay at this load"),
             Reason::Failed => write!(f, "polling has failed"),
+            Reason::Unsupervised => write!(f, "its supervisor has ended or does not answer"),
             Reason::Tries => write!(f, "polling is tried at this load"),
             Reason::Pays(beside) => write!(f, "beside interrupts {beside}"),
             Reason::DidNotPay(beside) => write!(f, "polling was tried: beside interrupts {beside}"),

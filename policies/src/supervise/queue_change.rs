@@ -64,6 +64,8 @@ pub enum ChangeStep {
     Refused(QueueSettings),
     /// The supervisor has not answered within a second: it is dead, or hangs. The values in effect stay, as far as is known.
     Unanswered(QueueSettings),
+    /// The supervisor has ended. The queue has its values from before, and nobody sets others.
+    Unsupervised,
 }
 
 impl QueueChange {
@@ -105,6 +107,10 @@ impl QueueChange {
     /// What is to be done now. `is_suspended`: the queue's interrupt may be suspended, so that only a wait that polls
     /// resumes it.
     pub fn step(&mut self, now: Duration, is_suspended: bool) -> ChangeStep {
+        if self.requests.take_if(|requests| requests.has_ended()).is_some() {
+            (self.phase, self.unanswered, self.retry_at) = (Phase::Settled, None, None);
+            return ChangeStep::Unsupervised;
+        }
         match self.phase {
             Phase::Settled => {
                 match self.unanswered.and_then(|settings| Some((settings, self.take_answer()?))) {
@@ -283,5 +289,20 @@ mod tests {
         // It was late, not dead.
         requests.answer(0, &polling, Ok(()));
         assert_eq!(change.step(second, false), ChangeStep::ValuesSetLate(polling));
+    }
+
+    #[test]
+    fn a_queue_whose_supervisor_has_ended_needs_no_values_for_other_settings() {
+        let requests = Arc::new(QueueRequests::new().unwrap());
+        let polling = QueueSettings::fixed(LatencyBudget::ZERO);
+        let plain = QueueSettings::plain(Reason::Unsupervised);
+        let mut change = QueueChange::new(0, Some(Arc::clone(&requests)), polling);
+        let running = requests.supervised(false);
+        change.request(NOW, plain);
+        assert_eq!(change.step(NOW, false), ChangeStep::Wait);
+        drop(running);
+        assert_eq!(change.step(NOW, false), ChangeStep::Unsupervised);
+        assert!(!change.needs_values(&plain));
+        assert_eq!(change.step(NOW, false), ChangeStep::Choose { retries: false });
     }
 }

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::process::Pid;
@@ -23,6 +24,7 @@ pub struct QueueRequests {
     states: Mutex<BTreeMap<u32, State>>,
     /// Who sets the values; empty until a supervisor runs.
     setter: OnceLock<Setter>,
+    has_ended: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -40,7 +42,12 @@ enum State {
 impl QueueRequests {
     pub fn new() -> io::Result<Self> {
         let eventfd = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
-        Ok(Self { eventfd, states: Mutex::default(), setter: OnceLock::new() })
+        Ok(Self {
+            eventfd,
+            states: Mutex::default(),
+            setter: OnceLock::new(),
+            has_ended: AtomicBool::new(false),
+        })
     }
 
     /// Whether a supervisor runs that may set the values of queues, or knows a process that may. It keeps its privileges
@@ -50,10 +57,16 @@ impl QueueRequests {
         self.setter.get().is_some_and(may)
     }
 
-    /// Called on the supervisor's thread.
-    pub(super) fn supervised(&self, has_delegate: bool) {
+    /// Called on the supervisor's thread. Its end is known when what is returned is dropped, also after a panic.
+    pub(super) fn supervised(self: &Arc<Self>, has_delegate: bool) -> EndOfSupervisor {
         // There is one supervisor for each list.
         let _ = self.setter.set(Setter { supervisor: rustix::thread::gettid(), has_delegate });
+        EndOfSupervisor(Arc::clone(self))
+    }
+
+    /// Whether the supervisor has ended, and has restored the queues' values from before.
+    pub(super) fn has_ended(&self) -> bool {
+        self.has_ended.load(Ordering::Acquire)
     }
 
     /// Asks for settings of a queue, and wakes the supervisor. Replaces an earlier request for the queue. Returns whether it could; if
@@ -119,6 +132,14 @@ impl QueueRequests {
 
     fn locked(&self) -> MutexGuard<'_, BTreeMap<u32, State>> {
         self.states.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+pub(super) struct EndOfSupervisor(Arc<QueueRequests>);
+
+impl Drop for EndOfSupervisor {
+    fn drop(&mut self) {
+        self.0.has_ended.store(true, Ordering::Release);
     }
 }
 

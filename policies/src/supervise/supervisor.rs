@@ -95,7 +95,7 @@ impl Supervisor {
         if delegate.is_some() {
             guard.leave_to_delegate();
         }
-        let mut interface = SupervisedInterface {
+        let interface = SupervisedInterface {
             bans: IrqbalanceBans::new(guard.applied(), Instant::now()),
             guard,
             affinity,
@@ -117,7 +117,9 @@ impl Supervisor {
         // A worker that starts after this call knows whether its requests can be met.
         let (started, has_started) = sync_channel(1);
         let thread = thread::Builder::new().name("lull-supervisor".to_owned()).spawn(move || {
-            interface.requests.supervised(interface.delegate.is_some());
+            // Dropped after the interface, which gives the queues their values from before.
+            let _end = interface.requests.supervised(interface.delegate.is_some());
+            let mut interface = interface;
             let _ = started.send(());
             let mut link_changed = true;
             while !stop_requested.load(Ordering::Acquire) {
@@ -214,15 +216,16 @@ impl SupervisedInterface {
             if result.is_ok() {
                 self.adapted.insert(queue, settings);
             }
-            if is_news {
-                (self.on_change)(&match &result {
-                    Ok(()) => Change::QueueSettings { queue, settings },
-                    Err(reason) => Change::AdaptationStopped { queue, reason: reason.clone() },
-                });
-            }
+            // First, because the callback may block or panic: the waits have to fit the values.
             if !may_follow {
                 self.unanswered.remove(&queue);
-                self.requests.answer(queue, &settings, result);
+                self.requests.answer(queue, &settings, result.clone());
+            }
+            if is_news {
+                (self.on_change)(&match result {
+                    Ok(()) => Change::QueueSettings { queue, settings },
+                    Err(reason) => Change::AdaptationStopped { queue, reason },
+                });
             }
         }
     }

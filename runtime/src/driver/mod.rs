@@ -120,16 +120,19 @@ impl Driver {
     }
 
     /// Makes the wait busy-poll a NAPI as the settings say, or stops that ([`EpollDriver::set_polling`]).
-    pub(crate) fn set_polling(&self, napi: u32, settings: &QueueSettings, budget: u16) -> io::Result<()> {
+    pub(crate) fn set_polling(&self, napi: u32, settings: &QueueSettings) -> io::Result<()> {
+        // Waits may stop polling while the queue keeps the values of timed mode.
+        let interval = if settings.polls() { settings.poll_interval } else { Duration::ZERO };
         match self {
             Self::Epoll(epoll) => {
                 let micros = u32::try_from(settings.spin.as_micros()).unwrap_or(i32::MAX as u32);
-                let params = settings.polls().then(|| EpollParams::polling(micros, budget));
-                epoll.set_polling(params, (settings.poll_interval, settings.grace_time))
+                let params =
+                    settings.polls().then(|| EpollParams::polling(micros, QueueSettings::BUSY_POLL_BUDGET));
+                epoll.set_polling(params, (interval, settings.grace_time))
             }
             Self::Uring(ring) => {
                 let napi = if settings.polls() { napi } else { 0 };
-                ring.set_queue_polls(napi, settings.spin, (settings.poll_interval, settings.grace_time))
+                ring.set_queue_polls(napi, settings.spin, (interval, settings.grace_time))
             }
         }
     }

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use policies::law::{Budgets, Epoch, ForcedSettings, PollingLaw, QueueMode, QueueSettings, receiving_time};
+use policies::law::{
+    Budgets, Epoch, ForcedSettings, PollingLaw, QueueMode, QueueSettings, Reason, receiving_time,
+};
 use policies::netlink::netdev::Netdev;
 use policies::thread_time::{AwakeTime, ThreadTimes, this_thread_cpu_time, voluntary_switches};
 use policies::{ChangeStep, QueueChange, QueueRequests};
@@ -93,7 +95,6 @@ pub(crate) struct QueueControl {
     law: RefCell<PollingLaw>,
     forced: Option<ForcedSettings>,
     change: RefCell<QueueChange>,
-    busy_poll_budget: u16,
     /// The worker's thread; `None` where the kernel does not count. Then the lengths of waits are used.
     thread: Option<AwakeTime>,
     /// The kernel thread that polls the queue, if there is one.
@@ -188,7 +189,7 @@ impl QueueControl {
         queue: u32,
         requests: Option<Arc<QueueRequests>>,
         law: PollingLaw,
-        (busy_poll_budget, ring_slots): (u16, u32),
+        ring_slots: u32,
         thread: i32,
         napi_thread: Option<i32>,
         now: u64,
@@ -197,7 +198,6 @@ impl QueueControl {
             change: RefCell::new(QueueChange::new(queue, requests, *law.settings())),
             law: RefCell::new(law),
             forced: None,
-            busy_poll_budget,
             thread: AwakeTime::open(thread).ok(),
             napi_thread: RefCell::new(
                 napi_thread.and_then(|thread| AwakeTime::open_napi_thread(thread).ok()),
@@ -339,7 +339,7 @@ impl QueueControl {
                     tracing::warn!(worker = worker.index, %error, "the queue's new NAPI can't be polled");
                 }
                 if followed.is_err() || driver.polls_have_failed() {
-                    law.stop_polling();
+                    law.stop_polling(Reason::Failed);
                 }
                 if retries {
                     law.release();
@@ -364,25 +364,36 @@ impl QueueControl {
             }
             ChangeStep::Refused(settings) => {
                 // The supervisor has reported the reason.
-                self.keep_values(settings, worker, driver);
+                self.keep_values(settings, Reason::Fixed, worker, driver);
             }
             ChangeStep::Unanswered(settings) => {
                 tracing::warn!(
                     worker = worker.index,
                     "the supervisor does not answer: the queue is not driven by {settings}"
                 );
-                self.keep_values(settings, worker, driver);
+                self.keep_values(settings, Reason::Unsupervised, worker, driver);
+            }
+            ChangeStep::Unsupervised => {
+                tracing::warn!(
+                    worker = worker.index,
+                    "the supervisor has ended: interrupts drive the queue from now on"
+                );
+                let mut law = self.law.borrow_mut();
+                law.release();
+                law.stop_polling(Reason::Unsupervised);
             }
             ChangeStep::SetWaits(settings) => self.finish(now, settings, worker, driver),
         }
     }
 
     /// The queue keeps the values in effect for now, because those of `settings` could not be set.
-    fn keep_values(&self, settings: QueueSettings, worker: &WorkerHandle, driver: &Driver) {
+    fn keep_values(&self, settings: QueueSettings, why: Reason, worker: &WorkerHandle, driver: &Driver) {
+        let mut in_effect = self.in_effect();
+        in_effect.why = why;
         if settings.mode == QueueMode::Timed {
-            let _ = driver.set_polling(napi(worker), &self.in_effect(), self.busy_poll_budget);
+            let _ = driver.set_polling(napi(worker), &in_effect);
         }
-        self.law.borrow_mut().fix(self.in_effect());
+        self.law.borrow_mut().fix(in_effect);
     }
 
     fn measure(&self, now: u64, worker: &WorkerHandle) -> Epoch {
@@ -439,10 +450,10 @@ impl QueueControl {
         }
         // Before the values: with them, nobody else polls until the watchdog does.
         if settings.mode == QueueMode::Timed
-            && let Err(error) = driver.set_polling(napi(worker), &settings, self.busy_poll_budget)
+            && let Err(error) = driver.set_polling(napi(worker), &settings)
         {
             tracing::warn!(worker = worker.index, %error, "the queue can't be polled; interrupts drive it from now on");
-            return self.law.borrow_mut().stop_polling();
+            return self.law.borrow_mut().stop_polling(Reason::Failed);
         }
         self.change.borrow_mut().request(Duration::from_nanos(now), settings);
     }
@@ -459,12 +470,12 @@ impl QueueControl {
     }
 
     fn finish(&self, now: u64, settings: QueueSettings, worker: &WorkerHandle, driver: &Driver) {
-        if let Err(error) = driver.set_polling(napi(worker), &settings, self.busy_poll_budget) {
+        if let Err(error) = driver.set_polling(napi(worker), &settings) {
             tracing::warn!(worker = worker.index, %error, "the wait can't be set to {settings}");
             if settings.mode == QueueMode::Timed {
                 // The queue has its values, so others have to be asked for.
                 self.change.borrow_mut().finish(settings);
-                return self.law.borrow_mut().stop_polling();
+                return self.law.borrow_mut().stop_polling(Reason::Failed);
             }
             self.law.borrow_mut().fix(self.in_effect());
             self.change.borrow_mut().abandon(Duration::from_nanos(now));

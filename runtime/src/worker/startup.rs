@@ -23,8 +23,6 @@ use crate::worker::runtime_state::RuntimeState;
 
 /// The shortest time for which a ring is set to busy-poll where the queue's values are fixed: with 0 it would poll once.
 const RING_BUSY_POLL: Duration = Duration::from_micros(50);
-/// How many packets one poll of a NAPI takes: the most that is allowed without `CAP_NET_ADMIN`.
-const BUSY_POLL_BUDGET: u16 = 64;
 
 /// Makes the calling thread's worker, and stores its report. The worker stays on this thread, which is a
 /// [`WorkerThread`](super::worker_thread::WorkerThread) while it runs.
@@ -53,7 +51,7 @@ pub(crate) fn make_worker(runtime: &Arc<RuntimeState>, index: usize) -> io::Resu
     let is_ring = driver.kind() == DriverKind::Uring;
     if polling != QueuePolling::None && !is_ring {
         let micros = u32::try_from(config.busy_poll.as_micros()).unwrap_or(i32::MAX as u32);
-        let wanted = EpollParams::polling(micros, BUSY_POLL_BUDGET);
+        let wanted = EpollParams::polling(micros, QueueSettings::BUSY_POLL_BUDGET);
         params_error = driver.epoll().set_params(wanted).err().map(|error| error.to_string());
     }
     match adaptation {
@@ -62,14 +60,14 @@ pub(crate) fn make_worker(runtime: &Arc<RuntimeState>, index: usize) -> io::Resu
                 no_law = Some(NoLaw::Ring);
             } else {
                 // On epoll the call has succeeded above.
-                driver.set_polling(napi_id, &law.in_effect(), BUSY_POLL_BUDGET)?;
+                driver.set_polling(napi_id, &law.in_effect())?;
                 control = Some(*law);
             }
         }
         Adaptation::Unprepared if params_error.is_none() => {
             no_law = Some(NoLaw::Unprepared);
             // Waits that poll a queue which defers nothing take the interrupts as well.
-            driver.set_polling(napi_id, &QueueSettings::plain(Reason::Fixed), BUSY_POLL_BUDGET)?;
+            driver.set_polling(napi_id, &QueueSettings::plain(Reason::Fixed))?;
         }
         _ => {
             if let Some(ring) = driver.ring().filter(|_| split && napi_id != 0) {
@@ -171,15 +169,7 @@ fn queue_control(runtime: &RuntimeState, worker: usize, napi_id: u32, thread: i3
     let now = monotonic_nanos();
     let napi_thread = napi.pid.and_then(|pid| i32::try_from(pid).ok());
     let queue = settable.unwrap_or(0);
-    let control = QueueControl::new(
-        queue,
-        requests,
-        law,
-        (BUSY_POLL_BUDGET, limits.ring_slots),
-        thread,
-        napi_thread,
-        now,
-    );
+    let control = QueueControl::new(queue, requests, law, limits.ring_slots, thread, napi_thread, now);
     let control = control.forced_by(runtime.config.forced.clone());
     Adaptation::Law(Box::new(control))
 }

@@ -7,8 +7,10 @@ use std::time::Duration;
 use lab::testbed::{SERVER_INTERFACE, Testbed};
 use policies::attach::{AttachConfig, AttachEvent, Attachment, Fitness, Target, observe};
 use policies::descriptors::{EpollParams, duplicate, stop_steering};
+use policies::law::{QueueMode, Reason};
 use policies::{Change, JournalDir, host};
 use serial_test::serial;
+use tests::hung_thread::{HungThread, stop_if_asked};
 use tests::isolated;
 use tests::memcached::wait_until;
 use tests::testbed::enter;
@@ -287,5 +289,37 @@ fn workers_of_nginx_are_steered_to_one_queue_each_until_they_are_detached() {
     let text = String::from_utf8_lossy(&restored.stdout).into_owned();
     assert!(restored.status.success() && text.contains("listener"), "{restored:?}");
     assert!(!is_steered(), "the program is left");
+    nothing_is_left();
+}
+
+#[test]
+#[isolated(root)]
+#[serial]
+fn a_server_whose_queue_nobody_sets_any_more_is_left_to_interrupts() {
+    if stop_if_asked() {
+        return;
+    }
+    serve_if_asked();
+    let testbed = enter(1);
+    let server = servers::own("tokio");
+    let load = Load::start(&testbed, server.address, server.exchange, CONNECTIONS);
+    wait_until("the server serves", || load.requests() > 100);
+    let before = state(&[server.pid()]);
+    let attached = Observed::start(Target::Process(server.pid()));
+    attached.wait_polls();
+    let polls = || epolls(server.pid()).iter().any(|(.., params)| params.prefer_busy_poll == 1);
+    wait_until("an instance polls", polls);
+    let hung = HungThread::start("lull-supervisor");
+    load.end();
+    wait_until("it no longer polls", || !polls());
+    wait_until("the status says why", || {
+        let queues = attached.attachment.status().queues;
+        queues
+            .iter()
+            .any(|queue| (queue.status.mode, queue.status.why) == (QueueMode::Plain, Reason::Unsupervised))
+    });
+    drop(hung);
+    attached.attachment.detach();
+    assert_eq!(state(&[server.pid()]), before, "something is left");
     nothing_is_left();
 }

@@ -6,6 +6,7 @@ mod crash_recovery;
 mod datagrams;
 mod delays;
 mod echo;
+mod failures;
 mod guardian;
 mod journals;
 mod kernel_polling;
