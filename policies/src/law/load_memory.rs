@@ -8,7 +8,7 @@ use super::measured::Measured;
 /// Loads a factor of two in the rate: one each 19 %.
 const PER_OCTAVE: f64 = 4.0;
 /// How long polling is not tried again at a load after it did not pay, which a disturbance of a trial may have caused; twice as long
-/// each time.
+/// each time, and shorter by as long as it has paid meanwhile.
 const FIRST_PAUSE: Duration = Duration::from_secs(2);
 /// After this time interrupts are measured again, because something may have disturbed the measurement, and after twice as long each
 /// time, because the machine may change.
@@ -103,6 +103,14 @@ impl LoadMemory {
         self.loads.values_mut().for_each(|load| load.pass(time));
     }
 
+    /// Polling was in effect for some time at the present load.
+    pub(super) fn polled(&mut self, time: Duration) {
+        let load = self.loads.entry(self.present).or_default();
+        if load.interval.is_some() {
+            load.next_pause = load.next_pause.saturating_sub(time);
+        }
+    }
+
     /// The load has this rate now.
     pub(super) fn follow(&mut self, rate: f64) {
         self.present = self.bucket(rate);
@@ -150,6 +158,21 @@ mod tests {
             memory.pass(Duration::from_millis(1));
             assert!(!memory.at(50_000.0).is_refused());
         }
+        memory.at(50_000.0).accept(Duration::from_micros(20));
+        memory.follow(50_000.0);
+        memory.polled(Duration::from_secs(1));
+        memory.follow(100_000.0);
+        memory.polled(Duration::from_secs(64));
+        memory.at(50_000.0).refuse();
+        memory.pass(Duration::from_secs(62));
+        assert!(memory.at(50_000.0).is_refused(), "it has paid for a second only");
+        memory.pass(Duration::from_secs(1));
+        memory.at(50_000.0).accept(Duration::from_micros(20));
+        memory.follow(50_000.0);
+        memory.polled(Duration::from_secs(64));
+        memory.at(50_000.0).refuse();
+        memory.pass(Duration::from_secs(2));
+        assert!(!memory.at(50_000.0).is_refused(), "it has paid for a minute since");
     }
 
     #[test]

@@ -211,6 +211,9 @@ impl PollingLaw {
             self.begin_measuring();
         }
         self.memory.pass(window.duration);
+        if self.settings.polls() {
+            self.memory.polled(window.duration);
+        }
         self.peak_rate = window.packet_rate().max(self.peak_rate * PEAK_DECAY);
         self.present.take(window);
         self.memory.follow(self.present.rate);
