@@ -32,6 +32,8 @@ const TOLERANCE: f64 = 1.05;
 /// What of interrupts' mean delay an event may wait for, before any budget. Under interrupts some events find the core idle, and the
 /// median was 0.70 to 0.86 of the mean (36,000 to 120,000 requests/s); polling delays all of them: 0.73 to 0.92.
 const UNSKEWED: f64 = 0.95;
+/// By how much a prediction of the CPU time may be wrong: a trial settles it.
+const PREDICTION_ERROR: f64 = 0.15;
 /// The share of an event's CPU time that the next longer interval has to save: for less no event waits longer.
 const LEAST_SAVING: f64 = 0.01;
 /// The share of the core above which plain interrupts are taken for saturated: what waits longest waits where no measurement sees
@@ -286,7 +288,7 @@ impl PollingLaw {
         };
         let wakes = plain.sleeps * f64::from(self.limits.wakes) * self.costs.block.as_secs_f64();
         let saved = wakes.min(plain.cost * plain.rate / 2.0);
-        let granted = plain.cost * plain.rate * self.budgets.cpu.share();
+        let granted = plain.cost * plain.rate * (self.budgets.cpu.share() + PREDICTION_ERROR);
         let pays = |interval: &Duration| {
             if interval.is_zero() {
                 self.never_sleeps_within(plain)
