@@ -15,9 +15,6 @@ use crate::flags::Flags;
 impl Flags {
     /// The configuration of a run. Reads the files that it needs.
     pub fn config(&self) -> Result<Config, String> {
-        let targets = if self.compare.is_empty() { &self.servers } else { &self.compare };
-        // In a comparison each server has all records, because each is measured alone.
-        let servers_sharing_records = if self.compare.is_empty() { self.servers.len() as u64 } else { 1 };
         let (key, value, arrival) = if self.etc {
             (Distribution::EtcKey, Distribution::EtcValue, Arrival::etc())
         } else {
@@ -39,7 +36,7 @@ impl Flags {
             duration = duration.min(length.div_f64(self.speed) + Duration::from_millis(1));
         }
         Ok(Config {
-            servers: targets.clone(),
+            servers: self.servers.clone(),
             protocol: match (self.binary, self.udp) {
                 _ if self.resp => Protocol::Resp,
                 (true, _) => Protocol::Binary,
@@ -76,7 +73,7 @@ impl Flags {
             workload: Workload {
                 key,
                 value,
-                records: (self.records / servers_sharing_records.max(1)).max(1),
+                records: (self.records / self.servers.len() as u64).max(1),
                 popularity: self.popularity,
                 mix: self.mix.clone().unwrap_or_else(|| Mix::updates(self.update)),
                 multiget: self.multiget,
@@ -117,8 +114,8 @@ impl Flags {
 
     /// The message for flags that can't be combined, as far as clap doesn't check that.
     pub fn conflict(&self) -> Option<&'static str> {
-        if self.loadonly && (self.search.is_some() || self.scan.is_some() || !self.compare.is_empty()) {
-            return Some("--loadonly can't be combined with --search, --scan and --compare");
+        if self.loadonly && (self.search.is_some() || self.scan.is_some()) {
+            return Some("--loadonly can't be combined with --search and --scan");
         }
         if self.time <= 0.0 && !self.loadonly {
             return Some("the duration of the measurement (-t) is 0");
@@ -229,7 +226,6 @@ mod tests {
             "--as-recorded",
             "--churn -1",
             "--speed 0",
-            "--compare 127.0.0.1:1",
             "-P secret",
             "--cacert x",
             "--binary --udp",
