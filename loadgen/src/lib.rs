@@ -87,7 +87,6 @@ pub use workload::distribution::Distribution;
 pub use workload::mix::Mix;
 pub use workload::operation::Operation;
 pub use workload::popularity::Popularity;
-pub use workload::recorded_times::recorded_length;
 
 // Types of other crates in public signatures.
 pub use rand::Rng;

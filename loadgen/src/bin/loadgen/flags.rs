@@ -11,7 +11,7 @@ use runtime::{DriverKind, WaitStrategy};
 
 use crate::value_parsers::{
     Format, Scan, parse_churn, parse_percent, parse_rate, parse_scan, parse_seconds, parse_share,
-    parse_speed, parse_warm_up,
+    parse_warm_up,
 };
 
 /// Generate load for servers that speak memcached's protocols or redis', and measure latencies without coordinated omission
@@ -56,15 +56,6 @@ pub struct Flags {
     /// Gaps between requests of the open loop, scaled to the rate: exponential, uniform, fixed, fb_ia, or as --keysize
     #[arg(short = 'i', long, default_value = "exponential", help_heading = "Load")]
     pub iadist: Arrival,
-    /// Send requests at the times in a file, which has one time per line, in seconds
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["qps", "search", "scan"], help_heading = "Load")]
-    pub replay: Option<PathBuf>,
-    /// Send the requests of --trace at their recorded times
-    #[arg(long, requires = "trace", conflicts_with_all = ["qps", "search", "scan", "replay"], help_heading = "Load")]
-    pub as_recorded: bool,
-    /// Speed of --replay and --as-recorded, relative to the recording
-    #[arg(long, default_value_t = 1.0, value_parser = parse_speed, help_heading = "Load")]
-    pub speed: f64,
     /// Closed loop: distribution of the think time between a response and the next request, in microseconds; as --keysize
     #[arg(long, help_heading = "Load")]
     pub think: Option<Distribution>,
@@ -171,10 +162,6 @@ pub struct Flags {
     /// Store a record after a miss, as applications with a cache do
     #[arg(long, help_heading = "Workload")]
     pub fill: bool,
-    /// Send the requests of a trace in the format of Twitter's cache traces, with lines of TIME,KEY,KEY
-    /// SIZE,VALUE SIZE,CLIENT,OPERATION,TTL. No records are stored before the run
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["mix", "update", "loadonly"], help_heading = "Workload")]
-    pub trace: Option<PathBuf>,
     /// Don't store the records before the run
     #[arg(long, conflicts_with = "loadonly", help_heading = "Workload")]
     pub noload: bool,

@@ -29,12 +29,6 @@ impl Flags {
         });
         // Without a measurement the duration doesn't matter, but it must be valid.
         let time = if self.loadonly { self.time.max(1.0) } else { self.time };
-        let mut duration = Duration::from_secs_f64(time);
-        if let Some(path) = &self.replay {
-            let length = loadgen::recorded_length(path).map_err(|error| error.to_string())?;
-            // A request that is due exactly at the end would not count.
-            duration = duration.min(length.div_f64(self.speed) + Duration::from_millis(1));
-        }
         Ok(Config {
             servers: self.servers.clone(),
             protocol: match (self.binary, self.udp) {
@@ -55,9 +49,6 @@ impl Flags {
             round_robin: self.roundrobin,
             depth: self.depth as usize,
             pacing: match self.qps {
-                _ if self.replay.is_some() || self.as_recorded => {
-                    Loop::Recorded { times: self.replay.clone(), speed: self.speed }
-                }
                 // Search and scan use only the gaps, and set the rate themselves.
                 _ if self.search.is_some() || self.scan.is_some() => Loop::Open { rate: 1.0, arrival },
                 0.0 => Loop::Closed,
@@ -80,11 +71,10 @@ impl Flags {
                 ttl: Duration::from_secs(self.ttl),
                 verify: self.verify,
                 fill: self.fill,
-                trace: self.trace.clone(),
             },
             workers_spin: matches!(self.wait, Some(WaitStrategy::Spin | WaitStrategy::Adaptive)),
             warm_up: self.warmup,
-            duration,
+            duration: Duration::from_secs_f64(time),
             target_precision: self.until_ci,
             seed: self.seed,
             sample_file: self.save.clone(),
@@ -120,8 +110,8 @@ impl Flags {
         if self.time <= 0.0 && !self.loadonly {
             return Some("the duration of the measurement (-t) is 0");
         }
-        let open = self.qps > 0.0 || self.search.is_some() || self.scan.is_some();
-        let open = open || self.replay.is_some() || self.as_recorded || self.measure_qps.is_some();
+        let open =
+            self.qps > 0.0 || self.search.is_some() || self.scan.is_some() || self.measure_qps.is_some();
         if (self.skip || self.moderate || self.assign != Assign::default()) && !open {
             return Some("--skip, --moderate and --assign apply to the open loop only; use -q");
         }
@@ -223,9 +213,7 @@ mod tests {
             "--scan 1:5:0",
             "--until-ci 0",
             "--search 99:5 -q 5",
-            "--as-recorded",
             "--churn -1",
-            "--speed 0",
             "-P secret",
             "--cacert x",
             "--binary --udp",
