@@ -27,12 +27,6 @@ pub enum Loop {
         /// The distribution of the gaps between requests.
         arrival: Arrival,
     },
-    Recorded {
-        /// A file with one time per line, in seconds; `None` for the times of the workload's trace.
-        times: Option<PathBuf>,
-        /// Replay speed; 1 is the recorded speed.
-        speed: f64,
-    },
 }
 
 impl Loop {
@@ -150,7 +144,6 @@ pub struct Config {
     /// Whether each worker connects to only one server, assigned round-robin.
     pub round_robin: bool,
     pub depth: usize,
-    /// Closed loop, open loop or recorded times.
     pub pacing: Loop,
     /// Open loop: which connection a request is assigned to.
     pub assign: Assign,
@@ -251,27 +244,15 @@ impl Config {
         let rate = match self.pacing {
             Loop::Closed => 1.0,
             Loop::Open { rate, .. } => rate,
-            Loop::Recorded { speed, .. } => speed,
         };
         if !positive(rate) || rate < 1e-6 {
-            return reject(
-                "the rate, or the speed of a recording, must be a finite number of at least 0.000001",
-            );
+            return reject("the rate must be a finite number of at least 0.000001");
         }
         if self.duration.is_zero() || self.duration > LONGEST || self.warm_up() > LONGEST {
             return reject("the duration is zero, or duration or warm-up exceed a day");
         }
         if self.churn != 0.0 && !(1e-6..=1000.0).contains(&self.churn) {
             return reject("churn is neither 0 nor between 0.000001 and 1000");
-        }
-        let recorded = matches!(self.pacing, Loop::Recorded { .. });
-        if recorded && self.measurement_overrides.rate.is_some() {
-            return reject("the coordinator can't have its own rate when agents replay a recording");
-        }
-        if self.workload.trace.is_some() && self.servers.len() > 1 {
-            return reject(
-                "a trace can be replayed against only one server, because its records would be spread over several",
-            );
         }
         if self.workload.records == 0 || self.workload.ttl > Duration::from_secs(u32::MAX.into()) {
             return reject("there are no records, or their TTL exceeds 136 years");
@@ -292,19 +273,14 @@ impl Config {
                 reject("RESP supports only get and set")
             }
             Protocol::Resp
-                if self.workload.multiget > 1
-                    || self.workload.verify
-                    || self.workload.trace.is_some()
-                    || self.credentials.is_some() =>
+                if self.workload.multiget > 1 || self.workload.verify || self.credentials.is_some() =>
             {
-                reject("RESP can't be combined with multiget, verify, a trace or authentication")
+                reject("RESP can't be combined with multiget, verify or authentication")
             }
             Protocol::Udp if unix || self.tls.is_some() || self.credentials.is_some() || self.churn > 0.0 => {
                 reject("UDP can't be combined with Unix sockets, TLS, authentication or churn")
             }
-            Protocol::Udp if self.kernel_timestamps || self.workload.trace.is_some() => {
-                reject("kernel timestamps and traces are not available over UDP")
-            }
+            Protocol::Udp if self.kernel_timestamps => reject("kernel timestamps are not available over UDP"),
             Protocol::Udp if mix.share(Operation::Get) < 1.0 || self.workload.fill => {
                 reject("UDP supports only get, because datagrams can be lost")
             }
@@ -314,27 +290,16 @@ impl Config {
             _ if self.workload.fill && self.workload.multiget > 1 => {
                 reject("fill can't be combined with multiget, because responses don't name the missing keys")
             }
-            _ if self.skip && self.workload.trace.is_some() => {
-                reject("skip can't be combined with a trace, whose requests are delayed instead")
-            }
             _ if self.workload.verify
                 && (mix.contains(Operation::Append) || mix.contains(Operation::Prepend)) =>
             {
                 reject("verify can't be combined with append and prepend, which change values")
-            }
-            _ if matches!(self.pacing, Loop::Recorded { times: None, .. })
-                && self.workload.trace.is_none() =>
-            {
-                reject("recorded times need a file of times or a trace")
             }
             _ if self.assign == Assign::PerConnection && !matches!(self.pacing, Loop::Open { .. }) => {
                 reject("gaps per connection need an open loop with a rate")
             }
             _ if self.think.is_some() && !self.pacing.is_closed() => {
                 reject("think time applies to the closed loop only")
-            }
-            _ if self.workload.verify && self.workload.trace.is_some() => {
-                reject("verify can't be combined with a trace, whose values are not known")
             }
             _ => Ok(()),
         }

@@ -31,8 +31,7 @@
 //! time at which a request *should* have been sent: a server that stalls shows the stall.
 //!
 //! [`run`] measures with this process alone. [`Coordinator::run`] also uses [agents](Agent) on other machines.
-//! [`search`] finds the highest rate that keeps a percentile below a bound, and [`compare`] measures several
-//! servers in interleaved rounds.
+//! [`search`] finds the highest rate that keeps a percentile below a bound.
 //!
 //! # Features
 //!
@@ -51,7 +50,6 @@ compile_error!(
 );
 
 mod agents;
-mod compare;
 mod config;
 mod connection;
 mod error;
@@ -71,7 +69,6 @@ pub use agents::agent::{Agent, AgentEvent, AgentOptions};
 pub use agents::coordinator::Coordinator;
 #[cfg(all(fuzzing, feature = "agents"))]
 pub use agents::fuzzing;
-pub use compare::{ComparedServer, Comparison, Figures, Ratio, compare};
 pub use config::{Assign, Config, Credentials, Loop, MeasurementOverrides, Protocol, TlsFiles, WarmUp};
 pub use error::Error;
 pub use invalid_value::InvalidValue;
@@ -90,7 +87,6 @@ pub use workload::distribution::Distribution;
 pub use workload::mix::Mix;
 pub use workload::operation::Operation;
 pub use workload::popularity::Popularity;
-pub use workload::recorded_times::recorded_length;
 
 // Types of other crates in public signatures.
 pub use rand::Rng;

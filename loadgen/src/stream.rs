@@ -31,14 +31,13 @@ impl RequestStream {
     /// Requests drawn with `seed`.
     ///
     /// # Errors
-    /// If a request of the workload depends on the response to an earlier one (`cas`, `fill`), if responses would have
-    /// to be compared (`verify`), or if the workload is a trace.
+    /// If a request of the workload depends on the response to an earlier one (`cas`, `fill`), or if responses would have
+    /// to be compared (`verify`).
     pub fn new(workload: &Workload, seed: u64) -> Result<Self, Error> {
         let unsupported = [
             (workload.mix.contains(Operation::Cas), "cas, which follows a gets"),
             (workload.fill, "filling, which follows a miss"),
             (workload.verify, "verifying, which compares responses"),
-            (workload.trace.is_some(), "a trace"),
         ];
         match unsupported.iter().find(|(present, _)| *present) {
             Some((_, what)) => {
@@ -49,8 +48,7 @@ impl RequestStream {
     }
 
     pub fn append_next(&mut self, out: &mut Vec<u8>) -> u16 {
-        // Only a trace ends.
-        self.0.next(out).map_or(0, |request| request.keys)
+        self.0.next(out).keys
     }
 
     pub fn append_set(&mut self, record: u64, out: &mut Vec<u8>) {

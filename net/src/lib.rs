@@ -73,8 +73,7 @@ pub use serve::{AcceptErrors, Alignment, ListenerFailure, Serving, ShutdownRepor
 pub use slices::sendable;
 pub use socket2::TcpKeepalive;
 pub use stream::{
-    FileSender, IntoStdError, NotSameStream, OwnedReadHalf, OwnedWriteHalf, ReadExactError, ReadHalf, Stream,
-    WriteHalf, copy,
+    FileSender, IntoStdError, NotSameStream, OwnedReadHalf, OwnedWriteHalf, ReadHalf, Stream, WriteHalf, copy,
 };
 pub use tcp::{Tcp, TcpListener, TcpStream};
 pub use tcp_socket::TcpSocket;
@@ -82,7 +81,4 @@ pub use to_socket_addrs::ToSocketAddrs;
 pub use udp::UdpSocket;
 pub use udp_batch::{OutgoingDatagram, RecvBatch};
 pub use udp_message::{DatagramInfo, Ecn, SendOptions};
-pub use unix::{
-    PeerCredentials, ReceivedDescriptors, Unix, UnixDatagram, UnixListener, UnixSeqpacket,
-    UnixSeqpacketListener, UnixStream,
-};
+pub use unix::{PeerCredentials, ReceivedDescriptors, Unix, UnixDatagram, UnixListener, UnixStream};

@@ -117,15 +117,6 @@ pub(crate) fn set_recv_traffic_class(socket: &impl AsFd, is_ipv6: bool, on: bool
     if is_ipv6 { set_int(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, on.into()) } else { Ok(()) }
 }
 
-/// With how many bytes a socket is readable (`SO_RCVLOWAT`).
-pub(crate) fn receive_low_water(socket: &Socket) -> io::Result<libc::c_int> {
-    get_int(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT)
-}
-
-pub(crate) fn set_receive_low_water(socket: &Socket, bytes: libc::c_int) -> io::Result<()> {
-    set_int(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT, bytes)
-}
-
 /// Reads an option whose value is an `int`.
 fn get_int(socket: &Socket, level: libc::c_int, option: libc::c_int) -> io::Result<libc::c_int> {
     let (mut value, mut length): (libc::c_int, _) = (0, size_of::<libc::c_int>() as libc::socklen_t);

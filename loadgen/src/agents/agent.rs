@@ -15,7 +15,7 @@ use net::{TcpListener, TcpStream};
 
 use crate::agents::authenticated_channel::{ChannelError, Receiver, Role, Sender, check_secret, open};
 use crate::agents::messages::{AgentResponse, CoordinatorRequest};
-use crate::config::{Config, Loop};
+use crate::config::Config;
 use crate::error::Error;
 use crate::run::measured_run::{Load, WorkerRange};
 use crate::run::schedule::POLL_INTERVAL;
@@ -224,7 +224,7 @@ impl Session {
         receiver: &mut Receiver,
         on_event: &dyn Fn(AgentEvent),
     ) -> Result<(), ChannelError> {
-        if self.options.secret.is_none() && uses_files(config) {
+        if self.options.secret.is_none() && config.tls.is_some() {
             // Any user of this machine could be the coordinator.
             let refusal =
                 "an agent without a secret opens no files: configure one on both sides (--secret-file)";
@@ -301,9 +301,4 @@ impl Session {
             Err(error) => sender.send(&AgentResponse::Failed(error.to_string())).await,
         }
     }
-}
-
-fn uses_files(config: &Config) -> bool {
-    let times = matches!(&config.pacing, Loop::Recorded { times: Some(_), .. });
-    times || config.workload.trace.is_some() || config.tls.is_some()
 }

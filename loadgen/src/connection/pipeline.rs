@@ -148,13 +148,7 @@ impl Connection {
         drop(thinking);
         let send_lag =
             send_lag + sendable_since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
-        let Some(request) = worker.requests.borrow_mut().next(&mut self.out.borrow_mut()) else {
-            // The trace has ended.
-            worker.stopping.set(true);
-            worker.exhaust(now);
-            self.waiting.borrow_mut().clear();
-            return None;
-        };
+        let request = worker.requests.borrow_mut().next(&mut self.out.borrow_mut());
         Some(InFlight { request, due, sent: now, send_lag, cas: 0, id: 0, last_byte: 0 })
     }
 

@@ -217,8 +217,6 @@ impl ResponseSink for ResponseHandler<'_> {
         }
         if missed && self.requests.fills() {
             self.fill(request);
-        } else {
-            self.requests.complete(request);
         }
         // A fill doesn't occupy a request slot.
         if request.keys > 0 || operation == Operation::Cas {

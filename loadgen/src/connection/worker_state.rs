@@ -25,18 +25,11 @@ pub(crate) struct WorkerState {
     pub(crate) datagrams: bool,
     /// Set when no new requests may be sent.
     pub(crate) stopping: Cell<bool>,
-    /// When the requests of a recording ran out.
-    pub(crate) exhausted: Cell<Option<Instant>>,
     pub(crate) end: Instant,
     pub(crate) interval: Duration,
 }
 
 impl WorkerState {
-    /// Notes that the requests of a recording have run out.
-    pub(crate) fn exhaust(&self, now: Instant) {
-        self.exhausted.set(self.exhausted.get().or(Some(now)));
-    }
-
     /// The time to which a request is attributed that completes now. In the open loop that is when it was
     /// due, in the closed loop now. But a request of the closed loop that was in flight for more than an
     /// interval at the end of the measurement belongs to the measurement: a stall at the end would not show

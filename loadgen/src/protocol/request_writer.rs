@@ -2,12 +2,10 @@
 
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
-use slab::Slab;
 
 use crate::config::Protocol;
 use crate::protocol::message::RequestFields;
 use crate::protocol::{binary, resp, text};
-use crate::workload::cache_trace::{CacheTrace, TraceRequest};
 use crate::workload::definition::{KEY_MAX, Workload};
 use crate::workload::distribution::Distribution;
 use crate::workload::operation::Operation;
@@ -20,7 +18,7 @@ const VALUE_MAX: f64 = (1 << 30) as f64;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct WrittenRequest {
     pub(crate) operation: Operation,
-    /// The record, the first one of a multiget. For a trace, the slab index of the request.
+    /// The record, the first one of a multiget.
     pub(crate) record: u64,
     /// Number of keys; 0 for a `set` or `cas` that follows a `get`.
     pub(crate) keys: u16,
@@ -33,8 +31,6 @@ pub(crate) struct RequestWriter {
     cumulative_shares: Vec<(f64, Operation)>,
     digits: usize,
     picker: Picker,
-    trace: Option<CacheTrace>,
-    trace_requests: Slab<TraceRequest>,
     expected: ExpectedValue,
     key: Vec<u8>,
 }
@@ -48,8 +44,6 @@ impl RequestWriter {
             digits: workload.records.saturating_sub(1).to_string().len(),
             picker: Picker::new(workload.popularity, workload.records, seed, step, steps),
             workload: workload.clone(),
-            trace: None,
-            trace_requests: Slab::new(),
             expected: ExpectedValue::default(),
             key: Vec::new(),
         }
@@ -57,14 +51,6 @@ impl RequestWriter {
 
     fn is_binary(&self) -> bool {
         self.protocol == Protocol::Binary
-    }
-
-    pub(crate) fn follow(&mut self, trace: CacheTrace) {
-        self.trace = Some(trace);
-    }
-
-    pub(crate) fn trace(&mut self) -> Option<&mut CacheTrace> {
-        self.trace.as_mut()
     }
 
     pub(crate) fn random(&mut self) -> &mut SmallRng {
@@ -80,15 +66,8 @@ impl RequestWriter {
         self.workload.fill
     }
 
-    /// Appends the next request. Returns `None` at the end of a trace.
-    pub(crate) fn next(&mut self, out: &mut Vec<u8>) -> Option<WrittenRequest> {
-        if let Some(trace) = &mut self.trace {
-            let request = trace.next()?;
-            let operation = request.operation;
-            let record = self.trace_requests.insert(request) as u64;
-            self.write(operation, record, 0, out);
-            return Some(WrittenRequest { operation, record, keys: 1 });
-        }
+    /// Appends the next request.
+    pub(crate) fn next(&mut self, out: &mut Vec<u8>) -> WrittenRequest {
         let operation = match self.cumulative_shares[..] {
             [(_, only)] => only,
             _ => {
@@ -104,7 +83,7 @@ impl RequestWriter {
         } else {
             self.write(operation, record, 0, out);
         }
-        Some(WrittenRequest { operation, record, keys })
+        WrittenRequest { operation, record, keys }
     }
 
     fn write_multiget(&mut self, first: u64, keys: u16, out: &mut Vec<u8>) {
@@ -137,17 +116,12 @@ impl RequestWriter {
     fn write(&mut self, operation: Operation, record: u64, cas: u64, out: &mut Vec<u8>) {
         let mut key = std::mem::take(&mut self.key);
         self.replace_key(record, &mut key);
-        if operation.is_arithmetic() && self.trace.is_none() {
+        if operation.is_arithmetic() {
             key.insert(0, b'n');
             key.truncate(KEY_MAX);
         }
-        let from_trace = self.trace.as_ref().and_then(|_| self.trace_requests.get(record as usize));
-        let (size, ttl) = match from_trace {
-            Some(request) => (request.size as usize, request.ttl.into()),
-            None if operation.stores() => (self.draw_size(), self.workload.ttl.as_secs()),
-            None => (0, self.workload.ttl.as_secs()),
-        };
-        let fields = RequestFields { key: &key, size, ttl, cas };
+        let size = if operation.stores() { self.draw_size() } else { 0 };
+        let fields = RequestFields { key: &key, size, ttl: self.workload.ttl.as_secs(), cas };
         let write = match self.protocol {
             Protocol::Text | Protocol::Udp => text::write,
             Protocol::Binary => binary::write,
@@ -159,8 +133,7 @@ impl RequestWriter {
                 self.expected.begin(&key, size);
                 self.expected.write(size, out);
             } else {
-                // `incr` in a trace works on values that the trace has stored: make them numbers.
-                fill(size, if self.trace.is_some() { b'0' } else { b'L' }, out);
+                fill(size, b'L', out);
             }
             if !self.is_binary() {
                 out.extend_from_slice(b"\r\n");
@@ -200,13 +173,6 @@ impl RequestWriter {
         self.workload.mix.contains(Operation::Incr) || self.workload.mix.contains(Operation::Decr)
     }
 
-    /// Releases what is kept for a request, after its last response.
-    pub(crate) fn complete(&mut self, request: WrittenRequest) {
-        if self.trace.is_some() {
-            self.trace_requests.try_remove(request.record as usize);
-        }
-    }
-
     pub(crate) fn is_key_of(&mut self, record: u64, key: &[u8]) -> bool {
         let mut buffer = std::mem::take(&mut self.key);
         self.replace_key(record, &mut buffer);
@@ -215,16 +181,10 @@ impl RequestWriter {
         same
     }
 
-    /// Replaces the contents of `key` with the key of a record, or of a trace's request.
+    /// Replaces the contents of `key` with the key of a record.
     fn replace_key(&self, record: u64, key: &mut Vec<u8>) {
         key.clear();
-        match &self.trace {
-            Some(_) => {
-                let request = self.trace_requests.get(record as usize);
-                key.extend_from_slice(request.map_or(b"", |request| &request.key));
-            }
-            None => self.append_key(record, key),
-        }
+        self.append_key(record, key);
     }
 
     /// Appends a record's key: its number, padded with zeros to the size that is drawn for the record.
@@ -299,7 +259,7 @@ mod tests {
         let mut by_operation = std::collections::HashMap::<Operation, (u32, Vec<u8>)>::new();
         for _ in 0..20_000 {
             let mut out = Vec::new();
-            let request = writer.next(&mut out).unwrap();
+            let request = writer.next(&mut out);
             let entry = by_operation.entry(request.operation).or_default();
             *entry = (entry.0 + 1, out);
         }

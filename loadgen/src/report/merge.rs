@@ -1,7 +1,5 @@
 //! Merges the measurements of a run into its report.
 
-use std::time::Duration;
-
 use crate::config::{Config, Loop};
 use crate::report::run_report::{AgentOutcome, AgentReport, Report, SeriesPoint};
 use crate::report::summary::Summary;
@@ -19,7 +17,7 @@ impl Report {
         let overrides = &config.measurement_overrides;
         let local_latency = overrides.is_any() && !outcomes.is_empty();
         let remote = || measurements(&outcomes);
-        let (end, recording_length) = span(&measurements(&outcomes).chain([&local]).collect::<Vec<_>>());
+        let end = counted_intervals(&measurements(&outcomes).chain([&local]).collect::<Vec<_>>());
         let Measurement { workers, timeline: mine, slicing: Slicing { interval, .. }, .. } = local;
         let merged = (!outcomes.is_empty()).then(|| {
             let mut all = mine.clone();
@@ -32,8 +30,7 @@ impl Report {
         let timeline = if local_latency { &mine } else { everyone };
         let intervals = first_counted_interval(config, timeline, end)..end;
         let interval_seconds = interval.as_secs_f64();
-        let until = recording_length.map_or(interval_seconds * f64::from(end), |length| length.as_secs_f64());
-        let seconds = (until - interval_seconds * f64::from(intervals.start)).max(0.0);
+        let seconds = interval_seconds * f64::from(end.saturating_sub(intervals.start));
         let total = timeline.total(intervals.clone());
         let histogram = total.latency();
         let cpu = total.counts.cpu as f64 / 1e9;
@@ -121,12 +118,8 @@ fn measurements(outcomes: &[AgentOutcome]) -> impl Iterator<Item = &Measurement>
     outcomes.iter().filter_map(|outcome| outcome.result.as_ref().ok())
 }
 
-/// The number of intervals that count, and the duration if recordings ended before the measurement. A stopped
-/// run is as long as its shortest part, recordings are as long as the longest one.
-fn span(all: &[&Measurement]) -> (u32, Option<Duration>) {
+/// The number of intervals that count. A stopped run is as long as its shortest part.
+fn counted_intervals(all: &[&Measurement]) -> u32 {
     let stopped = all.iter().filter(|part| part.stopped).map(|part| part.intervals).min();
-    let longest = all.iter().map(|part| part.intervals).max();
-    let lengths: Option<Vec<Duration>> = all.iter().map(|part| part.recording_length).collect();
-    let length = lengths.filter(|_| stopped.is_none()).and_then(|all| all.into_iter().max());
-    (stopped.or(longest).unwrap_or(0), length)
+    stopped.or_else(|| all.iter().map(|part| part.intervals).max()).unwrap_or(0)
 }

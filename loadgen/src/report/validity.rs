@@ -122,8 +122,8 @@ mod tests {
         timeline.add(recorder.take());
         let pacing = Loop::Open { rate: 1000.0, arrival: Arrival::EXPONENTIAL };
         let config = Config { pacing, ..Config::default() };
-        let (intervals, stopped, recording_length) = (slicing.count, false, None);
-        let measured = Measurement { workers: 1, timeline, slicing, intervals, stopped, recording_length };
+        let (intervals, stopped) = (slicing.count, false);
+        let measured = Measurement { workers: 1, timeline, slicing, intervals, stopped };
         Report::new(&config, measured, Vec::new())
     }
 

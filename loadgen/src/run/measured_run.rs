@@ -51,7 +51,7 @@ pub(crate) struct Load {
     slicing: Slicing,
     barrier: Arc<StartBarrier>,
     collector: Collector,
-    handles: Vec<runtime::JoinHandle<Result<Option<Instant>, Error>>>,
+    handles: Vec<runtime::JoinHandle<Result<(), Error>>>,
 }
 
 impl Load {
@@ -124,8 +124,6 @@ impl Load {
         let start = barrier.start_at(Instant::now());
         let mut failed = None;
         let mut stopped = None;
-        // When each worker's recording ended; `None` if one of them has not ended.
-        let mut exhausted: Option<Vec<Instant>> = Some(Vec::new());
         for mut handle in handles {
             let result = loop {
                 let result = runtime::timeout(POLL_INTERVAL, &mut handle).await;
@@ -143,14 +141,10 @@ impl Load {
                     }
                 }
             };
-            match result {
-                Ok(Some(ended)) => exhausted.iter_mut().for_each(|all| all.push(ended)),
-                Ok(None) => exhausted = None,
-                Err(error) => {
-                    // A worker that panicked has not set it.
-                    barrier.stop.store(true, Ordering::SeqCst);
-                    failed = failed.or(Some(error));
-                }
+            if let Err(error) = result {
+                // A worker that panicked has not set it.
+                barrier.stop.store(true, Ordering::SeqCst);
+                failed = failed.or(Some(error));
             }
         }
         let precise_intervals = collector.precise_intervals();
@@ -159,21 +153,13 @@ impl Load {
             return Err(error);
         }
         written?;
-        let last = exhausted.and_then(|all| all.into_iter().max()).map(|last| last - start);
-        let measured = |elapsed: Duration| elapsed.saturating_sub(config.warm_up());
-        let recording_length = last.map(measured).filter(|_| stopped.is_none());
-        let intervals = match (stopped, recording_length) {
+        let intervals = stopped.map_or(slicing.count, |stopped: Duration| {
             // An incomplete interval would show too low a rate.
+            let complete = slicing.complete_after(stopped.saturating_sub(config.warm_up()));
             // What came after the interval whose end had the precision may take it away again.
-            (Some(stopped), _) => {
-                let complete = slicing.complete_after(measured(stopped));
-                precise_intervals.map_or(complete, |precise| precise.min(complete))
-            }
-            // The last interval of a recording counts, although it is incomplete.
-            (None, Some(length)) => (slicing.complete_after(length) + 1).min(slicing.count),
-            (None, None) => slicing.count,
-        };
+            precise_intervals.map_or(complete, |precise| precise.min(complete))
+        });
         let stopped = stopped.is_some();
-        Ok(Measurement { workers, timeline, slicing, intervals, stopped, recording_length })
+        Ok(Measurement { workers, timeline, slicing, intervals, stopped })
     }
 }

@@ -14,7 +14,6 @@ use crate::config::Assign;
 use crate::connection::pipeline::Connection;
 use crate::connection::worker_state::WorkerState;
 use crate::workload::arrival::Gaps;
-use crate::workload::recorded_times::LONGEST;
 
 /// How often waiting tasks check for an interrupt, and report progress.
 pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(100);
@@ -26,8 +25,6 @@ const BURST: usize = 256;
 pub(crate) enum ArrivalTimes {
     Random { gaps: Gaps, seconds: f64 },
     PerConnection { gaps: Gaps, next: BinaryHeap<Reverse<(Duration, usize)>> },
-    Recorded(std::vec::IntoIter<Duration>),
-    Trace { speed: f64 },
 }
 
 impl ArrivalTimes {
@@ -38,14 +35,13 @@ impl ArrivalTimes {
         Self::PerConnection { next: first.collect(), gaps }
     }
 
-    /// The next time, and the connection if it is that connection's; `None` at the end of a recording.
+    /// The next time, and the connection if it is that connection's; `None` without connections.
     fn next(&mut self, worker: &WorkerState) -> Option<(Duration, Option<usize>)> {
-        let anyone = |time| (time, None);
         match self {
             Self::Random { gaps, seconds: due } => {
                 let now = *due;
                 *due += gaps.draw(worker.requests.borrow_mut().random());
-                Some(anyone(seconds(now)))
+                Some((seconds(now), None))
             }
             Self::PerConnection { gaps, next } => {
                 let Reverse((now, index)) = next.pop()?;
@@ -53,16 +49,12 @@ impl ArrivalTimes {
                 next.push(Reverse((now.saturating_add(gap), index)));
                 Some((now, Some(index)))
             }
-            Self::Recorded(times) => times.next().map(anyone),
-            // Connections take requests in the same order, possibly later.
-            Self::Trace { speed } => {
-                let mut requests = worker.requests.borrow_mut();
-                let time = requests.trace().and_then(|trace| trace.next_time());
-                time.map(|time| anyone(time.div_f64(*speed)))
-            }
         }
     }
 }
+
+/// The longest time until a request is due, in seconds: thirty years.
+const LONGEST: f64 = 1e9;
 
 fn seconds(seconds: f64) -> Duration {
     Duration::from_secs_f64(seconds.clamp(0.0, LONGEST))
@@ -89,7 +81,7 @@ impl Schedule {
         let (mut turn, mut burst) = (0, 0);
         // Compares due times, not the clock, with the end: requests that a delayed generator didn't send in
         // time are late, not lost.
-        while due < self.end && !self.interrupted.load(Ordering::Relaxed) && !self.is_exhausted() {
+        while due < self.end && !self.interrupted.load(Ordering::Relaxed) {
             let planned = due.max(earliest);
             let now = Instant::now();
             if planned > now {
@@ -127,17 +119,8 @@ impl Schedule {
         (*turn - 1) % count
     }
 
-    /// Whether the requests of a trace have run out.
-    fn is_exhausted(&self) -> bool {
-        self.worker.exhausted.get().is_some()
-    }
-
     fn next_due(&mut self) -> Option<(Instant, Option<usize>)> {
-        let next = self.times.next(&self.worker);
-        let next = next.and_then(|(time, connection)| Some((self.start.checked_add(time)?, connection)));
-        if next.is_none() {
-            self.worker.exhaust(Instant::now());
-        }
-        next
+        let (time, connection) = self.times.next(&self.worker)?;
+        Some((self.start.checked_add(time)?, connection))
     }
 }

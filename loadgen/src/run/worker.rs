@@ -21,8 +21,6 @@ use crate::stats::slicing::{LONGEST_INTERVAL, Slicing};
 use crate::transport::address::Address;
 use crate::transport::connector::Connector;
 use crate::transport::stream::BoxedTransport;
-use crate::workload::cache_trace::CacheTrace;
-use crate::workload::recorded_times;
 
 /// How long to wait, after the end, for outstanding responses.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
@@ -64,10 +62,7 @@ impl PreparedWorker {
         let seed = config.seed.wrapping_add(worker.index as u64 + 1);
         let (index, total) = (worker.index as u64, worker.total_workers as u64);
         let mut requests = RequestWriter::new(&config.workload, config.protocol, seed, index, total);
-        if let Some(trace) = &config.workload.trace {
-            requests.follow(CacheTrace::open(trace, worker.index, worker.total_workers)?);
-        }
-        let times = arrival_times(config, worker, sockets.len(), requests.random())?;
+        let times = arrival_times(config, worker, sockets.len(), requests.random());
         Ok(Self { connector, sockets, requests, times, spare: Recorder::preallocate() })
     }
 }
@@ -78,9 +73,9 @@ fn arrival_times(
     worker: WorkerIndex,
     connections: usize,
     random: &mut SmallRng,
-) -> Result<Option<(ArrivalTimes, Option<Duration>)>, Error> {
+) -> Option<(ArrivalTimes, Option<Duration>)> {
     match &config.pacing {
-        Loop::Closed => Ok(None),
+        Loop::Closed => None,
         Loop::Open { rate, arrival } => {
             let all = config.total_connections(worker.local_workers);
             let share = rate * connections as f64 / all as f64;
@@ -93,24 +88,18 @@ fn arrival_times(
                 }
                 _ => ArrivalTimes::Random { gaps: arrival.gaps(1.0 / share), seconds: 0.0 },
             };
-            Ok(Some((times, min_gap)))
+            Some((times, min_gap))
         }
-        Loop::Recorded { times: Some(path), speed } => {
-            let times = recorded_times::read_share(path, *speed, worker.index, worker.total_workers)?;
-            Ok(Some((ArrivalTimes::Recorded(times.into_iter()), None)))
-        }
-        Loop::Recorded { times: None, speed } => Ok(Some((ArrivalTimes::Trace { speed: *speed }, None))),
     }
 }
 
-/// Connects, waits for the start, and runs the load. Returns when a recording ended, if it ended before the
-/// measurement.
+/// Connects, waits for the start, and runs the load.
 pub(super) async fn run_worker(
     config: &Config,
     worker: WorkerIndex,
     barrier: &StartBarrier,
     collector: CollectorSender,
-) -> Result<Option<Instant>, Error> {
+) -> Result<(), Error> {
     // Connect and allocate before the start.
     let prepared = PreparedWorker::new(config, worker).await?;
     let start = barrier.wait().await;
@@ -124,7 +113,7 @@ async fn generate_load(
     PreparedWorker { connector, sockets, requests, times, spare }: PreparedWorker,
     stop: &Arc<AtomicBool>,
     collector: CollectorSender,
-) -> Result<Option<Instant>, Error> {
+) -> Result<(), Error> {
     let origin = start + config.warm_up();
     let slicing = Slicing::new(config.duration);
     let end = origin + slicing.interval * slicing.count;
@@ -144,7 +133,6 @@ async fn generate_load(
         protocol: config.protocol,
         datagrams: config.protocol == Protocol::Udp,
         stopping: false.into(),
-        exhausted: None.into(),
         end,
         interval: slicing.interval,
     });
@@ -188,10 +176,7 @@ async fn generate_load(
         let batch = recorder.take();
         recorder.recycle(link.exchange(batch));
     };
-    let has_ended = || {
-        let task_ended = tasks.iter().any(runtime::JoinHandle::is_finished);
-        task_ended || worker.exhausted.get().is_some() || stop.load(Ordering::Relaxed)
-    };
+    let has_ended = || tasks.iter().any(runtime::JoinHandle::is_finished) || stop.load(Ordering::Relaxed);
     // Flushes are a whole number of steps before the measurement, so that they coincide with its start.
     let warm_up_steps = (config.warm_up().as_nanos() / step.as_nanos()) as u32;
     let mut next = origin - step * warm_up_steps;
@@ -205,7 +190,7 @@ async fn generate_load(
     }
     if let Some(schedule) = schedule {
         // A connection ends early only by an error. Then nothing would take the requests that are due.
-        if tasks.iter().any(runtime::JoinHandle::is_finished) && worker.exhausted.get().is_none() {
+        if tasks.iter().any(runtime::JoinHandle::is_finished) {
             schedule.abort();
         } else {
             schedule.await?;
@@ -224,17 +209,13 @@ async fn generate_load(
         }
     }
     result?;
-    let fault = worker.requests.borrow_mut().trace().and_then(CacheTrace::fault);
-    if let Some(fault) = fault {
-        return Err(Error::Config(fault));
-    }
     // If the closed loop was interrupted, its requests in flight are not unanswered.
     if !closed_loop || !stop.load(Ordering::Relaxed) {
         let now = Instant::now();
         connections.iter().for_each(|connection| connection.count_all_unanswered(now));
     }
     flush(Instant::now());
-    Ok(worker.exhausted.get().filter(|exhausted| *exhausted < end))
+    Ok(())
 }
 
 /// Reconnects the connections one after the other, with this gap.

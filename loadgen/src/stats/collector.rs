@@ -156,8 +156,6 @@ pub(crate) struct Measurement {
     /// Complete intervals. Less than the slicing's if the run ended early.
     pub(crate) intervals: u32,
     pub(crate) stopped: bool,
-    /// The duration of a recording that ended before the measurement.
-    pub(crate) recording_length: Option<Duration>,
 }
 
 /// A file with one line per request: seconds since the start of the measurement, and latency in microseconds.

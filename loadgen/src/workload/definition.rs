@@ -1,6 +1,5 @@
 //! The workload: keys, values, popularity and operations.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -31,8 +30,6 @@ pub struct Workload {
     pub verify: bool,
     /// Whether a miss is followed by a `set` of the missing record (look-aside caching).
     pub fill: bool,
-    /// A cache trace whose requests and sizes replace all of the above.
-    pub trace: Option<PathBuf>,
 }
 
 impl Default for Workload {
@@ -47,7 +44,6 @@ impl Default for Workload {
             ttl: Duration::ZERO,
             verify: false,
             fill: false,
-            trace: None,
         }
     }
 }

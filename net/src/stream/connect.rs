@@ -19,7 +19,7 @@ const FIRST_RETRY: Duration = Duration::from_millis(1);
 const LAST_RETRY: Duration = Duration::from_millis(32);
 
 /// Begins to connect a non-blocking socket. Returns whether it is connected; otherwise that is in progress.
-pub(crate) async fn begin_connect(socket: &Socket, address: &SockAddr) -> io::Result<bool> {
+async fn begin_connect(socket: &Socket, address: &SockAddr) -> io::Result<bool> {
     let mut pause = FIRST_RETRY;
     loop {
         match socket.connect(address) {

@@ -5,15 +5,13 @@ mod connect;
 mod generic;
 mod halves;
 mod into_std;
-mod read_exact;
 mod send_file;
 mod socket_io;
 mod splice;
 
-pub(crate) use self::connect::{begin_connect, connect, connect_socket};
+pub(crate) use self::connect::{connect, connect_socket};
 pub use self::generic::Stream;
 pub use self::halves::{NotSameStream, OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
 pub use self::into_std::IntoStdError;
-pub use self::read_exact::ReadExactError;
 pub use self::send_file::FileSender;
 pub use self::splice::copy;

@@ -12,8 +12,7 @@ use rustix::net::{
 /// The most descriptors that a datagram has (`SCM_MAX_FD`, include/net/scm.h).
 const MOST: usize = 253;
 
-/// What [`UnixDatagram::recv_with_descriptors`](crate::UnixDatagram::recv_with_descriptors) and
-/// [`UnixSeqpacket::recv_with_descriptors`](crate::UnixSeqpacket::recv_with_descriptors) have received.
+/// What [`UnixDatagram::recv_with_descriptors`](crate::UnixDatagram::recv_with_descriptors) has received.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct ReceivedDescriptors {

@@ -2,10 +2,8 @@
 
 mod datagram;
 mod descriptors;
-mod seqpacket;
 mod stream;
 
 pub use self::datagram::UnixDatagram;
 pub use self::descriptors::ReceivedDescriptors;
-pub use self::seqpacket::{UnixSeqpacket, UnixSeqpacketListener};
 pub use self::stream::{PeerCredentials, Unix, UnixListener, UnixStream};

@@ -6,7 +6,6 @@ mod common;
 mod conveniences;
 mod floods;
 mod owned_writes;
-mod read_exact;
 mod ring;
 mod send_file;
 mod sockets;

@@ -14,7 +14,6 @@ use policies::{Cpus, GraceTime, Interface, Plan, Policy, Settings, SuppressionVa
 use crate::attach::{AttachArguments, RunArguments, TargetArguments};
 use crate::error::CommandError;
 use crate::output::Format;
-use crate::tune::Tune;
 use crate::watch::WatchArguments;
 
 /// Network polling policies: show, plan, apply and restore what they set on the host
@@ -100,9 +99,6 @@ pub enum Command {
     Run(RunArguments),
     /// Show rates of interrupts, packets, polling and workers every second
     Watch(WatchArguments),
-    /// Find a policy's values under the present load
-    #[command(subcommand)]
-    Tune(Tune),
     /// Print shell completions
     Completions { shell: Shell },
     /// Print the man page of all commands

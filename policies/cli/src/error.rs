@@ -1,7 +1,6 @@
 //! Errors of the command.
 
 use std::io;
-use std::net::IpAddr;
 
 #[derive(Debug, thiserror::Error)]
 pub enum CommandError {
@@ -19,14 +18,4 @@ pub enum CommandError {
     NoCommand,
     #[error("cannot run {program}: {source}")]
     Run { program: String, source: io::Error },
-    #[error("cannot use the terminal: {0}")]
-    Terminal(io::Error),
-    #[error("cannot send ICMP echo requests to {peer}: {source}")]
-    Probe { peer: IpAddr, source: io::Error },
-    #[error("{0} does not answer ICMP echo requests; use a --peer that does")]
-    SilentPeer(IpAddr),
-    #[error("{0} received no packets; run the command under the load to tune for")]
-    NoLoad(String),
-    #[error("no delay keeps the p99 within {bound} µs; the lowest p99 was {lowest} µs")]
-    BoundNotMet { bound: u128, lowest: String },
 }

@@ -11,7 +11,6 @@ mod output;
 mod prometheus;
 mod shell;
 mod status;
-mod tune;
 mod watch;
 
 use std::process::ExitCode;
@@ -123,12 +122,10 @@ fn run(cli: &Cli) -> Result<ExitCode, CommandError> {
                 Format::Prometheus => {
                     print_line!("{}", prometheus::metrics(&arguments.interface, &journals)?.trim_end())
                 }
-                Format::Json => watch::print_samples(arguments, &journals, true)?,
-                Format::Table => watch::run(arguments, &journals)?,
+                Format::Json | Format::Table => watch::run(arguments, &journals, cli.format)?,
             }
             Ok(ExitCode::SUCCESS)
         }
-        Command::Tune(arguments) => tune::run(arguments, &journals, cli.format),
         Command::Restore { interface, ended, dry_run } => {
             let restore = if *ended { policies::restore_ended } else { policies::restore_all };
             let recovery = match dry_run {

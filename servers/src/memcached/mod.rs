@@ -16,8 +16,6 @@ mod mutation;
 mod protocol;
 mod server;
 mod session;
-#[cfg(feature = "sessions")]
-pub mod sessions;
 mod stats;
 mod store;
 mod tls;

@@ -1,12 +1,10 @@
-//! Workloads: think times, records, traces and recorded times.
+//! Workloads: think times and records.
 
 use std::fs;
 use std::time::Duration;
-use std::time::Instant;
 
-use loadgen::{Config, Loop, Workload};
+use loadgen::{Config, Workload};
 use serial_test::serial;
-use tests::fake_server::FakeServer;
 use tests::load::{config, load_and_run, loadgen, run};
 use tests::memcached::Memcached;
 
@@ -51,64 +49,6 @@ fn misses_of_a_small_cache_are_filled_and_the_hit_ratio_is_reported() {
     assert!((0.05..0.95).contains(&ratio), "{ratio}\n{}", report.table());
     assert!(report.fills > 0 && report.fills.abs_diff(report.misses) <= 200, "{}", report.table());
     assert!(report.table().contains("Hit ratio") && !report.has_failures(), "{}", report.table());
-}
-
-#[test]
-#[ignore = "timing"]
-#[serial]
-fn a_recording_is_replayed_at_its_times_and_the_run_ends_with_it() {
-    let folder = tempfile::tempdir().unwrap();
-    let times: Vec<f64> = (0..100).map(|step| 5.0 + f64::from(step * step) / 10_000.0).collect();
-    let path = folder.path().join("times");
-    fs::write(&path, times.iter().map(|time| format!("{time}\n")).collect::<String>()).unwrap();
-    let server = FakeServer::recording();
-    let pacing = Loop::Recorded { times: Some(path), speed: 2.0 };
-    let start = Instant::now();
-    let report =
-        run(&Config { pacing, connections: 4, duration: Duration::from_secs(30), ..config(server.address) });
-    assert!(start.elapsed() < Duration::from_secs(5), "it ends with the recording");
-    assert_eq!(report.latency.count, 100, "{}", report.table());
-    let lines = server.lines();
-    let mut off: Vec<Duration> = lines
-        .iter()
-        .zip(&times)
-        .map(|((_, at), time)| (*at - lines[0].1).abs_diff(Duration::from_secs_f64((time - 5.0) / 2.0)))
-        .collect();
-    off.sort_unstable();
-    assert!(off[50] < Duration::from_millis(5), "{off:?}");
-}
-
-#[test]
-#[serial]
-fn a_trace_is_replayed_as_it_was_recorded() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("trace.csv");
-    let lines: String = (0..300)
-        .map(|line| {
-            let operation = ["set", "get", "delete", "add", "gets", "incr"][line % 6];
-            format!("{},key{},10,{},1,{operation},0\n", 100 + line / 100, line / 6 % 20, 10 + line)
-        })
-        .collect();
-    fs::write(&path, lines).unwrap();
-    let server = Memcached::start(&[]);
-    let workload = Workload { trace: Some(path.clone()), ..Workload::default() };
-    let closed =
-        Config { workload, connections: 1, duration: Duration::from_secs(30), ..config(server.address) };
-    // At depth 1 on one connection, in its order: each get but those of deleted keys is a hit.
-    let report = run(&closed);
-    assert_eq!(report.read.count + report.update.count + report.other.count, 300, "{}", report.table());
-    assert_eq!((report.read.count, report.update.count, report.errors), (100, 100, 0), "{}", report.table());
-    assert_eq!((report.hits, report.misses), (100 + 50 + 50, 0), "{}", report.table());
-    // Three seconds of it, four times as fast, on three connections that have keys in common.
-    let start = Instant::now();
-    let pacing = Loop::Recorded { times: None, speed: 4.0 };
-    let report = run(&Config { pacing, connections: 3, depth: 4, ..closed.clone() });
-    assert_eq!(report.read.count + report.update.count + report.other.count, 300, "{}", report.table());
-    assert!(start.elapsed().as_millis() >= 600, "{:?}", start.elapsed());
-    fs::write(&path, "1,k,1,1,1,get,0\nwhat is this\n").unwrap();
-    let mut runtime = runtime::Builder::new().ignore_environment().workers(1).build().unwrap();
-    let error = runtime.block_on(loadgen::run(&closed)).unwrap_err().to_string();
-    assert!(error.contains("trace.csv, line 2"), "{error}");
 }
 
 #[test]

@@ -1,8 +1,8 @@
-//! What becomes of connections whose clients vanish, do not read or take their time, and the descriptors that they
-//! hold.
+//! What becomes of connections whose clients vanish or are idle, and the descriptors that all may take. What of it the
+//! transport may change is in `transports.rs`.
 
 use std::io::Write;
-use std::net::{Shutdown, TcpStream};
+use std::net::TcpStream;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -23,13 +23,6 @@ fn connect_with_small_buffer(server: &Memcached) -> TcpStream {
     socket.connect(&server.address.into()).unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     socket.into()
-}
-
-/// The sockets among a process's descriptors.
-fn sockets(pid: u32) -> usize {
-    let descriptors = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
-    let targets = descriptors.flatten().flat_map(|descriptor| std::fs::read_link(descriptor.path()));
-    targets.filter(|target| target.to_string_lossy().starts_with("socket:")).count()
 }
 
 #[test]
@@ -54,52 +47,6 @@ fn clients_are_probed_as_they_may_vanish() {
     wait_until("the connection has a keepalive timer", || {
         timer().is_some_and(|timer| timer.starts_with("02:"))
     });
-}
-
-#[test]
-#[parallel]
-fn a_client_that_is_disconnected_while_it_does_not_read_holds_no_descriptor() {
-    for driver in tests::drivers(["uring", "epoll"]) {
-        let server = Memcached::start(&["-o", "idle_timeout=1", "--driver", driver]);
-        store_large_value(&server);
-        wait_until("the other connections are gone", || server.stat("curr_connections") <= 1);
-        let before = sockets(server.child.id());
-        let mut stalled: Vec<TcpStream> = (0..4).map(|_| connect_with_small_buffer(&server)).collect();
-        for stream in &mut stalled {
-            stream.write_all(&b"get k\r\n".repeat(20)).unwrap();
-        }
-        wait_until("they are disconnected", || server.stat("idle_kicks") >= 4);
-        // The sum of counted connections and those of this test that come and go.
-        wait_until(&format!("their descriptors are closed on {driver}"), || {
-            sockets(server.child.id()) <= before + 1
-        });
-        for mut stream in stalled {
-            let reset = std::io::copy(&mut stream, &mut std::io::sink());
-            // The end of the stream, or a reset, but not all of the replies.
-            assert!(
-                reset.is_err() || reset.is_ok_and(|bytes| bytes < 20 * VALUE as u64),
-                "it got everything"
-            );
-        }
-    }
-}
-
-#[test]
-#[parallel]
-fn a_client_that_ends_its_requests_counts_until_it_has_taken_the_replies() {
-    for driver in tests::drivers(["uring", "epoll"]) {
-        let server = Memcached::start(&["-c", "2", "--driver", driver]);
-        store_large_value(&server);
-        wait_until("the other connections are gone", || server.stat("curr_connections") <= 1);
-        let mut slow = connect_with_small_buffer(&server);
-        slow.write_all(&b"get k\r\n".repeat(20)).unwrap();
-        slow.shutdown(Shutdown::Write).unwrap();
-        std::thread::sleep(Duration::from_millis(300));
-        wait_until("it counts", || server.stat("curr_connections") == 2);
-        let taken = std::io::copy(&mut slow, &mut std::io::sink()).unwrap();
-        assert!(taken > 20 * VALUE as u64, "{taken} bytes");
-        wait_until("it does not count any more", || server.stat("curr_connections") <= 1);
-    }
 }
 
 #[test]
@@ -168,30 +115,6 @@ fn a_client_that_takes_its_replies_is_not_idle() {
     let taken = read_slowly(&mut stream, Duration::from_secs(4));
     assert!(taken > (gets * VALUE) as u64, "{taken} bytes");
     assert_eq!(server.stat("idle_kicks"), 0);
-}
-
-#[test]
-#[ignore = "long"]
-#[parallel]
-fn a_client_that_has_logged_in_may_take_longer_than_the_login_for_its_replies() {
-    let folder = tempfile::tempdir().unwrap();
-    let users = folder.path().join("users");
-    std::fs::write(&users, "ann:secret\n").unwrap();
-    let server = Memcached::start(&["-Y", users.to_str().unwrap()]);
-    let mut stream = connect_with_small_buffer(&server);
-    let login = b"set a 0 0 10\r\nann secret\r\n";
-    stream.write_all(login).unwrap();
-    expect(&mut stream, b"STORED\r\n").unwrap();
-    let set = [format!("set k 0 0 {VALUE}\r\n").as_bytes(), &[b'v'; VALUE], b"\r\n"].concat();
-    stream.write_all(&set).unwrap();
-    expect(&mut stream, b"STORED\r\n").unwrap();
-    drop(stream);
-    let mut stream = connect_with_small_buffer(&server);
-    // All in one piece, so that the first reply cannot be sent without those that are not read.
-    let gets = 200;
-    stream.write_all(&[login, &b"get k\r\n".repeat(gets)[..], b"quit\r\n"].concat()).unwrap();
-    let taken = read_slowly(&mut stream, Duration::from_secs(12));
-    assert!(taken > (gets * VALUE) as u64, "{taken} bytes");
 }
 
 #[test]

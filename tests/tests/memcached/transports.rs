@@ -1,4 +1,4 @@
-//! Clients that do not read, or take their time, on TLS and Unix sockets. `connections.rs` has most of it for TCP.
+//! Clients that do not read, or take their time, on TCP, TLS and Unix sockets.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -156,12 +156,12 @@ fn read_slowly(client: &mut dyn Client, bytes: usize, time: Duration) -> u64 {
     taken + std::io::copy(client, &mut std::io::sink()).unwrap()
 }
 
-/// Runs `check` with each of them at the same time.
-fn with_each(transports: &[Transport], check: impl Fn(Transport) + Sync) {
+/// Runs `check` with each transport at the same time.
+fn with_each(check: impl Fn(Transport) + Sync) {
     std::thread::scope(|scope| {
         let check = &check;
-        let running: Vec<_> =
-            transports.iter().map(|&transport| (transport, scope.spawn(move || check(transport)))).collect();
+        let running = [Transport::Tcp, Transport::Tls, Transport::Unix]
+            .map(|transport| (transport, scope.spawn(move || check(transport))));
         for (transport, thread) in running {
             assert!(thread.join().is_ok(), "failed on {transport:?}");
         }
@@ -170,8 +170,8 @@ fn with_each(transports: &[Transport], check: impl Fn(Transport) + Sync) {
 
 #[test]
 #[parallel]
-fn a_client_of_tls_or_a_unix_socket_that_is_disconnected_while_it_does_not_read_holds_no_descriptor() {
-    with_each(&[Transport::Tls, Transport::Unix], |transport| {
+fn a_client_that_is_disconnected_while_it_does_not_read_holds_no_descriptor() {
+    with_each(|transport| {
         for driver in tests::drivers(["uring", "epoll"]) {
             let server = Server::start(transport, None, &["-o", "idle_timeout=1", "--driver", driver]);
             server.request(&set_request("k", VALUE), b"STORED\r\n");
@@ -199,8 +199,8 @@ fn a_client_of_tls_or_a_unix_socket_that_is_disconnected_while_it_does_not_read_
 
 #[test]
 #[parallel]
-fn a_client_of_tls_or_a_unix_socket_that_ends_its_requests_counts_until_it_has_taken_the_replies() {
-    with_each(&[Transport::Tls, Transport::Unix], |transport| {
+fn a_client_that_ends_its_requests_counts_until_it_has_taken_the_replies() {
+    with_each(|transport| {
         for driver in tests::drivers(["uring", "epoll"]) {
             let server = Server::start(transport, None, &["--driver", driver]);
             server.request(&set_request("k", VALUE), b"STORED\r\n");
@@ -221,8 +221,8 @@ fn a_client_of_tls_or_a_unix_socket_that_ends_its_requests_counts_until_it_has_t
 #[test]
 #[ignore = "long"]
 #[parallel]
-fn a_client_of_tls_or_a_unix_socket_that_has_logged_in_may_take_longer_than_the_login_for_its_replies() {
-    with_each(&[Transport::Tls, Transport::Unix], |transport| {
+fn a_client_that_has_logged_in_may_take_longer_than_the_login_for_its_replies() {
+    with_each(|transport| {
         let server = Server::start(transport, Some("ann:secret\n"), &[]);
         let login = b"set a 0 0 10\r\nann secret\r\n";
         server.request(&[&login[..], &set_request("k", VALUE)].concat(), b"STORED\r\nSTORED\r\n");
@@ -239,7 +239,7 @@ fn a_client_of_tls_or_a_unix_socket_that_has_logged_in_may_take_longer_than_the_
 #[ignore = "timing"]
 #[parallel]
 fn a_list_of_keys_that_is_taken_slowly_is_not_cut_at_the_idle_timeout() {
-    with_each(&[Transport::Tcp, Transport::Tls, Transport::Unix], |transport| {
+    with_each(|transport| {
         let server = Server::start(transport, None, &["-o", "idle_timeout=1"]);
         let (keys, long) = (60_000, "k".repeat(230));
         let mut sets = String::new();

@@ -11,7 +11,7 @@ use runtime::{DriverKind, WaitStrategy};
 
 use crate::value_parsers::{
     Format, Scan, parse_churn, parse_percent, parse_rate, parse_scan, parse_seconds, parse_share,
-    parse_speed, parse_warm_up,
+    parse_warm_up,
 };
 
 /// Generate load for servers that speak memcached's protocols or redis', and measure latencies without coordinated omission
@@ -20,7 +20,7 @@ use crate::value_parsers::{
     name = "loadgen",
     version,
     disable_version_flag = true,
-    // The last occurrence wins: the command line comes after the workload file.
+    // The last occurrence wins, so that flags after those of a script override them.
     args_override_self = true,
     after_help = "Exit codes: 0 success; 1 the run failed; 2 invalid flags; 3 the figures are invalid, for the printed reason; 4 error responses, wrong values or missing responses; 5 no rate reaches the goal of --search"
 )]
@@ -56,15 +56,6 @@ pub struct Flags {
     /// Gaps between requests of the open loop, scaled to the rate: exponential, uniform, fixed, fb_ia, or as --keysize
     #[arg(short = 'i', long, default_value = "exponential", help_heading = "Load")]
     pub iadist: Arrival,
-    /// Send requests at the times in a file, which has one time per line, in seconds
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["qps", "search", "scan"], help_heading = "Load")]
-    pub replay: Option<PathBuf>,
-    /// Send the requests of --trace at their recorded times
-    #[arg(long, requires = "trace", conflicts_with_all = ["qps", "search", "scan", "replay"], help_heading = "Load")]
-    pub as_recorded: bool,
-    /// Speed of --replay and --as-recorded, relative to the recording
-    #[arg(long, default_value_t = 1.0, value_parser = parse_speed, help_heading = "Load")]
-    pub speed: f64,
     /// Closed loop: distribution of the think time between a response and the next request, in microseconds; as --keysize
     #[arg(long, help_heading = "Load")]
     pub think: Option<Distribution>,
@@ -86,12 +77,6 @@ pub struct Flags {
     /// Skip requests of the open loop whose connection is busy
     #[arg(short = 'S', long, help_heading = "Load")]
     pub skip: bool,
-    /// Compare two or more servers in interleaved rounds; -t is the duration of each turn
-    #[arg(long, value_name = "SERVER", num_args = 2.., conflicts_with_all = ["servers", "search", "scan", "save"], help_heading = "Load")]
-    pub compare: Vec<Address>,
-    /// Number of rounds of --compare
-    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(2..=100_000), requires = "compare", help_heading = "Load")]
-    pub rounds: u32,
     /// Keep at least half of the mean gap between requests of the open loop, also when catching up after a delay
     #[arg(long, help_heading = "Load")]
     pub moderate: bool,
@@ -177,13 +162,6 @@ pub struct Flags {
     /// Store a record after a miss, as applications with a cache do
     #[arg(long, help_heading = "Workload")]
     pub fill: bool,
-    /// Send the requests of a trace in the format of Twitter's cache traces, with lines of TIME,KEY,KEY
-    /// SIZE,VALUE SIZE,CLIENT,OPERATION,TTL. No records are stored before the run
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["mix", "update", "loadonly"], help_heading = "Workload")]
-    pub trace: Option<PathBuf>,
-    /// Read load and workload flags from a TOML file. Flags of the command line take precedence
-    #[arg(long, value_name = "FILE")]
-    pub workload: Option<PathBuf>,
     /// Don't store the records before the run
     #[arg(long, conflicts_with = "loadonly", help_heading = "Workload")]
     pub noload: bool,
@@ -227,7 +205,7 @@ pub struct Flags {
     #[arg(long, conflicts_with = "cores", help_heading = "Generator")]
     pub affinity: bool,
     /// Run as an agent, which generates load on behalf of a coordinator (mutilate's master)
-    #[arg(short = 'A', long = "agentmode", conflicts_with_all = ["agents", "search", "scan", "compare", "loadonly"], help_heading = "Agents")]
+    #[arg(short = 'A', long = "agentmode", conflicts_with_all = ["agents", "search", "scan", "loadonly"], help_heading = "Agents")]
     pub agent_mode: bool,
     /// Agent to use: HOST or HOST:PORT. Repeat it for several agents
     #[arg(short = 'a', long = "agent", value_name = "HOST", help_heading = "Agents")]

@@ -2,8 +2,6 @@
 
 #![forbid(unsafe_code)]
 
-mod command_line;
-mod compare;
 mod flags;
 mod progress_bar;
 mod rate_search;
@@ -12,24 +10,18 @@ mod run_config;
 mod session;
 mod single_run;
 mod value_parsers;
-mod workload_file;
 
 use std::error::Error;
+use std::io::Write;
 use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser};
 
 use crate::flags::Flags;
 use crate::session::USAGE;
 
 fn main() -> ExitCode {
-    let flags = match command_line::parse() {
-        Ok(Some(flags)) => flags,
-        Ok(None) => return ExitCode::SUCCESS,
-        Err(error) if is_broken_pipe(&*error) => return ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("loadgen: {error}");
-            return ExitCode::from(USAGE);
-        }
-    };
+    let flags = Flags::parse();
     // The libraries report by `tracing` what they can't return, for example settings that could not be put back.
     tracing_subscriber::fmt()
         .with_max_level(tracing_subscriber::filter::LevelFilter::WARN)
@@ -54,6 +46,17 @@ fn is_broken_pipe(error: &(dyn Error + 'static)) -> bool {
 }
 
 fn run(flags: &Flags) -> Result<ExitCode, Box<dyn Error>> {
+    if let Some(shell) = flags.completions {
+        // Into memory first: clap_complete panics on write errors.
+        let mut script = Vec::new();
+        clap_complete::generate(shell, &mut Flags::command(), "loadgen", &mut script);
+        std::io::stdout().write_all(&script)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if flags.man {
+        clap_mangen::Man::new(Flags::command()).render(&mut std::io::stdout())?;
+        return Ok(ExitCode::SUCCESS);
+    }
     if let Some(missing) = flags.missing_feature() {
         eprintln!("loadgen: {missing}");
         return Ok(ExitCode::from(USAGE));
@@ -76,8 +79,6 @@ fn run(flags: &Flags) -> Result<ExitCode, Box<dyn Error>> {
             rate_search::run(flags, &config, goal).await
         } else if let Some(scan) = flags.scan {
             rate_sweep::run(flags, &config, scan).await
-        } else if !flags.compare.is_empty() {
-            compare::run(flags, &config).await
         } else {
             single_run::run(flags, &config).await
         }
@@ -87,8 +88,6 @@ fn run(flags: &Flags) -> Result<ExitCode, Box<dyn Error>> {
 /// The agent mode: serves coordinators until it is interrupted.
 #[cfg(feature = "agents")]
 fn serve_coordinators(flags: &Flags) -> Result<(), Box<dyn Error>> {
-    use std::io::Write;
-
     let options = loadgen::AgentOptions {
         listen: (flags.listen, flags.agent_port).into(),
         secret: flags.secret()?,

@@ -15,9 +15,6 @@ use crate::flags::Flags;
 impl Flags {
     /// The configuration of a run. Reads the files that it needs.
     pub fn config(&self) -> Result<Config, String> {
-        let targets = if self.compare.is_empty() { &self.servers } else { &self.compare };
-        // In a comparison each server has all records, because each is measured alone.
-        let servers_sharing_records = if self.compare.is_empty() { self.servers.len() as u64 } else { 1 };
         let (key, value, arrival) = if self.etc {
             (Distribution::EtcKey, Distribution::EtcValue, Arrival::etc())
         } else {
@@ -32,14 +29,8 @@ impl Flags {
         });
         // Without a measurement the duration doesn't matter, but it must be valid.
         let time = if self.loadonly { self.time.max(1.0) } else { self.time };
-        let mut duration = Duration::from_secs_f64(time);
-        if let Some(path) = &self.replay {
-            let length = loadgen::recorded_length(path).map_err(|error| error.to_string())?;
-            // A request that is due exactly at the end would not count.
-            duration = duration.min(length.div_f64(self.speed) + Duration::from_millis(1));
-        }
         Ok(Config {
-            servers: targets.clone(),
+            servers: self.servers.clone(),
             protocol: match (self.binary, self.udp) {
                 _ if self.resp => Protocol::Resp,
                 (true, _) => Protocol::Binary,
@@ -58,9 +49,6 @@ impl Flags {
             round_robin: self.roundrobin,
             depth: self.depth as usize,
             pacing: match self.qps {
-                _ if self.replay.is_some() || self.as_recorded => {
-                    Loop::Recorded { times: self.replay.clone(), speed: self.speed }
-                }
                 // Search and scan use only the gaps, and set the rate themselves.
                 _ if self.search.is_some() || self.scan.is_some() => Loop::Open { rate: 1.0, arrival },
                 0.0 => Loop::Closed,
@@ -76,18 +64,17 @@ impl Flags {
             workload: Workload {
                 key,
                 value,
-                records: (self.records / servers_sharing_records.max(1)).max(1),
+                records: (self.records / self.servers.len() as u64).max(1),
                 popularity: self.popularity,
                 mix: self.mix.clone().unwrap_or_else(|| Mix::updates(self.update)),
                 multiget: self.multiget,
                 ttl: Duration::from_secs(self.ttl),
                 verify: self.verify,
                 fill: self.fill,
-                trace: self.trace.clone(),
             },
             workers_spin: matches!(self.wait, Some(WaitStrategy::Spin | WaitStrategy::Adaptive)),
             warm_up: self.warmup,
-            duration,
+            duration: Duration::from_secs_f64(time),
             target_precision: self.until_ci,
             seed: self.seed,
             sample_file: self.save.clone(),
@@ -117,14 +104,14 @@ impl Flags {
 
     /// The message for flags that can't be combined, as far as clap doesn't check that.
     pub fn conflict(&self) -> Option<&'static str> {
-        if self.loadonly && (self.search.is_some() || self.scan.is_some() || !self.compare.is_empty()) {
-            return Some("--loadonly can't be combined with --search, --scan and --compare");
+        if self.loadonly && (self.search.is_some() || self.scan.is_some()) {
+            return Some("--loadonly can't be combined with --search and --scan");
         }
         if self.time <= 0.0 && !self.loadonly {
             return Some("the duration of the measurement (-t) is 0");
         }
-        let open = self.qps > 0.0 || self.search.is_some() || self.scan.is_some();
-        let open = open || self.replay.is_some() || self.as_recorded || self.measure_qps.is_some();
+        let open =
+            self.qps > 0.0 || self.search.is_some() || self.scan.is_some() || self.measure_qps.is_some();
         if (self.skip || self.moderate || self.assign != Assign::default()) && !open {
             return Some("--skip, --moderate and --assign apply to the open loop only; use -q");
         }
@@ -226,10 +213,7 @@ mod tests {
             "--scan 1:5:0",
             "--until-ci 0",
             "--search 99:5 -q 5",
-            "--as-recorded",
             "--churn -1",
-            "--speed 0",
-            "--compare 127.0.0.1:1",
             "-P secret",
             "--cacert x",
             "--binary --udp",

@@ -56,7 +56,7 @@ pub async fn prepare(flags: &Flags, config: &Config) -> Result<Arc<AtomicBool>, 
     if stop.load(Ordering::Relaxed) {
         return Err("interrupted before the measurement".into());
     }
-    if !flags.noload && flags.trace.is_none() {
+    if !flags.noload {
         let records = config.workload.records * config.servers.len() as u64;
         let bar = progress_bar::for_records(flags.quiet, records);
         let stored = loadgen::load_records_with(config, &stop, |stored| bar.set_position(stored)).await;

@@ -55,10 +55,6 @@ pub fn parse_share(text: &str) -> Result<f64, String> {
     parse_number(text, 0.0, 1.0)
 }
 
-pub fn parse_speed(text: &str) -> Result<f64, String> {
-    parse_number(text, 1e-6, 1e6)
-}
-
 pub fn parse_churn(text: &str) -> Result<f64, String> {
     match parse_number(text, 0.0, 1000.0)? {
         share if share > 0.0 && share < 1e-6 => Err("write 0, or a share of at least 0.000001".to_owned()),

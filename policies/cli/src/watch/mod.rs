@@ -1,7 +1,6 @@
-//! `policies watch`: rates of an interface, on a screen or in lines.
+//! `policies watch`: rates of an interface, a table or a line of JSON at a time.
 
 mod sample;
-mod screen;
 mod table;
 
 use std::io::{self, IsTerminal, Write};
@@ -12,9 +11,9 @@ use clap::Args;
 use policies::JournalDir;
 
 use crate::error::CommandError;
-use crate::output::with_schema;
+use crate::output::{Format, with_schema, write_error};
 use sample::Sampler;
-use table::{SortKey, render, sort};
+use table::render;
 
 #[derive(Args)]
 pub struct WatchArguments {
@@ -26,9 +25,6 @@ pub struct WatchArguments {
     /// Number of samples; without it `watch` runs until it is interrupted
     #[arg(long, value_name = "COUNT")]
     count: Option<u64>,
-    /// Order of the queues
-    #[arg(long, value_enum, default_value_t)]
-    sort: SortKey,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -39,34 +35,32 @@ fn parse_interval(text: &str) -> Result<f64, InvalidInterval> {
     text.parse().ok().filter(|seconds| (0.1..=3600.0).contains(seconds)).ok_or(InvalidInterval)
 }
 
-/// Shows a screen if input and output are terminals, and prints tables otherwise.
-pub fn run(arguments: &WatchArguments, journals: &JournalDir) -> Result<(), CommandError> {
-    if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
-        return print_samples(arguments, journals, false);
-    }
-    let sampler = Sampler::new(&arguments.interface, journals)?;
-    let interval = Duration::from_secs_f64(arguments.interval);
-    screen::show(sampler, interval, arguments.count, arguments.sort).map_err(CommandError::Terminal)
-}
-
-/// Prints a table, or a line of JSON, for each sample.
-pub fn print_samples(
-    arguments: &WatchArguments,
-    journals: &JournalDir,
-    json: bool,
-) -> Result<(), CommandError> {
+/// Prints a table, or a line of JSON, for each sample. A table replaces the one before on a terminal.
+pub fn run(arguments: &WatchArguments, journals: &JournalDir, format: Format) -> Result<(), CommandError> {
+    /// Moves the cursor to the top left, and clears the screen from there (ECMA-48).
+    const CLEAR: &str = "\x1b[H\x1b[J";
+    let before = if format == Format::Table && io::stdout().is_terminal() { CLEAR } else { "" };
     let mut sampler = Sampler::new(&arguments.interface, journals)?;
-    let mut printed = 0;
-    while arguments.count.is_none_or(|count| printed < count) {
+    let mut taken = 0;
+    while arguments.count.is_none_or(|count| taken < count) {
         thread::sleep(Duration::from_secs_f64(arguments.interval));
-        let mut sample = sampler.next_sample()?;
-        sort(&mut sample, arguments.sort);
-        let text = if json { with_schema(serde_json::json!(sample)).to_string() } else { render(&sample) };
+        taken += 1;
+        let sample = match sampler.next_sample() {
+            Ok(sample) => sample,
+            // The link may be reopened or renamed at this moment: the next sample tries again.
+            Err(error) => {
+                write_error(error);
+                continue;
+            }
+        };
+        let text = match format {
+            Format::Json => with_schema(serde_json::json!(sample)).to_string(),
+            _ => render(&sample),
+        };
         // The reader of a pipe may have closed it.
-        if writeln!(io::stdout(), "{text}").is_err() {
-            return Ok(());
+        if writeln!(io::stdout(), "{before}{text}").is_err() {
+            break;
         }
-        printed += 1;
     }
     Ok(())
 }

@@ -1,35 +1,9 @@
 //! A sample as a table.
 
-use std::cmp::Reverse;
-
-use clap::ValueEnum;
 use policies::status::QueueStatus;
 
 use super::sample::{InterfaceSample, WorkerShares};
 use crate::output::{or_dash, table};
-
-#[derive(Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
-pub enum SortKey {
-    /// By queue number
-    #[default]
-    Queue,
-    /// By interrupts per second, highest first
-    Interrupts,
-    /// By packets per second, highest first
-    Packets,
-    /// By core
-    Core,
-}
-
-pub fn sort(sample: &mut InterfaceSample, key: SortKey) {
-    let highest_first = |value: Option<f64>| Reverse((value.unwrap_or(-1.0) * 1e3) as i64);
-    match key {
-        SortKey::Queue => sample.queues.sort_by_key(|queue| queue.queue),
-        SortKey::Interrupts => sample.queues.sort_by_key(|queue| highest_first(queue.interrupts_per_second)),
-        SortKey::Packets => sample.queues.sort_by_key(|queue| highest_first(queue.packets_per_second)),
-        SortKey::Core => sample.queues.sort_by_key(|queue| queue.core.unwrap_or(u32::MAX)),
-    }
-}
 
 pub fn render(sample: &InterfaceSample) -> String {
     let mut rows = table(&[
@@ -113,7 +87,7 @@ mod tests {
     use super::*;
     use crate::watch::sample::{KernelThreadSample, QueueSample};
 
-    fn row(queue: u32, packets: Option<f64>) -> QueueSample {
+    fn row(queue: u32) -> QueueSample {
         QueueSample {
             queue,
             napi: None,
@@ -121,7 +95,7 @@ mod tests {
             core: None,
             interrupts_per_second: None,
             tx_interrupts_per_second: None,
-            packets_per_second: packets,
+            packets_per_second: None,
             packets_per_interrupt: None,
             suspended: None,
             kernel_thread: (queue == 2).then_some(KernelThreadSample {
@@ -161,7 +135,7 @@ mod tests {
         };
         let adapted = Some(QueueStatus::new(&settings, Some(budgets)));
         let fixed = Some(QueueStatus::new(&QueueSettings::fixed(budgets.latency), None));
-        let mut queues = vec![row(0, None), row(1, None), row(2, None)];
+        let mut queues = vec![row(0), row(1), row(2)];
         for (queue, status) in queues.iter_mut().zip([adapted, fixed, None]) {
             queue.worker = Some(shares(status));
         }
@@ -179,14 +153,11 @@ mod tests {
     }
 
     #[test]
-    fn queues_are_sorted_highest_first_and_unknown_rates_last() {
-        let mut sample = sample(vec![row(0, None), row(1, Some(1.0)), row(2, Some(2.0))]);
-        sort(&mut sample, SortKey::Packets);
-        assert_eq!(sample.queues.iter().map(|queue| queue.queue).collect::<Vec<_>>(), [2, 1, 0]);
-        let text = render(&sample);
+    fn a_queue_is_shown_with_its_kernel_thread() {
+        let text = render(&sample(vec![row(0), row(2)]));
         assert!(text.contains("50.0 % received by busy polling"), "{text}");
-        let busiest = text.lines().find(|line| line.trim().starts_with("rx-2")).unwrap();
-        let words: Vec<&str> = busiest.split_whitespace().collect();
+        let threaded = text.lines().find(|line| line.trim().starts_with("rx-2")).unwrap();
+        let words: Vec<&str> = threaded.split_whitespace().collect();
         assert!(words.windows(4).any(|words| words == ["258", "3", "98", "%"]), "{text}");
     }
 }
