@@ -69,7 +69,7 @@ const ANSWER: Duration = Duration::from_secs(180);
 
 /// The folder with the kernel, the initramfs and QEMU. The test is skipped if there is none.
 pub fn prepared() -> Option<PathBuf> {
-    // Not a failure with LULL_REQUIRE_ALL: CI runs `tests/guest/run` after the other tests.
+    // Not a failure with LULL_REQUIRE_ALL: CI runs `tests/guest/run` beside the other tests.
     let folder = std::env::var_os("LULL_GUEST").map(PathBuf::from);
     if folder.is_none() {
         requirements::note("the guest (tests/guest/run prepares one and runs these tests in it)");

@@ -122,7 +122,7 @@ fn a_search_finds_the_rate_at_which_a_server_of_known_speed_is_too_slow() {
     // By the mean of the runs, where they differ.
     assert!(verdict("below") || verdict("below-by-mean"), "{found}");
     // No rate keeps a bound below the time of one response; at low rates there are too few requests to judge.
-    let arguments = ["-s", &address, "--noload", "-t", "2", "--search", "90:300", "--format", "json"];
+    let arguments = ["-s", &address, "--noload", "-t", "1", "--search", "90:300", "--format", "json"];
     let output = loadgen(&arguments).output().unwrap();
     // 1 if requests get too few before a rate is judged too slow.
     assert!(matches!(output.status.code(), Some(1 | 5)), "{output:?}");

@@ -16,7 +16,7 @@ use tests::testbed::{enter, receive_on_client_core, server_builder};
 use super::echo::server::{Connection, ECHO, EchoServer, Load, preempt_on_client_core};
 
 /// How often each change is made. The hypervisor pauses a core now and then, but not at most changes of a kind.
-const ROUNDS: usize = 9;
+const ROUNDS: usize = 7;
 /// In this time a change that begins is over: the law is asked each 10 ms, and a saturated worker stops polling 10 ms later at the
 /// latest.
 const CHANGE: Duration = Duration::from_millis(25);
