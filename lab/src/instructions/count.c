@@ -5,12 +5,19 @@
  *
  * QEMU's packages have no header, so the few prototypes of version 7 of the API are here. Compiled by tests/guest/prepare.
  */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <poll.h>
+#include <pthread.h>
+#include <semaphore.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #define EXPORT __attribute__((visibility("default")))
 
@@ -175,7 +182,7 @@ static void execute(unsigned core, void *data) {
     for (uint64_t line = block->first_line; line <= block->last_line; line++) fetch(L1I, line);
 }
 
-static void access(unsigned core, uint32_t info, uint64_t address, void *data) {
+static void accessed(unsigned core, uint32_t info, uint64_t address, void *data) {
     if (!here) return;
     bool store = qemu_plugin_mem_is_store(info);
     if (store && address == here->per_cpu_data + preempt_count)
@@ -217,7 +224,7 @@ static void translated(struct qemu_plugin_tb *translation, void *data) {
             memcpy(&displacement, bytes + 4, sizeof displacement);
             preempt_count = address + length + displacement;
         }
-        qemu_plugin_register_vcpu_mem_cb(instruction, access, NO_REGISTERS, READS_AND_WRITES, NULL);
+        qemu_plugin_register_vcpu_mem_cb(instruction, accessed, NO_REGISTERS, READS_AND_WRITES, NULL);
     }
     qemu_plugin_register_vcpu_tb_exec_cb(translation, execute, READS_REGISTERS, block);
 }
@@ -237,6 +244,34 @@ static void started(unsigned core, void *data) {
     }
     value = g_byte_array_new();
     last_level = zeroed(SHAPES[LLC].sets * SHAPES[LLC].ways);
+}
+
+/* QEMU's main loop moves the guest's clock when all cores are idle, and wakes by the host's clock and whenever a timer of the guest
+ * expires: it would find a core that is just halting, whose last instructions are not counted yet. So this library is loaded before
+ * QEMU's, and lets the main loop run once each time the thread of all cores waits. Then two runs are the same. */
+static sem_t cores_wait;
+
+EXPORT int pthread_cond_wait(pthread_cond_t *condition, pthread_mutex_t *mutex) {
+    static int (*wait)(pthread_cond_t *, pthread_mutex_t *);
+    if (!wait) wait = dlsym(RTLD_NEXT, "pthread_cond_wait");
+    if (gettid() == getpid()) return wait(condition, mutex);
+    sem_post(&cores_wait);
+    int result = wait(condition, mutex);
+    sem_trywait(&cores_wait);
+    return result;
+}
+
+EXPORT int ppoll(struct pollfd *fds, nfds_t count, const struct timespec *timeout, const sigset_t *mask) {
+    if (timeout && !timeout->tv_sec && !timeout->tv_nsec) return syscall(SYS_ppoll, fds, count, timeout, mask, 8);
+    int ready = syscall(SYS_ppoll, fds, count, NULL, mask, 8);
+    while (sem_wait(&cores_wait))
+        ;
+    return ready;
+}
+
+/* Called by the thread that frees memory, and makes the cores exit to be able to, when the host's clock says so. */
+EXPORT int malloc_trim(size_t keep) {
+    for (;;) pause();
 }
 
 /* Argument: out=FILE. */

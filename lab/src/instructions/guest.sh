@@ -66,4 +66,5 @@ for driver in $COUNT_DRIVERS; do
         while pidof memcached >/dev/null; do sleep 0.1; done
     done
 done
-poweroff -f
+# QEMU ends at a reset. Its main loop, which has to be told of a shutdown, waits for the cores.
+reboot -f

@@ -36,11 +36,13 @@ pub(super) fn run(folder: &Path, device: &str, counting: &Counting, run: u8) -> 
     let file = |name: &str| output.path().join(name).display().to_string();
     let command = qemu(folder);
     let mut qemu = Command::new(&command[0]);
-    qemu.args(&command[1..]).args(arguments(device));
+    let plugin = folder.join("count.so").display().to_string();
+    // Loaded before QEMU's libraries, too: see its ppoll.
+    qemu.args(["--preload", &plugin]).args(&command[1..]).args(arguments(device));
     qemu.arg("-append").arg(kernel_command_line(counting));
     qemu.args(["-serial", &format!("file:{}", file("console"))]);
     qemu.args(["-serial", &format!("file:{}", file("rows"))]);
-    qemu.args(["-plugin", &format!("{},out={}", folder.join("count.so").display(), file("counts"))]);
+    qemu.args(["-plugin", &format!("{plugin},out={}", file("counts"))]);
     let ended = qemu.stdin(Stdio::null()).output()?;
     let read = |name: &str| std::fs::read(file(name)).unwrap_or_default();
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();

@@ -7,9 +7,9 @@ use super::machine::prepared;
 
 /// The kernel of the figures below. With another one, only user code is compared.
 const KERNEL: &str = "7.3.4+deb13-amd64";
-/// Several runs differ by less than 1 %.
+/// Two runs are the same, but any change shifts when packets meet timers, by less than 1 %.
 const STEADY: f64 = 0.02;
-/// Several runs differ by 2 %: how many packets a poll finds is decided by a timer.
+/// Here by 2 %: how many packets a poll finds is decided by a timer.
 const POLLING: f64 = 0.04;
 
 /// Driver, policy, instructions of user code and of the kernel a request, and by what share they may differ. Without
