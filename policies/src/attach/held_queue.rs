@@ -44,7 +44,6 @@ pub(super) struct HeldQueue {
     pub(super) instances: BTreeMap<InstanceKey, Attached>,
     epolls: EpollJournal,
     budgets: Budgets,
-    costs: MachineCosts,
     limits: LawLimits,
     law: PollingLaw,
     change: QueueChange,
@@ -102,7 +101,6 @@ impl HeldQueue {
             instances: BTreeMap::new(),
             epolls,
             budgets,
-            costs,
             change: QueueChange::new(name.queue, Some(requests), *law.settings()),
             begun: Instant::now(),
             limits,
@@ -198,9 +196,8 @@ impl HeldQueue {
         let end = Instant::now() + pause;
         let later = self.plain_until.filter(|(present, _)| *present > end);
         self.plain_until = later.or(Some((end, why)));
-        // The measurements of the present law led to what is given up here, so they are dropped with it. The law that
-        // replaces it begins with plain interrupts.
-        self.law = PollingLaw::new(self.budgets, self.costs, self.limits);
+        // The law's measurements led to what is given up here.
+        self.law.restart(self.limits);
     }
 
     /// Measures, asks the law, and carries on with what it has chosen. Called every 50 ms.
@@ -270,6 +267,8 @@ impl HeldQueue {
                 }
             }
             ChangeStep::Unsupervised => {
+                // A change that was under way is not made any more.
+                self.law.fix(self.change.in_effect());
                 self.law.release();
                 self.law.stop_polling(Reason::Unsupervised);
             }

@@ -2,7 +2,7 @@
 
 use super::epoch::Epoch;
 
-/// Of how many windows delays are the median. Later windows than these count for as much of the other figures as each of them did.
+/// Of how many windows delays are the median, and after how many a new one has the same weight in the other figures as each before.
 const LATEST: usize = 5;
 
 /// Measurements of the mode in effect. Times are in seconds.

@@ -149,6 +149,12 @@ impl PollingLaw {
         self.limits.fixed = None;
     }
 
+    /// Forgets all measurements, and begins with plain interrupts. What it can't set, and whether it may poll at all, stays.
+    pub fn restart(&mut self, limits: LawLimits) {
+        let limits = LawLimits { fixed: self.limits.fixed.or(limits.fixed), ..limits };
+        *self = Self { stopped: self.stopped, ..Self::new(self.budgets, self.costs, limits) };
+    }
+
     /// Stays with plain interrupts from now on.
     pub fn stop_polling(&mut self, why: Reason) {
         self.stopped = Some(why);

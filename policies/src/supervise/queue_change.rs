@@ -118,7 +118,10 @@ impl QueueChange {
                         self.unanswered = None;
                         match answer {
                             // The waits have to fit the values that the queue has now.
-                            Ok(()) => ChangeStep::ValuesSetLate(settings),
+                            Ok(()) => {
+                                self.next_retry = FIRST_RETRY;
+                                ChangeStep::ValuesSetLate(settings)
+                            }
                             Err(_) => ChangeStep::Wait,
                         }
                     }
@@ -142,7 +145,10 @@ impl QueueChange {
                         ChangeStep::Unanswered(settings)
                     }
                     None => ChangeStep::Wait,
-                    Some(Ok(())) => ChangeStep::ValuesSet(settings),
+                    Some(Ok(())) => {
+                        self.next_retry = FIRST_RETRY;
+                        ChangeStep::ValuesSet(settings)
+                    }
                     Some(Err(_)) => {
                         self.abandon(now);
                         ChangeStep::Refused(settings)
@@ -197,7 +203,6 @@ impl QueueChange {
     pub fn finish(&mut self, settings: QueueSettings) {
         self.phase = Phase::Settled;
         self.in_effect = settings;
-        self.next_retry = FIRST_RETRY;
     }
 
     /// The change could not be made, and the settings in effect stay. If values can be set at all, they are chosen again after

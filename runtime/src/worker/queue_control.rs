@@ -29,6 +29,8 @@ const LONGEST_EVENT: Duration = Duration::from_micros(8);
 /// After one of this many long turns, the kernel's count of sleeps tells whether the wait slept (`ru_nvcsw`). Two system calls read
 /// it, in about a microsecond.
 const ASKED: u32 = 8;
+/// Of larger batches most events wait because the machine paused.
+const LARGEST_BATCH: u32 = 64;
 /// The weight of a wait in what waits take for each event.
 const WAIT_WEIGHT: f64 = 0.01;
 /// For how long nobody may poll the queue when a worker stops polling.
@@ -264,8 +266,8 @@ impl QueueControl {
         }
         waits.last = (ended, events);
         waits.events += u64::from(events);
-        let batch = f64::from(events);
-        waits.delay += Duration::from_secs_f64(1.5 * self.wait_per_event.get() * batch * batch);
+        let batch = f64::from(events.min(LARGEST_BATCH));
+        waits.delay += Duration::from_secs_f64(1.5 * self.wait_per_event.get() * batch) * events;
         let in_effect = self.in_effect();
         if in_effect.mode == QueueMode::Timed {
             let (overslept, sleeps) = outcome.overslept;
@@ -291,8 +293,13 @@ impl QueueControl {
             let may_sleep = parked && waited > self.law.borrow().costs().block + receiving;
             let busy_at_most = LONGEST_EVENT * last_events.saturating_add(events);
             let slept = if may_sleep && last_events >= LONG_TURN && waited < busy_at_most {
+                let before = self.long_turns.get().slept;
                 let long_turns = self.long_turns.get().end_wait();
                 self.long_turns.set(long_turns);
+                // Asked, the kernel said that this one did not.
+                if long_turns.slept < before {
+                    self.take_wait(waited, last_events.saturating_add(events));
+                }
                 long_turns.slept
             } else {
                 f64::from(u8::from(may_sleep))
@@ -379,6 +386,8 @@ impl QueueControl {
                     "the supervisor has ended: interrupts drive the queue from now on"
                 );
                 let mut law = self.law.borrow_mut();
+                // A change that was under way is not made any more.
+                law.fix(self.in_effect());
                 law.release();
                 law.stop_polling(Reason::Unsupervised);
             }

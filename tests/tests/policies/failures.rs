@@ -1,6 +1,8 @@
 //! What ends a worker's polls: its supervisor hangs or has ended, or the polls fail. Interrupts drive the queue then.
 
 use std::os::fd::{BorrowedFd, RawFd};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use lab::testbed::{SERVER_ADDRESS, SERVER_INTERFACE, Testbed};
@@ -73,6 +75,28 @@ fn a_queue_whose_supervisor_has_ended_is_left_to_interrupts() {
     // Under load.
     wait_for(&mut server, QueueMode::Plain, Some(Reason::Unsupervised));
     assert!(!is_deferred());
+    assert!(load.end() > 0);
+}
+
+#[test]
+#[isolated(root, drivers = "epoll, uring")]
+#[serial]
+fn a_queue_whose_supervisor_ends_as_polling_does_is_left_to_interrupts() {
+    let testbed = enter(1);
+    let was_timed = AtomicBool::new(false);
+    let builder = server_builder(Policy::KernelPolling, 1).on_host_change(move |change| {
+        let Change::QueueSettings { settings, .. } = change else { return };
+        let is_timed = settings.mode == QueueMode::Timed;
+        assert!(is_timed || !was_timed.load(Relaxed), "a test ends the supervisor");
+        was_timed.fetch_or(is_timed, Relaxed);
+    });
+    let (mut server, load) = start(&testbed, builder);
+    wait_for(&mut server, QueueMode::Timed, None);
+    load.off();
+    wait_for(&mut server, QueueMode::Plain, Some(Reason::Unsupervised));
+    assert!(!is_deferred());
+    load.on();
+    wait_for(&mut server, QueueMode::Plain, Some(Reason::Unsupervised));
     assert!(load.end() > 0);
 }
 

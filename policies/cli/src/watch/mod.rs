@@ -47,11 +47,12 @@ pub fn run(arguments: &WatchArguments, journals: &JournalDir, format: Format) ->
         taken += 1;
         let sample = match sampler.next_sample() {
             Ok(sample) => sample,
-            // The link may be reopened or renamed at this moment: the next sample tries again.
-            Err(error) => {
+            // On a terminal somebody sees it, and the link may be reopened or renamed at this moment.
+            Err(error) if !before.is_empty() => {
                 write_error(error);
                 continue;
             }
+            Err(error) => return Err(error.into()),
         };
         let text = match format {
             Format::Json => with_schema(serde_json::json!(sample)).to_string(),
