@@ -31,7 +31,7 @@ const SATURATED_DWELL: Duration = Duration::from_millis(120);
 const TOLERANCE: f64 = 1.05;
 /// What of interrupts' mean delay an event may wait for, before any budget. Under interrupts some events find the core idle, and the
 /// median was 0.70 to 0.86 of the mean (36,000 to 120,000 requests/s); polling delays all of them: 0.73 to 0.92.
-const UNSKEWED: f64 = 0.95;
+const UNSKEWED: f64 = 0.85;
 /// By how much a prediction of the CPU time may be wrong: a trial settles it.
 const PREDICTION_ERROR: f64 = 0.15;
 /// The share of an event's CPU time that the next longer interval has to save: for less no event waits longer.

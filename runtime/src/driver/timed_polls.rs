@@ -144,6 +144,7 @@ impl TimedPolls {
             if count > 0 {
                 return Ok(count);
             }
+            outcome.found_nothing = self.polled.get();
             now = monotonic_nanos();
             if pause > 0 && next <= end {
                 outcome.overslept.0 += Duration::from_nanos(now - began).saturating_sub(sleep);

@@ -123,6 +123,11 @@ struct Backlog {
 }
 
 impl Backlog {
+    /// A look at `time` has found nothing.
+    fn found_nothing(&mut self, time: u64) {
+        self.taken_until = self.taken_until.max(time);
+    }
+
     /// Takes in a look at the queue at `time`, which has taken `events`, or all there were if that is fewer than `budget`. `rate`:
     /// events that come in a second. Returns how long one of them has waited, on average.
     fn look(&mut self, time: u64, events: u32, budget: u32, rate: f64) -> Duration {
@@ -285,6 +290,7 @@ impl QueueControl {
                 return self.waits.set(waits);
             }
             let mut backlog = self.backlog.get();
+            backlog.found_nothing(outcome.found_nothing);
             waits.delay +=
                 backlog.look(outcome.looked, events, outcome.look_budget, self.rate.get()) * events;
             self.backlog.set(backlog);
@@ -544,6 +550,9 @@ mod tests {
         assert_eq!(backlog.look(micros(420), 16, 16, 100_000.0), Duration::from_micros(240));
         assert_eq!(backlog.look(micros(450), 16, 16, 100_000.0), Duration::from_micros(110));
         assert_eq!(backlog.look(micros(460), 3, 16, 100_000.0), Duration::from_micros(20));
+        // 2 packets in the 20 µs since a look in the same wait found nothing.
+        backlog.found_nothing(micros(560));
+        assert_eq!(backlog.look(micros(580), 2, 16, 100_000.0), Duration::from_micros(10));
         // A ring that is full holds no more than its slots.
         let full = Backlog { taken_until: 0, most: 64 }.look(micros(900), 16, 16, 100_000.0);
         assert_eq!(full, Duration::from_micros(640 - 80));

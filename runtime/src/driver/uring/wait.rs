@@ -156,6 +156,7 @@ impl UringDriver {
             if self.has_completed.get() || self.progress.get() {
                 return Ok(());
             }
+            outcome.found_nothing = polls.polled.get();
             if looked < due && due <= now && (timer.is_some() || due < end) {
                 polls.sleep_timers.slept(looked, due, interval);
                 outcome.overslept.0 += Duration::from_nanos(now - due);
