@@ -96,7 +96,10 @@ fn a_server_that_ends_leaves_its_successors_socket_and_pid_file() {
     let (socket, pidfile) = (folder.path().join("socket"), folder.path().join("pid"));
     let child = command().arg("-s").arg(&socket).arg("-P").arg(&pidfile).spawn().unwrap();
     let mut first = KillOnDrop::from(child);
-    wait_until("the socket accepts connections", || UnixStream::connect(&socket).is_ok() && pidfile.exists());
+    let has_written =
+        |pid: u32| std::fs::read_to_string(&pidfile).is_ok_and(|text| text == format!("{pid}\n"));
+    let pid = first.id();
+    wait_until("the server has written its pid", || has_written(pid));
     // A successor takes both over, as after a deployment that does not wait.
     std::fs::remove_file(&socket).unwrap();
     let successor = std::os::unix::net::UnixListener::bind(&socket).unwrap();
@@ -109,8 +112,8 @@ fn a_server_that_ends_leaves_its_successors_socket_and_pid_file() {
     // And one that has none removes its own.
     let child = command().arg("-s").arg(&socket).arg("-P").arg(&pidfile).spawn().unwrap();
     let mut only = KillOnDrop::from(child);
-    let pid = format!("{}\n", only.id());
-    wait_until("it has written its pid", || std::fs::read_to_string(&pidfile).is_ok_and(|text| text == pid));
+    let pid = only.id();
+    wait_until("it has written its pid", || has_written(pid));
     rustix::process::kill_process(rustix::process::Pid::from_child(&only), Signal::TERM).unwrap();
     wait_until("the second server exits", || only.try_wait().unwrap().is_some());
     assert!(!pidfile.exists() && !socket.exists());
