@@ -338,3 +338,16 @@ fn a_test_may_ask_for_polling_at_any_load() {
     server.run(0.0, Duration::from_millis(300));
     assert_eq!(server.mode(), QueueMode::Plain);
 }
+
+#[test]
+fn interrupts_are_chosen_again_where_a_change_to_them_was_not_made() {
+    let mut law = PollingLaw::new(Budgets::default(), COSTS, LawLimits::default());
+    // The law has chosen interrupts; in effect is what was before.
+    let in_effect = QueueSettings::timed(micros(20), micros(2_000), Reason::Tries);
+    law.fix(in_effect);
+    law.release();
+    law.stop_polling(Reason::Unsupervised);
+    let window = Epoch { duration: Duration::from_millis(10), events: 1_000, ..Epoch::default() };
+    let chosen = law.step(&window).unwrap();
+    assert_eq!((chosen.mode, chosen.why), (QueueMode::Plain, Reason::Unsupervised));
+}
