@@ -40,11 +40,6 @@ impl RingSocket {
         Self { driver, state: Rc::new(SocketState::new(descriptor, in_queue)) }
     }
 
-    /// How many bytes [`RingSocket::poll_received`] waits for at most: half of what is received ahead of the reader.
-    pub fn most_awaited(&self) -> usize {
-        self.driver.options.unread_limit / 2
-    }
-
     /// Receives the next bytes; `None` at the end of the stream. One task may wait at a time.
     ///
     /// # Errors
@@ -57,7 +52,7 @@ impl RingSocket {
                 Poll::Ready(result)
             }
             None => {
-                self.state.receive.borrow_mut().wait(context, 1);
+                self.state.receive.borrow_mut().wait(context);
                 self.ensure_receiving();
                 Poll::Pending
             }
@@ -79,20 +74,13 @@ impl RingSocket {
     /// Waits until [`RingSocket::try_receive`] has something to return: bytes, the end of the stream, or an error. One task
     /// may wait at a time, here or in [`RingSocket::poll_receive`].
     pub fn poll_readable(&self, context: &mut Context<'_>) -> Poll<()> {
-        self.poll_received(context, 1)
-    }
-
-    /// Waits until this many bytes have come, at least 1 and at most [`RingSocket::most_awaited`], or the stream has ended. One
-    /// task may wait at a time, here or in [`RingSocket::poll_receive`].
-    pub fn poll_received(&self, context: &mut Context<'_>, bytes: usize) -> Poll<()> {
         ready!(coop::poll_budget(context));
-        let bytes = bytes.clamp(1, self.most_awaited());
         let mut receive = self.state.receive.borrow_mut();
-        if receive.unread() >= bytes || receive.ended || self.driver.is_closed() {
+        if receive.unread() > 0 || receive.ended || self.driver.is_closed() {
             coop::spend();
             return Poll::Ready(());
         }
-        receive.wait(context, bytes);
+        receive.wait(context);
         drop(receive);
         self.ensure_receiving();
         Poll::Pending
@@ -164,7 +152,7 @@ impl RingSocket {
             drop(stale);
             return Poll::Ready(());
         };
-        receive.wait(context, 1);
+        receive.wait(context);
         receive.stopping = true;
         let cancel = !std::mem::replace(&mut receive.cancelled, true);
         drop(receive);

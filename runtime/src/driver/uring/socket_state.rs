@@ -85,8 +85,6 @@ pub(super) struct ReceiveState {
     /// The error that it ended with; returned once.
     pub(super) failed: Option<io::Error>,
     pub(super) waker: Option<Waker>,
-    /// How many unread bytes that one waits for.
-    wanted: usize,
     /// The receive ended for lack of buffers, and will be armed again.
     pub(super) starved: bool,
     /// The receive is cancelled for good: a lack of buffers does not arm it again.
@@ -116,10 +114,9 @@ impl ReceiveState {
         (!self.copied.is_empty()).then(|| Received(ReceivedBytes::Copy(std::mem::take(&mut self.copied))))
     }
 
-    /// Stores who is to be woken when this many bytes are unread, or the receive has ended.
-    pub(super) fn wait(&mut self, context: &Context<'_>, wanted: usize) {
+    /// Stores who is to be woken when bytes are unread, or the receive has ended.
+    pub(super) fn wait(&mut self, context: &Context<'_>) {
         store_waker(&mut self.waker, context);
-        self.wanted = wanted;
     }
 
     pub(super) fn unread(&self) -> usize {
@@ -160,7 +157,7 @@ impl ReceiveState {
 
     /// Who is to be woken now, after a completion.
     pub(super) fn take_waker(&mut self) -> Option<Waker> {
-        let wakes = self.unread() >= self.wanted || self.ended || self.operation.is_none();
+        let wakes = self.unread() > 0 || self.ended || self.operation.is_none();
         if wakes { self.waker.take() } else { None }
     }
 }
