@@ -38,7 +38,7 @@ enum Service {
     Axum,
     /// tonic's health service, without TLS.
     Grpc,
-    /// An echo.
+    /// Echoes messages of 64 bytes.
     WebSocket,
     /// HTTP/1.1 to one upstream.
     Proxy(SocketAddr),

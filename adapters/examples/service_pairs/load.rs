@@ -15,7 +15,7 @@ pub(super) struct Load {
     pub service: Service,
     pub address: SocketAddr,
     pub connections: usize,
-    /// Not measured.
+    /// Requests of this time at the beginning are not in the figures.
     pub warm_up: Duration,
     pub time: Duration,
     /// Requests a second of all connections, at random; 0: each follows the response before it.

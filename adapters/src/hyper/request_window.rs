@@ -30,7 +30,7 @@ impl RequestWindow {
 
     /// The flow-control window in bytes: [`LEAST`](Self::LEAST) or more.
     pub fn bytes(&self) -> u32 {
-        // What it has taken is less than a `u32` that was asked for.
+        // Fits: `take_of` takes at most `u32::MAX - LEAST` bytes.
         Self::LEAST + self.0.bytes() as u32
     }
 }

@@ -21,7 +21,7 @@ impl SharedRoom {
         Self { taken: AtomicUsize::new(0), max }
     }
 
-    /// For a test of its own.
+    /// A room that no other test takes from.
     #[cfg(test)]
     pub(super) fn leaked(max: usize) -> &'static Self {
         Box::leak(Box::new(Self::new(max)))

@@ -266,12 +266,7 @@ impl HeldQueue {
                     events.extend(self.set_waiting(unpolled));
                 }
             }
-            ChangeStep::Unsupervised => {
-                // A change that was under way is not made any more.
-                self.law.fix(self.change.in_effect());
-                self.law.release();
-                self.law.stop_polling(Reason::Unsupervised);
-            }
+            ChangeStep::Unsupervised => self.law.supervisor_ended(self.change.in_effect()),
             ChangeStep::SetWaits(settings) => events.extend(self.finish(settings)),
         }
         (load, events)

@@ -155,6 +155,14 @@ impl PollingLaw {
         *self = Self { stopped: self.stopped, ..Self::new(self.budgets, self.costs, limits) };
     }
 
+    /// The supervisor has ended, which has given the queue its values from before. A change from `in_effect` that was under way is not made
+    /// any more, and polling is not tried again.
+    pub fn supervisor_ended(&mut self, in_effect: QueueSettings) {
+        self.fix(in_effect);
+        self.release();
+        self.stop_polling(Reason::Unsupervised);
+    }
+
     /// Stays with plain interrupts from now on.
     pub fn stop_polling(&mut self, why: Reason) {
         self.stopped = Some(why);

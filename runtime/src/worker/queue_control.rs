@@ -298,19 +298,16 @@ impl QueueControl {
             let receiving = EVENT_TIME * u32::try_from(outcome.events).unwrap_or(u32::MAX);
             let may_sleep = parked && waited > self.law.borrow().costs().block + receiving;
             let busy_at_most = LONGEST_EVENT * last_events.saturating_add(events);
-            let slept = if may_sleep && last_events >= LONG_TURN && waited < busy_at_most {
-                let before = self.long_turns.get().slept;
-                let long_turns = self.long_turns.get().end_wait();
-                self.long_turns.set(long_turns);
-                // Asked, the kernel said that this one did not.
-                if long_turns.slept < before {
-                    self.take_wait(waited, last_events.saturating_add(events));
-                }
-                long_turns.slept
+            let (slept, was_awake) = if may_sleep && last_events >= LONG_TURN && waited < busy_at_most {
+                let before = self.long_turns.get();
+                let after = before.end_wait();
+                self.long_turns.set(after);
+                // The share falls where the kernel was asked, and said that this wait did not sleep.
+                (after.slept, after.slept < before.slept)
             } else {
-                f64::from(u8::from(may_sleep))
+                (f64::from(u8::from(may_sleep)), !may_sleep)
             };
-            if slept == 0.0 {
+            if was_awake {
                 self.take_wait(waited, last_events.saturating_add(events));
             }
             waits.sleeps += slept;
@@ -324,7 +321,7 @@ impl QueueControl {
         self.waits.set(waits);
     }
 
-    /// Takes in a wait that seems not to have slept, and sent and received for so many `events`.
+    /// Updates what a wait takes for each event from one that did not sleep. `events`: those that it received, and the replies that it sent.
     fn take_wait(&self, waited: Duration, events: u32) {
         if events >= LONG_TURN && waited < LONGEST_EVENT * events {
             let before = self.wait_per_event.get();
@@ -391,11 +388,7 @@ impl QueueControl {
                     worker = worker.index,
                     "the supervisor has ended: interrupts drive the queue from now on"
                 );
-                let mut law = self.law.borrow_mut();
-                // A change that was under way is not made any more.
-                law.fix(self.in_effect());
-                law.release();
-                law.stop_polling(Reason::Unsupervised);
+                self.law.borrow_mut().supervisor_ended(self.in_effect());
             }
             ChangeStep::SetWaits(settings) => self.finish(now, settings, worker, driver),
         }

@@ -344,9 +344,7 @@ fn interrupts_are_chosen_again_where_a_change_to_them_was_not_made() {
     let mut law = PollingLaw::new(Budgets::default(), COSTS, LawLimits::default());
     // The law has chosen interrupts; in effect is what was before.
     let in_effect = QueueSettings::timed(micros(20), micros(2_000), Reason::Tries);
-    law.fix(in_effect);
-    law.release();
-    law.stop_polling(Reason::Unsupervised);
+    law.supervisor_ended(in_effect);
     let window = Epoch { duration: Duration::from_millis(10), events: 1_000, ..Epoch::default() };
     let chosen = law.step(&window).unwrap();
     assert_eq!((chosen.mode, chosen.why), (QueueMode::Plain, Reason::Unsupervised));
