@@ -140,14 +140,17 @@ fn with_two_queues_each_datagram_is_received_by_the_worker_of_its_queue() {
             let serving = socket.serve(move |socket| count(socket, Arc::clone(&counted))).unwrap();
             assert_eq!((serving.steering(), serving.local_addr()), (UdpSteering::Queue, address));
             let load = Load::start(&testbed, address);
-            let (begun, enough) = (Instant::now(), CLIENTS * 10);
-            while load.answered() < enough && begun.elapsed() < PATIENCE {
+            let counts = || received.lock().unwrap().clone();
+            let enough =
+                |counts: Vec<(usize, usize)>| counts.iter().all(|(received, _)| *received >= CLIENTS);
+            // A worker whose core is taken by other programs begins late: the other has received much by then.
+            let begun = Instant::now();
+            while !enough(counts()) && begun.elapsed() < PATIENCE {
                 runtime::sleep(Duration::from_millis(5)).await;
             }
-            assert!(load.answered() >= enough, "only {} datagrams are answered", load.answered());
             drop(load);
-            let counts = received.lock().unwrap().clone();
-            assert!(counts.iter().all(|(received, foreign)| *received > 0 && *foreign == 0), "{counts:?}");
+            let counts = counts();
+            assert!(enough(counts.clone()) && counts.iter().all(|(_, foreign)| *foreign == 0), "{counts:?}");
             serving.stop().await;
             assert!(UdpSocket::bind(address).is_ok(), "the address is still taken");
         });
