@@ -204,7 +204,8 @@ impl HeldQueue {
     pub(super) fn step(&mut self, packets: u64, polled_share: f64, drops: u64) -> (Load, Vec<AttachEvent>) {
         let mut events = Vec::new();
         let threads = self.threads();
-        let load = self.meter.measure(packets, &threads, self.change.in_effect().grace_time);
+        let wake = self.law.costs().wake_latency;
+        let load = self.meter.measure(packets, &threads, wake, self.change.in_effect().grace_time);
         let polled = (load.epoch.packets as f64 * polled_share) as u64;
         let harm = self.watchdog.step(
             self.change.in_effect().polls(),

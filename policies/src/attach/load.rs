@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::process::{RunTimes, run_times};
 use super::queue_map::QueueName;
 use crate::counters::busy_poll_rx_packets;
-use crate::law::{Epoch, receiving_time};
+use crate::law::{Delays, Epoch, receiving_time};
 use crate::netlink::netdev::Netdev;
 use crate::thread_time::{AwakeTime, ThreadTimes};
 
@@ -173,12 +173,13 @@ impl LoadMeter {
         self.kernel_thread = thread.and_then(open);
     }
 
-    /// Measures the time since the last call. `threads`: those that serve the queue. `grace_time`: after which the kernel's timer
-    /// polls the queue.
+    /// Measures the time since the last call. `threads`: those that serve the queue. `wake`: how long a thread takes to wake up.
+    /// `grace_time`: after which the kernel's timer polls the queue.
     pub(super) fn measure(
         &mut self,
         packets: u64,
         threads: &BTreeSet<(u32, i32)>,
+        wake: Duration,
         grace_time: Duration,
     ) -> Load {
         let now = Instant::now();
@@ -235,18 +236,18 @@ impl LoadMeter {
             sleeps: total.sleeps / u64::from(serving),
             ..Epoch::default()
         };
-        Load { epoch: with_delays(epoch, receiving, grace_time), run, delay: per(ready, total.turns) }
+        Load { epoch: with_delays(epoch, receiving, wake, grace_time), run, delay: per(ready, total.turns) }
     }
 }
 
 /// How long events wait can't be seen from outside, so it is estimated: those that find the server asleep wait for half of the grace
 /// time and a wake-up, and all of them until they are received, and for half of the time for which the server stays awake at a time.
-fn with_delays(epoch: Epoch, receiving: Duration, grace_time: Duration) -> Epoch {
+fn with_delays(epoch: Epoch, receiving: Duration, wake: Duration, grace_time: Duration) -> Epoch {
     let asleep = 1.0 - epoch.busy_share();
     let awake = per(epoch.cpu + epoch.waiting, epoch.sleeps);
-    let events = u32::try_from(epoch.events).unwrap_or(u32::MAX);
-    let delay = (receiving + awake / 2 + grace_time.mul_f64(asleep / 2.0)) * events;
-    Epoch { delay, wakes: f64::from(events) * asleep, ..epoch }
+    let mut delays = Delays::default();
+    delays.add(receiving + awake / 2 + (wake + grace_time / 2).mul_f64(asleep), epoch.events as f32);
+    Epoch { delays, ..epoch }
 }
 
 fn per(time: Duration, count: u64) -> Duration {
@@ -265,18 +266,18 @@ mod tests {
         let own: BTreeSet<(u32, i32)> = [(pid, rustix::thread::gettid().as_raw_nonzero().get())].into();
         assert!(own.iter().all(|(_, thread)| threads(pid).unwrap().contains(thread)));
         let mut meter = LoadMeter::new();
-        meter.measure(100, &own, Duration::ZERO);
+        meter.measure(100, &own, Duration::ZERO, Duration::ZERO);
         let end = Instant::now() + Duration::from_millis(60);
         while Instant::now() < end {
             std::hint::spin_loop();
         }
-        let load = meter.measure(150, &own, Duration::ZERO);
+        let load = meter.measure(150, &own, Duration::ZERO, Duration::ZERO);
         assert!(load.epoch.busy_share() > 0.5, "{load:?}");
         assert_eq!((load.epoch.packets, load.epoch.events), (50, 50));
         for _ in 0..6 {
             std::thread::sleep(Duration::from_millis(10));
         }
-        let load = meter.measure(150, &own, Duration::ZERO);
+        let load = meter.measure(150, &own, Duration::ZERO, Duration::ZERO);
         assert!(load.epoch.busy_share() < 0.5 && load.epoch.sleeps >= 6, "{load:?}");
     }
 
@@ -296,10 +297,13 @@ mod tests {
     fn events_wait_for_the_timer_while_the_server_sleeps_and_for_half_of_what_it_is_awake_for() {
         let (duration, cpu) = (Duration::from_millis(10), Duration::from_millis(6));
         let epoch = Epoch { duration, events: 1_000, packets: 1_000, cpu, sleeps: 300, ..Epoch::default() };
-        let plain = with_delays(epoch, Duration::ZERO, Duration::ZERO);
+        let micros = Duration::from_micros;
+        let delay = |grace_time| {
+            let epoch = with_delays(epoch, Duration::ZERO, micros(10), grace_time);
+            epoch.delays.median().as_secs_f64() * 1e6
+        };
         // Awake for 20 µs at a time, and for 60 % of the time.
-        assert_eq!((plain.delay, plain.wakes.round()), (Duration::from_millis(10), 400.0));
-        let grace = with_delays(epoch, Duration::ZERO, Duration::from_micros(50));
-        assert_eq!((grace.delay.as_millis(), grace.wakes.round()), (20, 400.0));
+        assert!((13.0..15.0).contains(&delay(Duration::ZERO)), "{}", delay(Duration::ZERO));
+        assert!((23.0..25.0).contains(&delay(micros(50))), "{}", delay(micros(50)));
     }
 }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use super::delays::Delays;
+
 /// The measurements of one worker and its queue during some milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Epoch {
@@ -17,12 +19,8 @@ pub struct Epoch {
     pub waiting: Duration,
     /// How many waits have slept.
     pub sleeps: u64,
-    /// For how long events waited until they were processed, summed over the events: from the middle of the time between two looks
-    /// at the queue to the middle of the turn that processes them. Without the wake-ups in `wakes`.
-    pub delay: Duration,
-    /// How many wake-ups of an interrupt events have waited for, summed over the events: one for the event that ended a sleep,
-    /// half of one for each that came meanwhile.
-    pub wakes: f64,
+    /// For how long events waited until they were processed.
+    pub delays: Delays,
     /// By how much sleeps that a timer ended were longer than asked for, summed, and how many there were.
     pub overslept: (Duration, u64),
 }
@@ -36,8 +34,7 @@ impl Epoch {
         self.cpu += other.cpu;
         self.waiting += other.waiting;
         self.sleeps += other.sleeps;
-        self.delay += other.delay;
-        self.wakes += other.wakes;
+        self.delays.merge(&other.delays);
         self.overslept.0 += other.overslept.0;
         self.overslept.1 += other.overslept.1;
     }

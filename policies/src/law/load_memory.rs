@@ -7,13 +7,13 @@ use super::measured::Measured;
 
 /// Loads a factor of two in the rate: one each 19 %.
 const PER_OCTAVE: f64 = 4.0;
-/// How long polling is not tried again at a load after it did not pay, which a disturbance of a trial may have caused; twice as long
-/// each time, and shorter by as long as it has paid meanwhile.
+/// How long polling is not tried again at a load after it did not pay twice in succession; twice as long each time, and shorter by
+/// as long as it has paid meanwhile. The same for an interval that exceeded a bound, and longer ones.
 const FIRST_PAUSE: Duration = Duration::from_secs(2);
 /// After this time interrupts are measured again, because something may have disturbed the measurement, and after twice as long each
 /// time, because the machine may change.
 const FIRST_AGE: Duration = Duration::from_secs(10);
-/// The longest of either. An interval that exceeded a bound may be chosen again after it.
+/// The longest of either.
 const LONGEST_PAUSE: Duration = Duration::from_secs(64);
 
 /// What is known of a load.
@@ -27,11 +27,15 @@ pub(super) struct KnownLoad {
     most_age: Duration,
     /// The poll interval that has paid last, unless polling was refused since. Zero: a wait that never sleeps.
     pub(super) interval: Option<Duration>,
+    /// Whether polling did not pay when it was in effect last. A disturbance of the machine may have caused that, so interrupts are
+    /// measured and polling is tried once more.
+    failed: bool,
     /// For how long polling is not tried.
     refused: Duration,
     next_pause: Duration,
     /// The interval that delayed events by too much, and for how long it and longer ones are not chosen.
     barred_from: Option<(Duration, Duration)>,
+    next_bar: Duration,
 }
 
 impl KnownLoad {
@@ -62,7 +66,12 @@ impl KnownLoad {
     }
 
     /// Polling did not pay.
-    pub(super) fn refuse(&mut self) {
+    pub(super) fn fail(&mut self) {
+        self.plain = None;
+        if !self.failed {
+            self.failed = true;
+            return;
+        }
         self.refused = self.next_pause.max(FIRST_PAUSE);
         self.next_pause = (self.refused * 2).min(LONGEST_PAUSE);
         self.interval = None;
@@ -70,7 +79,9 @@ impl KnownLoad {
 
     /// With this interval events wait for too long.
     pub(super) fn bar_from(&mut self, interval: Duration) {
-        self.barred_from = Some((interval, LONGEST_PAUSE));
+        let pause = self.next_bar.max(FIRST_PAUSE);
+        self.next_bar = (pause * 2).min(LONGEST_PAUSE);
+        self.barred_from = Some((interval, pause));
     }
 
     pub(super) fn is_barred(&self, interval: Duration) -> bool {
@@ -86,6 +97,7 @@ impl KnownLoad {
     /// Polling pays with this interval.
     pub(super) fn accept(&mut self, interval: Duration) {
         self.interval = Some(interval);
+        self.failed = false;
     }
 }
 
@@ -150,8 +162,10 @@ mod tests {
     #[test]
     fn a_refusal_holds_at_its_load_only_and_twice_as_long_each_time() {
         let mut memory = LoadMemory::default();
+        memory.at(50_000.0).fail();
+        assert!(!memory.at(50_000.0).is_refused(), "it is tried once more");
         for seconds in [2, 4, 8, 16, 32, 64, 64] {
-            memory.at(50_000.0).refuse();
+            memory.at(50_000.0).fail();
             memory.pass(Duration::from_secs(seconds) - Duration::from_millis(1));
             assert!(memory.at(50_000.0).is_refused() && memory.at(50_500.0).is_refused());
             assert!(!memory.at(100_000.0).is_refused());
@@ -163,14 +177,16 @@ mod tests {
         memory.polled(Duration::from_secs(1));
         memory.follow(100_000.0);
         memory.polled(Duration::from_secs(64));
-        memory.at(50_000.0).refuse();
+        memory.at(50_000.0).fail();
+        memory.at(50_000.0).fail();
         memory.pass(Duration::from_secs(62));
         assert!(memory.at(50_000.0).is_refused(), "it has paid for a second only");
         memory.pass(Duration::from_secs(1));
         memory.at(50_000.0).accept(Duration::from_micros(20));
         memory.follow(50_000.0);
         memory.polled(Duration::from_secs(64));
-        memory.at(50_000.0).refuse();
+        memory.at(50_000.0).fail();
+        memory.at(50_000.0).fail();
         memory.pass(Duration::from_secs(2));
         assert!(!memory.at(50_000.0).is_refused(), "it has paid for a minute since");
     }
@@ -182,7 +198,8 @@ mod tests {
         for (rate, near) in [(51_000.0, 50_000.0), (50_000.0, 51_000.0)] {
             memory.follow(1_000.0);
             memory.follow(rate);
-            memory.at(rate).refuse();
+            memory.at(rate).fail();
+            memory.at(rate).fail();
             assert!(memory.known(near).is_refused());
             memory.pass(Duration::from_secs(64));
         }
@@ -190,17 +207,17 @@ mod tests {
     }
 
     #[test]
-    fn an_interval_beyond_a_bound_is_barred_with_those_beyond_it_at_its_load_for_a_minute() {
+    fn an_interval_beyond_a_bound_is_barred_with_those_beyond_it_at_its_load_and_twice_as_long_each_time() {
         let (mut memory, interval) = (LoadMemory::default(), Duration::from_micros(20));
-        memory.at(50_000.0).bar_from(interval);
-        let is_barred = |memory: &LoadMemory, rate| memory.known(rate).is_barred(interval);
-        assert!(is_barred(&memory, 50_000.0) && !is_barred(&memory, 100_000.0));
-        assert!(
-            memory.known(50_000.0).is_barred(interval * 2) && !memory.known(50_000.0).is_barred(interval / 2)
-        );
-        memory.pass(LONGEST_PAUSE);
-        memory.pass(Duration::from_millis(1));
-        assert!(!is_barred(&memory, 50_000.0));
+        for seconds in [2, 4, 8, 16, 32, 64, 64] {
+            memory.at(50_000.0).bar_from(interval);
+            memory.pass(Duration::from_secs(seconds));
+            let known = memory.known(50_000.0);
+            assert!(known.is_barred(interval) && known.is_barred(interval * 2));
+            assert!(!known.is_barred(interval / 2) && !memory.known(100_000.0).is_barred(interval));
+            memory.pass(Duration::from_millis(1));
+            assert!(!memory.known(50_000.0).is_barred(interval));
+        }
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! The law reads no clock and sets nothing, so that a runtime's worker and a process that observes another one can both use it.
 
 mod budget;
+mod delays;
 mod epoch;
 mod forced_settings;
 mod limits;
@@ -14,6 +15,7 @@ mod queue_settings;
 mod reason;
 
 pub use budget::{Budgets, CpuBudget, InvalidBudget, LatencyBudget};
+pub use delays::Delays;
 pub use epoch::{Epoch, receiving_time};
 pub use forced_settings::ForcedSettings;
 pub use limits::{LawLimits, PollTimer};

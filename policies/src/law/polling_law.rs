@@ -29,9 +29,6 @@ const DWELL: Duration = Duration::from_millis(30);
 const SATURATED_DWELL: Duration = Duration::from_millis(120);
 /// How much a measurement may exceed its bound before a choice is taken back: windows differ by some percent at the same load.
 const TOLERANCE: f64 = 1.05;
-/// What of interrupts' mean delay an event may wait for, before any budget. Under interrupts some events find the core idle, and the
-/// median was 0.70 to 0.86 of the mean (36,000 to 120,000 requests/s); polling delays all of them: 0.73 to 0.92.
-const UNSKEWED: f64 = 0.85;
 /// By how much a prediction of the CPU time may be wrong: a trial settles it.
 const PREDICTION_ERROR: f64 = 0.15;
 /// The share of an event's CPU time that the next longer interval has to save: for less no event waits longer.
@@ -49,7 +46,7 @@ const PEAK_DECAY: f64 = 0.99;
 /// # Examples
 /// ```
 /// use std::time::Duration;
-/// use policies::law::{Budgets, Epoch, LawLimits, MachineCosts, PollTimer, PollingLaw, QueueMode};
+/// use policies::law::{Budgets, Delays, Epoch, LawLimits, MachineCosts, PollTimer, PollingLaw, QueueMode};
 ///
 /// let micros = Duration::from_micros;
 /// let costs = MachineCosts { block: micros(3), timer_latency: micros(5), wake_latency: micros(4) };
@@ -59,8 +56,9 @@ const PEAK_DECAY: f64 = 0.99;
 /// for _ in 0..15 {
 ///     let duration = Duration::from_millis(10);
 ///     let cpu = Duration::from_micros(9_500);
-///     let delay = micros(50) * 2_000;
-///     law.step(&Epoch { duration, events: 2_000, packets: 2_000, cpu, sleeps: 400, delay, ..Epoch::default() });
+///     let mut delays = Delays::default();
+///     delays.add(micros(50), 2_000.0);
+///     law.step(&Epoch { duration, events: 2_000, packets: 2_000, cpu, sleeps: 400, delays, ..Epoch::default() });
 /// }
 /// assert_eq!(law.settings().mode, QueueMode::Timed);
 /// ```
@@ -245,17 +243,11 @@ impl PollingLaw {
         self.since_change >= dwell && self.present.windows >= 2
     }
 
-    /// How long an interrupt takes until the application runs, in seconds. That of a kernel thread which wakes the application on the
-    /// same core is little beside it.
-    fn wake(&self) -> f64 {
-        self.costs.wake_latency.as_secs_f64()
-    }
-
     /// How long an event may wait, in seconds, beside plain interrupts.
     fn delay_bound(&self, plain: &Measured) -> f64 {
         let has_cpu_budget = self.budgets.cpu.share() > 0.0;
         let budget = if has_cpu_budget { 0.0 } else { self.budgets.latency.delay().as_secs_f64() };
-        plain.delay(self.wake()) * UNSKEWED + budget
+        plain.delay + budget
     }
 
     /// The CPU time that an event may take, in seconds.
@@ -381,13 +373,13 @@ impl PollingLaw {
     /// Keeps the interval, changes it or gives polling up, by what interrupts take at this load.
     fn compare(&mut self, plain: &Measured) -> Choice {
         let (present, now) = (self.present, interval(&self.settings));
-        let delay = present.delay(self.wake());
+        let delay = present.delay;
         let most_delay = self.delay_bound(plain);
         let most_cost = self.cost_bound(plain);
         let percent = |share: f64| (share * 100.0).round().min(f64::from(u16::MAX)) as u16;
         let comparison = Comparison {
             cpu: percent(present.cost / plain.cost),
-            delay: percent(delay / plain.delay(self.wake()).max(1e-9)),
+            delay: percent(delay / plain.delay.max(1e-9)),
         };
         let saturated = plain.busy > SATURATED;
         // At saturation a cost that is wrong by some percent is throughput lost, so there the gain has to be clear.
@@ -414,7 +406,7 @@ impl PollingLaw {
         let rates = [present.rate, plain.rate];
         match next {
             None => {
-                self.memory.each_at(rates, KnownLoad::refuse);
+                self.memory.each_at(rates, KnownLoad::fail);
                 Choice::Plain(Reason::DidNotPay(comparison))
             }
             Some(next) if next == now => {

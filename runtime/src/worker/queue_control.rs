@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use policies::law::{
-    Budgets, Epoch, ForcedSettings, PollingLaw, QueueMode, QueueSettings, Reason, receiving_time,
+    Budgets, Delays, Epoch, ForcedSettings, PollingLaw, QueueMode, QueueSettings, Reason, receiving_time,
 };
 use policies::netlink::netdev::Netdev;
 use policies::thread_time::{AwakeTime, ThreadTimes, this_thread_cpu_time, voluntary_switches};
@@ -29,8 +29,6 @@ const LONGEST_EVENT: Duration = Duration::from_micros(8);
 /// After one of this many long turns, the kernel's count of sleeps tells whether the wait slept (`ru_nvcsw`). Two system calls read
 /// it, in about a microsecond.
 const ASKED: u32 = 8;
-/// Of larger batches most events wait because the machine paused.
-const LARGEST_BATCH: u32 = 64;
 /// The weight of a wait in what waits take for each event.
 const WAIT_WEIGHT: f64 = 0.01;
 /// For how long nobody may poll the queue when a worker stops polling.
@@ -104,6 +102,10 @@ pub(crate) struct QueueControl {
     last: Cell<Reading>,
     next_step: Cell<u64>,
     waits: Cell<Waits>,
+    /// How long events have waited since the last step.
+    delays: RefCell<Delays>,
+    /// How long a packet took through the queue's kernel thread in the last step with interrupts.
+    receiving: Cell<Duration>,
     long_turns: Cell<LongTurns>,
     /// Events of the queue per second, in the last step.
     rate: Cell<f64>,
@@ -153,11 +155,21 @@ struct Waits {
     sleeps: f64,
     slept: Duration,
     /// As in [`Epoch`].
-    delay: Duration,
-    wakes: f64,
     overslept: (Duration, u64),
-    /// When the last wait ended, on the monotonic clock, and how many events of the queue it brought.
-    last: (u64, u32),
+    last: LastWait,
+}
+
+/// What the last wait has brought.
+#[derive(Debug, Clone, Copy, Default)]
+struct LastWait {
+    /// When it ended, on the monotonic clock.
+    ended: u64,
+    /// Events of the queue.
+    events: u32,
+    /// How sure it is that the wait has slept, from 0 to 1.
+    slept: f64,
+    /// How long the events had waited when it ended, if it has slept, and if it has not.
+    delays: [Duration; 2],
 }
 
 /// Which share of the waits after long turns has slept.
@@ -211,7 +223,12 @@ impl QueueControl {
             ),
             last: Cell::new(Reading { time: now, received_bytes: 0, sent_bytes: 0, threads: None }),
             next_step: Cell::new(now + STEP.as_nanos() as u64),
-            waits: Cell::new(Waits { last: (now, 0), ..Waits::default() }),
+            waits: Cell::new(Waits {
+                last: LastWait { ended: now, ..LastWait::default() },
+                ..Waits::default()
+            }),
+            delays: RefCell::default(),
+            receiving: Cell::default(),
             long_turns: Cell::new(LongTurns::default()),
             rate: Cell::new(0.0),
             backlog: Cell::new(Backlog { taken_until: now, most: ring_slots }),
@@ -250,8 +267,7 @@ impl QueueControl {
 
     /// Called before each wait.
     pub(crate) fn begin_wait(&self) {
-        let (_, last_events) = self.waits.get().last;
-        if last_events >= LONG_TURN && self.in_effect().mode != QueueMode::Timed {
+        if self.waits.get().last.events >= LONG_TURN && self.in_effect().mode != QueueMode::Timed {
             self.long_turns.set(self.long_turns.get().begin_wait());
         }
     }
@@ -262,17 +278,19 @@ impl QueueControl {
     /// that was found is received, for half of the turn that processes it, and until half of the replies are sent.
     pub(crate) fn waited(&self, began: u64, ended: u64, parked: bool, outcome: &WaitOutcome) {
         let mut waits = self.waits.take();
-        let (last_ended, last_events) = waits.last;
-        let turn = Duration::from_nanos(began.saturating_sub(last_ended));
+        let last = waits.last;
+        let turn = Duration::from_nanos(began.saturating_sub(last.ended));
         let waited = Duration::from_nanos(ended.saturating_sub(began));
         let events = u32::try_from(outcome.queue_events).unwrap_or(u32::MAX);
         if turn.as_nanos() <= PAUSE.into() {
-            waits.delay += turn / 2 * last_events;
+            let mut delays = self.delays.borrow_mut();
+            let [asleep, awake] = last.delays.map(|delay| delay + turn / 2);
+            let slept = f64::from(last.events) * last.slept;
+            delays.add(asleep, slept as f32);
+            delays.add(awake, (f64::from(last.events) - slept) as f32);
         }
-        waits.last = (ended, events);
         waits.events += u64::from(events);
-        let batch = f64::from(events.min(LARGEST_BATCH));
-        waits.delay += Duration::from_secs_f64(1.5 * self.wait_per_event.get() * batch) * events;
+        let received = Duration::from_secs_f64(1.5 * self.wait_per_event.get() * f64::from(events));
         let in_effect = self.in_effect();
         if in_effect.mode == QueueMode::Timed {
             let (overslept, sleeps) = outcome.overslept;
@@ -282,23 +300,25 @@ impl QueueControl {
             if sleeps > 0 {
                 waits.slept += waited;
             } else if !in_effect.never_sleeps() {
-                self.take_wait(waited, last_events.saturating_add(events));
+                self.take_wait(waited, last.events.saturating_add(events));
             }
-            if in_effect.never_sleeps() {
+            let looked = if in_effect.never_sleeps() {
                 // The kernel polls all the time but for the turns.
-                waits.delay += turn / 2 * events;
-                return self.waits.set(waits);
-            }
-            let mut backlog = self.backlog.get();
-            backlog.found_nothing(outcome.found_nothing);
-            waits.delay +=
-                backlog.look(outcome.looked, events, outcome.look_budget, self.rate.get()) * events;
-            self.backlog.set(backlog);
+                turn / 2
+            } else {
+                let mut backlog = self.backlog.get();
+                backlog.found_nothing(outcome.found_nothing);
+                let looked = backlog.look(outcome.looked, events, outcome.look_budget, self.rate.get());
+                self.backlog.set(backlog);
+                looked
+            };
+            waits.last = LastWait { ended, events, slept: 0.0, delays: [looked + received; 2] };
         } else {
             let receiving = EVENT_TIME * u32::try_from(outcome.events).unwrap_or(u32::MAX);
-            let may_sleep = parked && waited > self.law.borrow().costs().block + receiving;
-            let busy_at_most = LONGEST_EVENT * last_events.saturating_add(events);
-            let (slept, was_awake) = if may_sleep && last_events >= LONG_TURN && waited < busy_at_most {
+            let costs = self.law.borrow().costs();
+            let may_sleep = parked && waited > costs.block + receiving;
+            let busy_at_most = LONGEST_EVENT * last.events.saturating_add(events);
+            let (slept, was_awake) = if may_sleep && last.events >= LONG_TURN && waited < busy_at_most {
                 let before = self.long_turns.get();
                 let after = before.end_wait();
                 self.long_turns.set(after);
@@ -308,15 +328,16 @@ impl QueueControl {
                 (f64::from(u8::from(may_sleep)), !may_sleep)
             };
             if was_awake {
-                self.take_wait(waited, last_events.saturating_add(events));
+                self.take_wait(waited, last.events.saturating_add(events));
             }
             waits.sleeps += slept;
             waits.slept += waited.mul_f64(slept);
-            // The first one has ended the sleep; the others came while the worker woke up.
-            waits.wakes += if events > 0 { slept * f64::from(1 + events) / 2.0 } else { 0.0 };
-            if (turn + waited).as_nanos() <= PAUSE.into() {
-                waits.delay += ((turn + waited) / 2 * events).mul_f64(1.0 - slept);
-            }
+            // The first one has ended the sleep; the others came while the worker woke up. That a kernel thread on the same core takes
+            // part in a wake-up is little beside it.
+            let woken = costs.wake_latency.mul_f64((1.0 + 1.0 / f64::from(events.max(1))) / 2.0);
+            let received = received + self.receiving.get();
+            let delays = [woken + received, (turn + waited) / 2 + received];
+            waits.last = LastWait { ended, events, slept, delays };
         }
         self.waits.set(waits);
     }
@@ -428,12 +449,12 @@ impl QueueControl {
             _ => (duration.saturating_sub(waits.slept) + INTERRUPT * interrupts, Duration::ZERO),
         };
         let sleeps = waits.sleeps as u64;
-        let Waits { mut delay, wakes, overslept, .. } = waits;
         if let Some((before, after)) = last.threads.zip(reading.threads).filter(|_| !is_timed) {
-            delay += after.receiving_since(&before, events) * u32::try_from(events).unwrap_or(u32::MAX);
+            self.receiving.set(after.receiving_since(&before, events));
         }
         self.rate.set(events as f64 / duration.as_secs_f64().max(1e-9));
-        Epoch { duration, events, packets, cpu, waiting, sleeps, delay, wakes, overslept }
+        let delays = self.delays.take();
+        Epoch { duration, events, packets, cpu, waiting, sleeps, delays, overslept: waits.overslept }
     }
 
     /// `napi`: the one that the worker polls, or 0.

@@ -1,6 +1,7 @@
 //! The law beside a server whose costs are known.
 
 use super::super::budget::{CpuBudget, LatencyBudget};
+use super::super::delays::Delays;
 use super::*;
 
 mod steady_load;
@@ -13,6 +14,13 @@ const COSTS: MachineCosts =
     MachineCosts { block: micros(10), timer_latency: micros(10), wake_latency: micros(5) };
 
 /// A server on which an event takes 3 µs of CPU time, an interrupt with its wake-up 8, a sleep that a timer ends 10.
+/// Events that have waited for so many seconds each.
+fn all(delay: f64, events: u64) -> Delays {
+    let mut delays = Delays::default();
+    delays.add(Duration::from_secs_f64(delay), events as f32);
+    delays
+}
+
 struct Server {
     law: PollingLaw,
     /// Of all steps so far.
@@ -66,8 +74,7 @@ impl Server {
             cpu: Duration::from_secs_f64(cost * total).min(duration),
             waiting: Duration::ZERO,
             sleeps: (sleeps * seconds) as u64,
-            delay: Duration::from_secs_f64(delay * total),
-            wakes: wakes * total,
+            delays: all(delay + wakes * 5e-6, events),
             overslept: (Duration::ZERO, 0),
         }
     }
@@ -99,8 +106,7 @@ impl Server {
     fn figures(&self, rate: f64) -> (f64, f64) {
         let epoch = self.epoch(rate);
         let events = epoch.events as f64;
-        let delay = epoch.delay.as_secs_f64() + epoch.wakes * 5e-6;
-        (epoch.cpu.as_secs_f64() * 1e6 / events, delay * 1e6 / events)
+        (epoch.cpu.as_secs_f64() * 1e6 / events, epoch.delays.median().as_secs_f64() * 1e6)
     }
 
     fn plain(rate: f64) -> (f64, f64) {
@@ -208,6 +214,21 @@ fn polling_that_costs_more_is_given_up_and_tried_later_each_time() {
     assert_eq!(pauses, [2, 4, 8, 16, 32, 64]);
     assert_eq!(server.mode(), QueueMode::Plain);
     assert!(server.law.settings().why.comparison().is_some_and(|beside| beside.cpu > 150));
+}
+
+#[test]
+fn a_trial_that_failed_once_is_repeated_at_once_and_its_load_polled_if_that_pays() {
+    let mut server = Server::new(0, 0);
+    server.run(70_000.0, Duration::from_millis(40));
+    assert_eq!(server.mode(), QueueMode::Timed);
+    // The machine is disturbed.
+    server.poll_cost = 20e-6;
+    while server.mode() == QueueMode::Timed {
+        server.run(70_000.0, Duration::from_millis(10));
+    }
+    server.poll_cost = 0.0;
+    server.run(70_000.0, Duration::from_millis(100));
+    assert_eq!(server.mode(), QueueMode::Timed, "{:?}", server.changes);
 }
 
 #[test]

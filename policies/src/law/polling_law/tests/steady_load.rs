@@ -41,12 +41,12 @@ impl Server {
             let mut epoch = self.epoch(rate);
             let share = (1.0 + noise.normal() * (2.0 / epoch.events as f64).sqrt()).max(0.0);
             let pause = if noise.uniform() < 0.04 { noise.uniform() * 1e-3 } else { 0.0 };
-            let delay = epoch.delay.as_secs_f64() * share * (0.15 * noise.normal()).exp();
-            epoch.delay = Duration::from_secs_f64(delay + rate * pause * pause / 2.0);
+            let delay = epoch.delays.median().as_secs_f64() * (0.15 * noise.normal()).exp();
             epoch.events = (epoch.events as f64 * share).round() as u64;
+            epoch.delays = all(delay, epoch.events);
+            epoch.delays.add(Duration::from_secs_f64(pause / 2.0), (rate * pause) as f32);
             epoch.packets = epoch.events;
             epoch.cpu = epoch.cpu.mul_f64(share * (1.0 + 0.04 * noise.normal())).min(epoch.duration);
-            epoch.wakes *= share;
             let changed = self.law.step(&epoch).is_some_and(|settings| settings.polls() != before.polls());
             course.changes += u32::from(changed);
             if matches!(before.why, Reason::Tries | Reason::Measures) {
