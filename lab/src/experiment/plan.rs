@@ -76,8 +76,8 @@ pub struct Experiment {
     pub given_capacity: Option<f64>,
     pub rounds: usize,
     pub capacity_rounds: usize,
-    /// Seconds of load before each turn of which nothing is counted. CPU time is that of a whole turn, warm-up included,
-    /// so a policy that takes long to settle needs these. 0 for none.
+    /// Seconds of load before each turn of which nothing is counted, so that a policy that adapts has settled. CPU time is that of a
+    /// whole turn, warm-up included. 0 for none.
     pub settle: f64,
     pub warm_up: f64,
     pub duration: f64,
@@ -117,9 +117,8 @@ impl Experiment {
             given_capacity: None,
             rounds: 12,
             capacity_rounds: if quick { 6 } else { 12 },
-            settle: 0.0,
-            // A policy that adapts needs it to settle.
-            warm_up: if quick { 0.1 } else { 0.2 },
+            settle: if quick { 0.15 } else { 0.2 },
+            warm_up: 0.05,
             duration: if quick { 0.2 } else { 0.25 },
             trial_warm_up: if quick { 0.1 } else { 0.2 },
             trial_duration: 0.1,

@@ -246,7 +246,7 @@ fn with_delays(epoch: Epoch, receiving: Duration, wake: Duration, grace_time: Du
     let asleep = 1.0 - epoch.busy_share();
     let awake = per(epoch.cpu + epoch.waiting, epoch.sleeps);
     let mut delays = Delays::default();
-    delays.add(receiving + awake / 2 + (wake + grace_time / 2).mul_f64(asleep), epoch.events as f32);
+    delays.add([receiving + awake / 2 + (wake + grace_time / 2).mul_f64(asleep); 2], epoch.events as f32);
     Epoch { delays, ..epoch }
 }
 

@@ -9,6 +9,8 @@ const FIRST_OCTAVE: u32 = 8;
 /// From 4 ms on all delays are in the last bucket.
 const OCTAVES: u32 = 14;
 const BUCKETS: usize = (PER_OCTAVE * OCTAVES) as usize;
+/// Into how many parts events are divided that have waited for between two times.
+const PARTS: u32 = 4;
 
 /// How long events waited until they were processed. Events may count in part, where it is not sure what they waited for.
 ///
@@ -18,11 +20,11 @@ const BUCKETS: usize = (PER_OCTAVE * OCTAVES) as usize;
 /// use policies::law::Delays;
 ///
 /// let mut delays = Delays::default();
-/// delays.add(Duration::from_micros(20), 60.0);
+/// delays.add([Duration::from_micros(18), Duration::from_micros(22)], 60.0);
 /// // Those that came during a pause of the machine.
-/// delays.add(Duration::from_millis(2), 40.0);
+/// delays.add([Duration::ZERO, Duration::from_millis(2)], 40.0);
 /// let median = delays.median().as_secs_f64() * 1e6;
-/// assert!((18.0..22.0).contains(&median), "{median} µs");
+/// assert!((19.0..22.0).contains(&median), "{median} µs");
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Delays {
@@ -36,8 +38,14 @@ impl Default for Delays {
 }
 
 impl Delays {
-    /// Adds events that have waited for this long.
-    pub fn add(&mut self, delay: Duration, events: f32) {
+    /// Adds events that have waited for between two times: some as long as the one, some as long as the other, and as many for any time
+    /// between them.
+    pub fn add(&mut self, [from, to]: [Duration; 2], events: f32) {
+        let part = to.saturating_sub(from) / (2 * PARTS);
+        (0..PARTS).for_each(|index| self.add_at(from + part * (2 * index + 1), events / PARTS as f32));
+    }
+
+    fn add_at(&mut self, delay: Duration, events: f32) {
         let nanos = u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX).max(1 << FIRST_OCTAVE);
         let octave = nanos.ilog2();
         let part = (nanos >> (octave - PER_OCTAVE.ilog2())) as u32 % PER_OCTAVE;
@@ -83,7 +91,7 @@ mod tests {
             let mut delays = Delays::default();
             for nanos in 1..=2 * middle {
                 if nanos % (middle / 100) == 0 {
-                    delays.add(Duration::from_nanos(nanos), 1.0);
+                    delays.add([Duration::from_nanos(nanos); 2], 1.0);
                 }
             }
             let median = delays.median().as_nanos() as f64;
@@ -92,20 +100,31 @@ mod tests {
         }
         let mut delays = Delays::default();
         assert_eq!(delays.median(), Duration::ZERO);
-        delays.add(Duration::ZERO, 1.0);
+        delays.add([Duration::ZERO; 2], 1.0);
         assert!(delays.median() < Duration::from_nanos(300));
-        delays.add(Duration::MAX, 2.0);
+        delays.add([Duration::from_secs(1); 2], 2.0);
         assert!(delays.median() > Duration::from_millis(3));
     }
 
     #[test]
     fn events_that_count_in_part_and_those_of_another_histogram_count() {
         let (mut delays, mut other) = (Delays::default(), Delays::default());
-        delays.add(Duration::from_micros(10), 0.4);
-        delays.add(Duration::from_micros(100), 0.6);
-        other.add(Duration::from_micros(10), 0.3);
+        let micros = |time| [Duration::from_micros(time); 2];
+        delays.add(micros(10), 0.4);
+        delays.add(micros(100), 0.6);
+        other.add(micros(10), 0.3);
         assert!(delays.median() > Duration::from_micros(90));
         delays.merge(&other);
         assert!(delays.median() < Duration::from_micros(12));
+    }
+
+    #[test]
+    fn events_that_have_waited_for_between_two_times_are_spread_over_them() {
+        let mut delays = Delays::default();
+        delays.add([Duration::ZERO, Duration::from_micros(200)], 60.0);
+        delays.add([Duration::ZERO, Duration::from_micros(50)], 40.0);
+        // 40 + 15 of 100 have waited for 50 µs at most.
+        let median = delays.median().as_micros();
+        assert!((38..60).contains(&median), "{median} µs");
     }
 }

@@ -7,24 +7,23 @@ use super::measured::Measured;
 
 /// Loads a factor of two in the rate: one each 19 %.
 const PER_OCTAVE: f64 = 4.0;
-/// How long polling is not tried again at a load after it did not pay twice in succession; twice as long each time, and shorter by
-/// as long as it has paid meanwhile. The same for an interval that exceeded a bound, and longer ones.
+/// How long polling is not tried again at a load after it did not pay twice in succession; shorter by as long as it has paid meanwhile.
+/// How long an interval that exceeded a bound is not chosen, and longer ones. After which time interrupts are measured again,
+/// because something may have disturbed the measurement, or the machine may have changed. All of them are twice as long each time.
 const FIRST_PAUSE: Duration = Duration::from_secs(2);
-/// After this time interrupts are measured again, because something may have disturbed the measurement, and after twice as long each
-/// time, because the machine may change.
-const FIRST_AGE: Duration = Duration::from_secs(10);
-/// The longest of either.
 const LONGEST_PAUSE: Duration = Duration::from_secs(64);
 
 /// What is known of a load.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct KnownLoad {
     /// Plain interrupts, when they were in effect last.
-    pub(super) plain: Option<Measured>,
+    plain: Option<Measured>,
     /// How long ago that was.
     age: Duration,
     /// After which time they are measured again: the first time if it is zero.
     most_age: Duration,
+    /// How long events waited the two times before.
+    earlier_delays: [Option<f64>; 2],
     /// The poll interval that has paid last, unless polling was refused since. Zero: a wait that never sleeps.
     pub(super) interval: Option<Duration>,
     /// Whether polling did not pay when it was in effect last. A disturbance of the machine may have caused that, so interrupts are
@@ -46,28 +45,32 @@ impl KnownLoad {
 
     /// Whether interrupts have to be measured again.
     pub(super) fn is_stale(&self) -> bool {
-        self.plain.is_none() || self.age > self.most_age.max(FIRST_AGE)
+        self.plain.is_none() || self.age > self.most_age.max(FIRST_PAUSE)
     }
 
-    /// Interrupts at this load, unless they have to be measured again.
+    /// Interrupts at this load, unless they have to be measured again. Their delay is the median of the last three times: one in which the
+    /// machine was disturbed doesn't decide.
     pub(super) fn fresh_plain(&self) -> Option<Measured> {
-        self.plain.filter(|_| !self.is_stale())
+        let plain = self.plain.filter(|_| !self.is_stale())?;
+        let mut delays = vec![plain.delay];
+        delays.extend(self.earlier_delays.iter().flatten());
+        delays.sort_unstable_by(f64::total_cmp);
+        Some(Measured { delay: delays[(delays.len() - 1) / 2], ..plain })
     }
 
-    /// Interrupts are measured again, and the next time after twice the time.
-    pub(super) fn measure_again(&mut self) {
-        if self.plain.take().is_some() {
-            self.most_age = (self.most_age.max(FIRST_AGE) * 2).min(LONGEST_PAUSE);
-        }
-    }
-
+    /// Interrupts are in effect, and were measured.
     pub(super) fn set_plain(&mut self, plain: Measured) {
+        if let Some(before) = self.plain.filter(|_| self.is_stale()) {
+            self.earlier_delays = [Some(before.delay), self.earlier_delays[0]];
+            self.most_age = (self.most_age.max(FIRST_PAUSE) * 2).min(LONGEST_PAUSE);
+        }
         (self.plain, self.age) = (Some(plain), Duration::ZERO);
     }
 
     /// Polling did not pay.
     pub(super) fn fail(&mut self) {
-        self.plain = None;
+        // Interrupts are measured before the next trial.
+        self.age = Duration::MAX;
         if !self.failed {
             self.failed = true;
             return;
@@ -223,16 +226,20 @@ mod tests {
     #[test]
     fn interrupts_are_measured_again_at_a_load_and_twice_as_late_each_time() {
         let mut memory = LoadMemory::default();
-        memory.at(1_000.0).set_plain(Measured { rate: 1_000.0, ..Measured::default() });
-        assert!(memory.at(1_000.0).fresh_plain().is_some() && memory.at(1_300.0).fresh_plain().is_none());
-        assert!(!memory.at(1_000.0).is_stale() && memory.at(4_000.0).is_stale());
-        memory.pass(Duration::from_secs(11));
-        assert!(memory.at(1_000.0).is_stale());
-        memory.at(1_000.0).measure_again();
-        memory.at(1_000.0).set_plain(Measured { rate: 1_000.0, ..Measured::default() });
-        memory.pass(Duration::from_secs(11));
-        assert!(!memory.at(1_000.0).is_stale());
-        memory.pass(Duration::from_secs(11));
-        assert!(memory.at(1_000.0).is_stale());
+        let measured = |delay| Measured { rate: 1_000.0, delay, ..Measured::default() };
+        let delay = |memory: &LoadMemory, rate| Some(memory.known(rate).fresh_plain()?.delay);
+        // The first time the machine was disturbed.
+        for (seconds, delay_now, median) in
+            [(2, 50.0, 50.0), (4, 10.0, 10.0), (8, 12.0, 12.0), (16, 11.0, 11.0)]
+        {
+            memory.at(1_000.0).set_plain(measured(90.0));
+            // What is measured at once takes the place of what was.
+            memory.at(1_000.0).set_plain(measured(delay_now));
+            assert_eq!((delay(&memory, 1_000.0), delay(&memory, 1_300.0)), (Some(median), None));
+            memory.pass(Duration::from_secs(seconds));
+            assert_eq!(delay(&memory, 1_000.0), Some(median));
+            memory.pass(Duration::from_millis(1));
+            assert!(memory.known(1_000.0).is_stale() && memory.known(4_000.0).is_stale());
+        }
     }
 }

@@ -2,14 +2,17 @@
 
 use super::epoch::Epoch;
 
-/// After how many windows a new one has the same weight as each before.
-const LATEST: u32 = 5;
+/// In how many windows a choice is measured before the next one, so that a disturbed window does not decide: three choices follow a step
+/// of the load within 200 ms. After as many, a new window has the same weight as each before.
+pub(super) const ENOUGH: usize = 5;
+/// Of how many windows delays are the median. Near saturation, where choices take longer, they vary most.
+const LATEST: usize = 15;
 
 /// Measurements of the mode in effect. Times are in seconds.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Measured {
     /// How many windows it holds.
-    pub(super) windows: u32,
+    pub(super) windows: usize,
     /// Events per second.
     pub(super) rate: f64,
     /// CPU time per event.
@@ -18,8 +21,9 @@ pub(super) struct Measured {
     pub(super) busy: f64,
     /// Waits that slept, per second.
     pub(super) sleeps: f64,
-    /// How long an event waited: a window's median.
+    /// How long an event waited: the median of those of the latest windows. After a pause of the machine most events of a window wait.
     pub(super) delay: f64,
+    pub(super) latest_delays: [f64; LATEST],
 }
 
 impl Measured {
@@ -30,13 +34,37 @@ impl Measured {
             return;
         }
         self.windows += 1;
-        let weight = 1.0 / f64::from(self.windows.min(LATEST));
+        let weight = 1.0 / self.windows.min(ENOUGH) as f64;
         let events = window.events as f64;
         let smooth = |value: &mut f64, now: f64| *value += weight * (now - *value);
         smooth(&mut self.rate, events / seconds);
         smooth(&mut self.cost, window.cpu.as_secs_f64() / events);
         smooth(&mut self.busy, window.busy_share());
         smooth(&mut self.sleeps, window.sleeps as f64 / seconds);
-        smooth(&mut self.delay, window.delays.median().as_secs_f64());
+        self.latest_delays[(self.windows - 1) % LATEST] = window.delays.median().as_secs_f64();
+        let mut latest = self.latest_delays;
+        let latest = &mut latest[..self.windows.min(LATEST)];
+        latest.sort_unstable_by(f64::total_cmp);
+        self.delay = latest[(latest.len() - 1) / 2];
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::delays::Delays;
+    use super::*;
+
+    #[test]
+    fn a_pause_in_one_window_of_three_does_not_count_as_delay() {
+        let mut measured = Measured::default();
+        for delay in [100, 20, 10] {
+            let mut delays = Delays::default();
+            delays.add([Duration::from_micros(delay); 2], 1_000.0);
+            let duration = Duration::from_millis(10);
+            measured.take(&Epoch { duration, events: 1_000, delays, ..Epoch::default() });
+        }
+        assert!((19e-6..21e-6).contains(&measured.delay), "{measured:?}");
     }
 }

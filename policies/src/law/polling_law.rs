@@ -11,7 +11,7 @@ use super::epoch::Epoch;
 use super::limits::{LawLimits, PollTimer};
 use super::load_memory::{KnownLoad, LoadMemory};
 use super::machine_costs::MachineCosts;
-use super::measured::Measured;
+use super::measured::{ENOUGH, Measured};
 use super::queue_settings::{QueueMode, QueueSettings};
 use super::reason::{Comparison, Reason};
 
@@ -21,11 +21,8 @@ const SHORTEST_WINDOW: Duration = Duration::from_millis(10);
 const FEW_EVENTS: u64 = 32;
 /// ...but not longer than this. A queue with so few events is not polled.
 const LONGEST_WINDOW: Duration = Duration::from_millis(100);
-/// How long a choice is measured before the next one, in two windows at least, so that one disturbed window does not decide. Three
-/// choices follow a step of the load within 200 ms where the core is not saturated.
-const DWELL: Duration = Duration::from_millis(30);
-/// The same where the core is saturated: clients that wait for their replies fall into step there, and what an event takes
-/// falls by 15 % in the first 100 ms.
+/// How long a choice is measured where the core is saturated: clients that wait for their replies fall into step there, and what an
+/// event takes falls by 15 % in the first 100 ms.
 const SATURATED_DWELL: Duration = Duration::from_millis(120);
 /// How much a measurement may exceed its bound before a choice is taken back: windows differ by some percent at the same load.
 const TOLERANCE: f64 = 1.05;
@@ -57,7 +54,7 @@ const PEAK_DECAY: f64 = 0.99;
 ///     let duration = Duration::from_millis(10);
 ///     let cpu = Duration::from_micros(9_500);
 ///     let mut delays = Delays::default();
-///     delays.add(micros(50), 2_000.0);
+///     delays.add([micros(20), micros(80)], 2_000.0);
 ///     law.step(&Epoch { duration, events: 2_000, packets: 2_000, cpu, sleeps: 400, delays, ..Epoch::default() });
 /// }
 /// assert_eq!(law.settings().mode, QueueMode::Timed);
@@ -239,8 +236,8 @@ impl PollingLaw {
 
     /// Whether the mode in effect was measured for long enough to judge.
     fn is_measured(&self) -> bool {
-        let dwell = if self.present.busy > SATURATED { SATURATED_DWELL } else { DWELL };
-        self.since_change >= dwell && self.present.windows >= 2
+        let falls_into_step = self.present.busy > SATURATED && self.since_change < SATURATED_DWELL;
+        self.present.windows >= ENOUGH && !falls_into_step
     }
 
     /// How long an event may wait, in seconds, beside plain interrupts.
@@ -261,22 +258,25 @@ impl PollingLaw {
         }
         let load = self.memory.known(self.present.rate);
         let known = load.interval.filter(|interval| !load.is_barred(*interval));
-        if let Some(interval) = known.filter(|_| !load.is_stale()) {
+        // The rate of clients that wait for replies may differ under polling, so what is known at this rate may not be at that one.
+        let measures = load.is_stale() || self.settings.why == Reason::Measures;
+        if let Some(interval) = known.filter(|_| !measures) {
             self.before_trial = None;
             return Choice::Poll(interval, Reason::Tries);
         }
         if !self.is_measured() {
             return Choice::Stay(self.settings.why);
         }
-        let (plain, load) = (self.present, self.memory.at(self.present.rate));
-        load.set_plain(plain);
+        let (measured, load) = (self.present, self.memory.at(self.present.rate));
+        load.set_plain(measured);
         if load.is_refused() {
             return Choice::Stay(self.settings.why);
         }
+        let plain = load.fresh_plain().unwrap_or(measured);
         match known.or_else(|| self.first_interval(&plain)) {
             None => Choice::Stay(Reason::CannotPay),
             Some(interval) => {
-                self.before_trial = Some(plain);
+                self.before_trial = Some(measured);
                 self.doubted = self.doubted.filter(|rate| !is_other_load(plain.rate / rate));
                 Choice::Poll(interval, Reason::Tries)
             }
@@ -354,19 +354,16 @@ impl PollingLaw {
                 || (before.busy > SATURATED && present.rate > before.rate);
             if is_same || self.doubted.is_some() {
                 self.doubted = None;
+                // Polling may have changed the rate.
                 self.memory.at(present.rate).set_plain(before);
-                return self.compare(&before);
+            } else {
+                self.doubted = Some(before.rate);
+                return Choice::Plain(Reason::Measures);
             }
-            self.doubted = Some(before.rate);
-            return Choice::Plain(Reason::Measures);
         }
-        let load = self.memory.at(present.rate);
-        match load.fresh_plain() {
+        match self.memory.known(present.rate).fresh_plain() {
             Some(plain) => self.compare(&plain),
-            None => {
-                load.measure_again();
-                Choice::Plain(Reason::Measures)
-            }
+            None => Choice::Plain(Reason::Measures),
         }
     }
 
@@ -390,7 +387,7 @@ impl PollingLaw {
             (true, true) if !saturated => None,
             (true, _) => {
                 let most_delay = if saturated { f64::INFINITY } else { most_delay };
-                self.longer(now, delay, most_delay).filter(|next| self.saves(now, *next))
+                self.longer(now, delay, most_delay / TOLERANCE).filter(|next| self.saves(now, *next))
             }
             (false, true) => {
                 self.shorter(now, plain, most_cost, delay - most_delay).or(saturated.then_some(now))
@@ -398,7 +395,9 @@ impl PollingLaw {
             (false, false) => {
                 let better = match self.budgets.cpu.share() > 0.0 {
                     true => self.shorter(now, plain, most_cost, 0.0),
-                    false => self.longer(now, delay, most_delay).filter(|next| self.saves(now, *next)),
+                    false => {
+                        self.longer(now, delay, most_delay / TOLERANCE).filter(|next| self.saves(now, *next))
+                    }
                 };
                 Some(better.unwrap_or(now))
             }

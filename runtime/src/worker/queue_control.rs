@@ -131,18 +131,19 @@ impl Backlog {
     }
 
     /// Takes in a look at the queue at `time`, which has taken `events`, or all there were if that is fewer than `budget`. `rate`:
-    /// events that come in a second. Returns how long one of them has waited, on average.
-    fn look(&mut self, time: u64, events: u32, budget: u32, rate: f64) -> Duration {
+    /// events that come in a second. Returns between which times they have waited.
+    fn look(&mut self, time: u64, events: u32, budget: u32, rate: f64) -> [Duration; 2] {
         let since = time.saturating_sub(self.taken_until);
         if since > PAUSE {
             self.taken_until = time;
-            return Duration::ZERO;
+            return [Duration::ZERO, Duration::from_nanos(since)];
         }
         let nanos = |events: u32| (f64::from(events) / rate.max(1.0) * 1e9) as u64;
         let arrived_in = if events < budget { since } else { since.min(nanos(events)) };
         // No more wait than fit into the ring.
         self.taken_until = (self.taken_until + arrived_in).max(time.saturating_sub(nanos(self.most)));
-        Duration::from_nanos(since.min(nanos(self.most).max(arrived_in)) - arrived_in / 2)
+        let longest = since.min(nanos(self.most).max(arrived_in));
+        [longest - arrived_in, longest].map(Duration::from_nanos)
     }
 }
 
@@ -168,8 +169,8 @@ struct LastWait {
     events: u32,
     /// How sure it is that the wait has slept, from 0 to 1.
     slept: f64,
-    /// How long the events had waited when it ended, if it has slept, and if it has not.
-    delays: [Duration; 2],
+    /// Between which times the events had waited when it ended, if it has slept, and if it has not.
+    delays: [[Duration; 2]; 2],
 }
 
 /// Which share of the waits after long turns has slept.
@@ -284,7 +285,7 @@ impl QueueControl {
         let events = u32::try_from(outcome.queue_events).unwrap_or(u32::MAX);
         if turn.as_nanos() <= PAUSE.into() {
             let mut delays = self.delays.borrow_mut();
-            let [asleep, awake] = last.delays.map(|delay| delay + turn / 2);
+            let [asleep, awake] = last.delays.map(|between| between.map(|delay| delay + turn / 2));
             let slept = f64::from(last.events) * last.slept;
             delays.add(asleep, slept as f32);
             delays.add(awake, (f64::from(last.events) - slept) as f32);
@@ -304,7 +305,7 @@ impl QueueControl {
             }
             let looked = if in_effect.never_sleeps() {
                 // The kernel polls all the time but for the turns.
-                turn / 2
+                [Duration::ZERO, turn]
             } else {
                 let mut backlog = self.backlog.get();
                 backlog.found_nothing(outcome.found_nothing);
@@ -312,7 +313,8 @@ impl QueueControl {
                 self.backlog.set(backlog);
                 looked
             };
-            waits.last = LastWait { ended, events, slept: 0.0, delays: [looked + received; 2] };
+            let delays = [looked.map(|delay| delay + received); 2];
+            waits.last = LastWait { ended, events, slept: 0.0, delays };
         } else {
             let receiving = EVENT_TIME * u32::try_from(outcome.events).unwrap_or(u32::MAX);
             let costs = self.law.borrow().costs();
@@ -334,9 +336,9 @@ impl QueueControl {
             waits.slept += waited.mul_f64(slept);
             // The first one has ended the sleep; the others came while the worker woke up. That a kernel thread on the same core takes
             // part in a wake-up is little beside it.
-            let woken = costs.wake_latency.mul_f64((1.0 + 1.0 / f64::from(events.max(1))) / 2.0);
+            let woken = [costs.wake_latency / events.max(1), costs.wake_latency];
             let received = received + self.receiving.get();
-            let delays = [woken + received, (turn + waited) / 2 + received];
+            let delays = [woken, [Duration::ZERO, turn + waited]].map(|it| it.map(|delay| delay + received));
             waits.last = LastWait { ended, events, slept, delays };
         }
         self.waits.set(waits);
@@ -558,19 +560,20 @@ mod tests {
     fn packets_have_waited_since_the_queue_was_empty_however_many_looks_take_them() {
         let micros = |time: u64| time * 1_000;
         let mut backlog = Backlog { taken_until: 0, most: 256 };
+        let waited = |look: [Duration; 2]| look.map(|time| time.as_micros());
         // 10 packets in 100 µs, all of which one look takes.
-        assert_eq!(backlog.look(micros(100), 10, 16, 100_000.0), Duration::from_micros(50));
+        assert_eq!(waited(backlog.look(micros(100), 10, 16, 100_000.0)), [0, 100]);
         // 32 packets in 320 µs, which two looks take, 30 µs apart, with 3 more that came meanwhile.
-        assert_eq!(backlog.look(micros(420), 16, 16, 100_000.0), Duration::from_micros(240));
-        assert_eq!(backlog.look(micros(450), 16, 16, 100_000.0), Duration::from_micros(110));
-        assert_eq!(backlog.look(micros(460), 3, 16, 100_000.0), Duration::from_micros(20));
+        assert_eq!(waited(backlog.look(micros(420), 16, 16, 100_000.0)), [160, 320]);
+        assert_eq!(waited(backlog.look(micros(450), 16, 16, 100_000.0)), [30, 190]);
+        assert_eq!(waited(backlog.look(micros(460), 3, 16, 100_000.0)), [0, 40]);
         // 2 packets in the 20 µs since a look in the same wait found nothing.
         backlog.found_nothing(micros(560));
-        assert_eq!(backlog.look(micros(580), 2, 16, 100_000.0), Duration::from_micros(10));
+        assert_eq!(waited(backlog.look(micros(580), 2, 16, 100_000.0)), [0, 20]);
         // A ring that is full holds no more than its slots.
         let full = Backlog { taken_until: 0, most: 64 }.look(micros(900), 16, 16, 100_000.0);
-        assert_eq!(full, Duration::from_micros(640 - 80));
+        assert_eq!(waited(full), [480, 640]);
         // A worker that was away for long.
-        assert_eq!(backlog.look(micros(60_000), 16, 16, 100_000.0), Duration::ZERO);
+        assert_eq!(waited(backlog.look(micros(60_000), 16, 16, 100_000.0))[0], 0);
     }
 }
