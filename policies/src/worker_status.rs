@@ -67,7 +67,7 @@ impl QueueStatus {
     pub fn mode_text(&self) -> String {
         let mut text = self.mode.to_string();
         match self.mode {
-            QueueMode::Grace => text.push_str(&format!(" {} µs", self.grace_time_us)),
+            QueueMode::Grace | QueueMode::Deferral => text.push_str(&format!(" {} µs", self.grace_time_us)),
             QueueMode::Timed if self.spin_us >= self.poll_interval_us => return text + ", never sleeps",
             QueueMode::Timed => text.push_str(&format!(" {} µs", self.poll_interval_us)),
             _ => {}

@@ -120,7 +120,9 @@ fn queue_mode(interface: &Interface) -> io::Result<Option<String>> {
     Ok(Some(match settings.mode {
         // Without a suspend timeout only timed mode defers.
         QueueMode::InterruptFirst if suspend.is_zero() => QueueMode::Timed.to_string(),
-        QueueMode::Grace => format!("{} {} µs", settings.mode, settings.grace_time.as_micros()),
+        QueueMode::Grace | QueueMode::Deferral => {
+            format!("{} {} µs", settings.mode, settings.grace_time.as_micros())
+        }
         mode => mode.to_string(),
     }))
 }

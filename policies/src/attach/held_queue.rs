@@ -204,16 +204,13 @@ impl HeldQueue {
     pub(super) fn step(&mut self, packets: u64, polled_share: f64, drops: u64) -> (Load, Vec<AttachEvent>) {
         let mut events = Vec::new();
         let threads = self.threads();
-        let wake = self.law.costs().wake_latency;
-        let load = self.meter.measure(packets, &threads, wake, self.change.in_effect().grace_time);
+        let in_effect = self.change.in_effect();
+        let load = self.meter.measure(packets, &threads, &self.law.costs(), &in_effect);
+        // In deferral mode no wait has to poll.
+        let polled_share = if in_effect.mode == QueueMode::Deferral { 1.0 } else { polled_share };
         let polled = (load.epoch.packets as f64 * polled_share) as u64;
-        let harm = self.watchdog.step(
-            self.change.in_effect().polls(),
-            load.delay,
-            drops,
-            load.epoch.packets,
-            polled,
-        );
+        let is_plain = in_effect.mode == QueueMode::Plain;
+        let harm = self.watchdog.step(!is_plain, load.delay, drops, load.epoch.packets, polled);
         if let Some(back) = harm {
             self.hold_back(back.pause, Reason::Failed);
             events.push(AttachEvent::SteppedBack { queue: self.name.clone(), reason: back.reason });
@@ -226,11 +223,10 @@ impl HeldQueue {
                 if retries {
                     self.law.release();
                 }
-                let in_effect = self.change.in_effect();
                 let chosen = match self.plain_until {
                     // The law that begins with plain interrupts waits until they are in effect.
-                    Some((end, why)) if Instant::now() < end || in_effect.polls() => {
-                        (in_effect.polls() && !self.change.is_paused()).then(|| QueueSettings {
+                    Some((end, why)) if Instant::now() < end || !is_plain => {
+                        (!is_plain && !self.change.is_paused()).then(|| QueueSettings {
                             suspend_timeout: in_effect.suspend_timeout,
                             ..QueueSettings::plain(why)
                         })
@@ -258,12 +254,11 @@ impl HeldQueue {
                 self.law.fix(QueueSettings { why: Reason::Fixed, ..self.change.in_effect() });
             }
             ChangeStep::Unanswered(_) => {
-                let in_effect = self.change.in_effect();
                 let why = Reason::Unsupervised;
                 let unpolled =
                     QueueSettings { mode: QueueMode::Plain, spin: Duration::ZERO, why, ..in_effect };
                 self.law.fix(unpolled);
-                if in_effect.polls() {
+                if !is_plain {
                     events.extend(self.set_waiting(unpolled));
                 }
             }

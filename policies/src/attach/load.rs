@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::process::{RunTimes, run_times};
 use super::queue_map::QueueName;
 use crate::counters::busy_poll_rx_packets;
-use crate::law::{Delays, Epoch, receiving_time};
+use crate::law::{Delays, Epoch, MachineCosts, QueueMode, QueueSettings, receiving_time};
 use crate::netlink::netdev::Netdev;
 use crate::thread_time::{AwakeTime, ThreadTimes};
 
@@ -173,14 +173,14 @@ impl LoadMeter {
         self.kernel_thread = thread.and_then(open);
     }
 
-    /// Measures the time since the last call. `threads`: those that serve the queue. `wake`: how long a thread takes to wake up.
-    /// `grace_time`: after which the kernel's timer polls the queue.
+    /// Measures the time since the last call. `threads`: those that serve the queue. `costs`: of a wake-up. `settings`: with which the
+    /// queue is driven.
     pub(super) fn measure(
         &mut self,
         packets: u64,
         threads: &BTreeSet<(u32, i32)>,
-        wake: Duration,
-        grace_time: Duration,
+        costs: &MachineCosts,
+        settings: &QueueSettings,
     ) -> Load {
         let now = Instant::now();
         let duration = now - std::mem::replace(&mut self.last, now);
@@ -236,17 +236,26 @@ impl LoadMeter {
             sleeps: total.sleeps / u64::from(serving),
             ..Epoch::default()
         };
-        Load { epoch: with_delays(epoch, receiving, wake, grace_time), run, delay: per(ready, total.turns) }
+        Load { epoch: with_delays(epoch, receiving, costs, settings), run, delay: per(ready, total.turns) }
     }
 }
 
-/// How long events wait can't be seen from outside, so it is estimated: those that find the server asleep wait for half of the grace
-/// time and a wake-up, and all of them until they are received, and for half of the time for which the server stays awake at a time.
-fn with_delays(epoch: Epoch, receiving: Duration, wake: Duration, grace_time: Duration) -> Epoch {
-    let asleep = 1.0 - epoch.busy_share();
+/// How long events wait can't be seen from outside, so it is estimated. What the timer brings at a time wakes the server, which is
+/// awake until all of it is served. Under interrupts, and while waits poll, packets that find the server awake come at any time while
+/// it is. `receiving`: how long a packet takes through the kernel thread.
+fn with_delays(epoch: Epoch, receiving: Duration, costs: &MachineCosts, settings: &QueueSettings) -> Epoch {
+    let woken = receiving + costs.wake_latency;
+    let busy = epoch.busy_share() as f32;
     let awake = per(epoch.cpu + epoch.waiting, epoch.sleeps);
+    let events = epoch.events as f32;
     let mut delays = Delays::default();
-    delays.add([receiving + awake / 2 + (wake + grace_time / 2).mul_f64(asleep); 2], epoch.events as f32);
+    if settings.mode == QueueMode::Deferral {
+        let batch = woken + awake / 2;
+        delays.add([batch, batch + settings.grace_time + costs.timer_latency], events);
+    } else {
+        delays.add([woken, woken + settings.grace_time], events * (1.0 - busy));
+        delays.add([woken, woken + awake], events * busy);
+    }
     Epoch { delays, ..epoch }
 }
 
@@ -258,6 +267,12 @@ fn per(time: Duration, count: u64) -> Duration {
 mod tests {
     use super::*;
     use crate::attach::process::threads;
+    use crate::law::Reason;
+
+    const COSTS: MachineCosts = {
+        let wake = Duration::from_micros(4);
+        MachineCosts { block: wake, timer_latency: wake, wake_latency: wake }
+    };
 
     #[test]
     #[ignore = "timing"]
@@ -266,18 +281,18 @@ mod tests {
         let own: BTreeSet<(u32, i32)> = [(pid, rustix::thread::gettid().as_raw_nonzero().get())].into();
         assert!(own.iter().all(|(_, thread)| threads(pid).unwrap().contains(thread)));
         let mut meter = LoadMeter::new();
-        meter.measure(100, &own, Duration::ZERO, Duration::ZERO);
+        meter.measure(100, &own, &COSTS, &QueueSettings::plain(Reason::Start));
         let end = Instant::now() + Duration::from_millis(60);
         while Instant::now() < end {
             std::hint::spin_loop();
         }
-        let load = meter.measure(150, &own, Duration::ZERO, Duration::ZERO);
+        let load = meter.measure(150, &own, &COSTS, &QueueSettings::plain(Reason::Start));
         assert!(load.epoch.busy_share() > 0.5, "{load:?}");
         assert_eq!((load.epoch.packets, load.epoch.events), (50, 50));
         for _ in 0..6 {
             std::thread::sleep(Duration::from_millis(10));
         }
-        let load = meter.measure(150, &own, Duration::ZERO, Duration::ZERO);
+        let load = meter.measure(150, &own, &COSTS, &QueueSettings::plain(Reason::Start));
         assert!(load.epoch.busy_share() < 0.5 && load.epoch.sleeps >= 6, "{load:?}");
     }
 
@@ -294,16 +309,19 @@ mod tests {
     }
 
     #[test]
-    fn events_wait_for_the_timer_while_the_server_sleeps_and_for_half_of_what_it_is_awake_for() {
+    fn events_wait_for_the_timer_or_for_a_server_that_is_awake() {
         let (duration, cpu) = (Duration::from_millis(10), Duration::from_millis(6));
-        let epoch = Epoch { duration, events: 1_000, packets: 1_000, cpu, sleeps: 300, ..Epoch::default() };
         let micros = Duration::from_micros;
-        let delay = |grace_time| {
-            let epoch = with_delays(epoch, Duration::ZERO, micros(10), grace_time);
-            epoch.delays.median().as_secs_f64() * 1e6
+        let epoch = Epoch { duration, events: 1_000, packets: 1_000, cpu, sleeps: 300, ..Epoch::default() };
+        let delay = |settings| {
+            with_delays(epoch, Duration::ZERO, &COSTS, &settings).delays.median().as_secs_f64() * 1e6
         };
-        // Awake for 20 µs at a time, and for 60 % of the time.
-        assert!((13.0..15.0).contains(&delay(Duration::ZERO)), "{}", delay(Duration::ZERO));
-        assert!((23.0..25.0).contains(&delay(micros(50))), "{}", delay(micros(50)));
+        // It is awake for 20 µs at a time, and for 60 % of the time.
+        let plain = delay(QueueSettings::plain(Reason::Start));
+        assert!((4.0..9.0).contains(&plain), "{plain}");
+        let deferred = delay(QueueSettings::deferral(micros(100), Reason::Start));
+        assert!((60.0..68.0).contains(&deferred), "{deferred}");
+        let suspended = delay(QueueSettings::grace(micros(100), Reason::Start));
+        assert!((12.0..30.0).contains(&suspended), "{suspended}");
     }
 }

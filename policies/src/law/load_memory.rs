@@ -35,6 +35,8 @@ pub(super) struct KnownLoad {
     /// The interval that delayed events by too much, and for how long it and longer ones are not chosen.
     barred_from: Option<(Duration, Duration)>,
     next_bar: Duration,
+    /// For how long waits poll although they did not saturate the core: the kernel's timer alone did.
+    outgrows_deferral: Duration,
 }
 
 impl KnownLoad {
@@ -61,7 +63,10 @@ impl KnownLoad {
     /// Interrupts are in effect, and were measured.
     pub(super) fn set_plain(&mut self, plain: Measured) {
         if let Some(before) = self.plain.filter(|_| self.is_stale()) {
-            self.earlier_delays = [Some(before.delay), self.earlier_delays[0]];
+            // Clients that wait for replies saturate a core at the same rate as others don't.
+            let is_like = before.is_saturated() == plain.is_saturated();
+            let earlier = [Some(before.delay), self.earlier_delays[0]];
+            self.earlier_delays = if is_like { earlier } else { Default::default() };
             self.most_age = (self.most_age.max(FIRST_PAUSE) * 2).min(LONGEST_PAUSE);
         }
         (self.plain, self.age) = (Some(plain), Duration::ZERO);
@@ -91,7 +96,17 @@ impl KnownLoad {
         self.barred_from.is_some_and(|(from, _)| interval >= from)
     }
 
+    /// The core was saturated in deferral mode.
+    pub(super) fn outgrow_deferral(&mut self) {
+        self.outgrows_deferral = LONGEST_PAUSE;
+    }
+
+    pub(super) fn outgrows_deferral(&self) -> bool {
+        !self.outgrows_deferral.is_zero()
+    }
+
     fn pass(&mut self, time: Duration) {
+        self.outgrows_deferral = self.outgrows_deferral.saturating_sub(time);
         self.refused = self.refused.saturating_sub(time);
         self.age = self.age.saturating_add(time);
         self.barred_from = self.barred_from.and_then(|(from, left)| Some((from, left.checked_sub(time)?)));

@@ -1,11 +1,12 @@
 //! What a sleep costs on this machine.
 
+use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
-use rustix::thread::{CpuSet, sched_getcpu, sched_setaffinity};
+use rustix::thread::{CpuSet, current_timer_slack, sched_getcpu, sched_setaffinity, set_current_timer_slack};
 use serde::Serialize;
 
 use crate::cpus::Cpus;
@@ -35,9 +36,18 @@ pub struct MachineCosts {
 }
 
 impl MachineCosts {
-    /// Measures on the calling thread: 33 sleeps of 20 µs and of 100 µs, some 5 to 10 ms in total. The thread should have the timer
-    /// slack with which it is going to sleep (`PR_SET_TIMERSLACK`).
+    /// Measures on the calling thread: 33 sleeps of 20 µs and of 100 µs, some 5 to 10 ms in total. Without timer slack
+    /// (`PR_SET_TIMERSLACK`), as workers sleep, and as the kernel's own timers poll.
     pub fn measure() -> Self {
+        let slack = current_timer_slack().ok();
+        // Fails on no kernel that has timers of this resolution.
+        let _ = set_current_timer_slack(NonZeroU64::new(1));
+        let costs = Self::measure_without_slack();
+        let _ = set_current_timer_slack(slack.and_then(NonZeroU64::new));
+        costs
+    }
+
+    fn measure_without_slack() -> Self {
         let (mut blocks, mut latencies) = (Vec::with_capacity(SLEEPS), Vec::with_capacity(SLEEPS));
         for _ in 0..SLEEPS {
             let (cpu, start) = (this_thread_cpu_time(), Instant::now());
@@ -109,9 +119,11 @@ mod tests {
 
     #[test]
     fn measured_costs_are_within_their_bounds() {
+        let slack = current_timer_slack().unwrap();
         let costs = MachineCosts::measure();
         for cost in [costs.block, costs.timer_latency, costs.wake_latency] {
             assert!((LEAST..=MOST).contains(&cost), "{costs:?}");
         }
+        assert_eq!(slack, current_timer_slack().unwrap());
     }
 }

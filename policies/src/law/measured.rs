@@ -2,6 +2,9 @@
 
 use super::epoch::Epoch;
 
+/// The share of the core above which it is taken for saturated: what waits longest waits where no measurement sees it, so under
+/// interrupts delays don't speak against polling then.
+const SATURATED: f64 = 0.9;
 /// In how many windows a choice is measured before the next one, so that a disturbed window does not decide: three choices follow a step
 /// of the load within 200 ms. After as many, a new window has the same weight as each before.
 pub(super) const ENOUGH: usize = 5;
@@ -27,6 +30,10 @@ pub(super) struct Measured {
 }
 
 impl Measured {
+    pub(super) fn is_saturated(&self) -> bool {
+        self.busy > SATURATED
+    }
+
     /// Takes in a window with events.
     pub(super) fn take(&mut self, window: &Epoch) {
         let seconds = window.duration.as_secs_f64();

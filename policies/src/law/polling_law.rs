@@ -30,9 +30,6 @@ const TOLERANCE: f64 = 1.05;
 const PREDICTION_ERROR: f64 = 0.15;
 /// The share of an event's CPU time that the next longer interval has to save: for less no event waits longer.
 const LEAST_SAVING: f64 = 0.01;
-/// The share of the core above which plain interrupts are taken for saturated: what waits longest waits where no measurement sees
-/// it, so delays don't speak against polling.
-const SATURATED: f64 = 0.9;
 /// A window whose rate differs by more than this factor is of another load.
 const OTHER_LOAD: f64 = 1.5;
 /// What remains of the peak packet rate after each window: it halves in 0.7 s of load.
@@ -169,7 +166,7 @@ impl PollingLaw {
         self.window.add(epoch);
         let too_short = self.window.duration < SHORTEST_WINDOW;
         // Polls in vain cost a wake-up each, so while it polls the law doesn't wait for more of them.
-        let in_vain = self.settings.polls() && self.window.events == 0;
+        let in_vain = !self.is_plain() && self.window.events == 0;
         let too_few = self.window.events < FEW_EVENTS && self.window.duration < LONGEST_WINDOW && !in_vain;
         if too_short || too_few {
             return None;
@@ -180,7 +177,7 @@ impl PollingLaw {
             Choice::Plain(why)
         } else if !self.limits.has_to_pay {
             self.choose_polling_always(&window)
-        } else if self.settings.polls() {
+        } else if !self.is_plain() {
             self.judge_polling(&window)
         } else {
             self.judge_plain(&window)
@@ -189,9 +186,7 @@ impl PollingLaw {
             self.before_trial = None;
         }
         let wanted = self.permitted(match choice {
-            Choice::Stay(why) if self.settings.polls() => {
-                QueueSettings { why, ..self.within_ring(self.settings) }
-            }
+            Choice::Stay(why) if !self.is_plain() => QueueSettings { why, ..self.within_ring(self.settings) },
             // Also without a change: the queue may have kept the values of a mode that polls.
             Choice::Stay(why) | Choice::Plain(why) => {
                 // The present timeout ends a suspension that nobody resumes when the worker stops polling.
@@ -222,7 +217,7 @@ impl PollingLaw {
             self.begin_measuring();
         }
         self.memory.pass(window.duration);
-        if self.settings.polls() {
+        if !self.is_plain() {
             self.memory.polled(window.duration);
         }
         self.peak_rate = window.packet_rate().max(self.peak_rate * PEAK_DECAY);
@@ -234,9 +229,21 @@ impl PollingLaw {
         }
     }
 
+    fn is_plain(&self) -> bool {
+        self.settings.mode == QueueMode::Plain
+    }
+
+    /// Whether the core is saturated under interrupts, or although the kernel's timer polls for it. Then waits poll, too: no request waits
+    /// for a timer, which clients that wait for their replies would ask the less for.
+    fn outgrows_deferral(&self) -> bool {
+        let load = self.memory.known(self.present.rate);
+        let plain_saturated = load.fresh_plain().is_some_and(|plain| plain.is_saturated());
+        plain_saturated || load.outgrows_deferral() || (!self.is_plain() && self.present.is_saturated())
+    }
+
     /// Whether the mode in effect was measured for long enough to judge.
     fn is_measured(&self) -> bool {
-        let falls_into_step = self.present.busy > SATURATED && self.since_change < SATURATED_DWELL;
+        let falls_into_step = self.present.is_saturated() && self.since_change < SATURATED_DWELL;
         self.present.windows >= ENOUGH && !falls_into_step
     }
 
@@ -287,7 +294,11 @@ impl PollingLaw {
     /// has to be near: the core is idle for a third of the time at least, and half of the CPU time can be saved at most.
     fn first_interval(&self, plain: &Measured) -> Option<Duration> {
         let late = self.costs.timer_latency.as_secs_f64();
-        let idle = (1.0 - plain.busy).max(0.3);
+        let polls = match self.limits.timer {
+            PollTimer::Worker => (1.0 - plain.busy).max(0.3),
+            // It polls also while the application runs, and wakes as many threads as interrupts do.
+            PollTimer::Kernel => f64::from(self.limits.wakes),
+        };
         let bound = self.delay_bound(plain);
         let fits = |interval: &Duration| {
             (interval.as_secs_f64() + late) / 2.0 <= bound && !self.is_barred(*interval)
@@ -299,7 +310,7 @@ impl PollingLaw {
             if interval.is_zero() {
                 self.never_sleeps_within(plain)
             } else {
-                idle * self.sleeps_cost(*interval) <= saved + granted
+                polls * self.sleeps_cost(*interval) <= saved + granted
             }
         };
         let mut intervals = self.intervals();
@@ -308,7 +319,7 @@ impl PollingLaw {
         }
         let mut longest = intervals.next().filter(fits)?;
         for interval in intervals.filter(fits) {
-            if idle * (self.sleeps_cost(longest) - self.sleeps_cost(interval))
+            if polls * (self.sleeps_cost(longest) - self.sleeps_cost(interval))
                 < LEAST_SAVING * plain.cost * plain.rate
             {
                 break;
@@ -351,7 +362,7 @@ impl PollingLaw {
         if let Some(before) = self.before_trial.take() {
             // Clients that wait for the replies of a saturated server ask more often while the queue is polled: it is the same load.
             let is_same = !is_other_load(present.rate / before.rate)
-                || (before.busy > SATURATED && present.rate > before.rate);
+                || (before.is_saturated() && present.rate > before.rate);
             if is_same || self.doubted.is_some() {
                 self.doubted = None;
                 // Polling may have changed the rate.
@@ -370,6 +381,10 @@ impl PollingLaw {
     /// Keeps the interval, changes it or gives polling up, by what interrupts take at this load.
     fn compare(&mut self, plain: &Measured) -> Choice {
         let (present, now) = (self.present, interval(&self.settings));
+        if self.settings.mode == QueueMode::Deferral && self.outgrows_deferral() {
+            self.memory.at(present.rate).outgrow_deferral();
+            return Choice::Poll(now, Reason::Tries);
+        }
         let delay = present.delay;
         let most_delay = self.delay_bound(plain);
         let most_cost = self.cost_bound(plain);
@@ -378,7 +393,7 @@ impl PollingLaw {
             cpu: percent(present.cost / plain.cost),
             delay: percent(delay / plain.delay.max(1e-9)),
         };
-        let saturated = plain.busy > SATURATED;
+        let saturated = plain.is_saturated();
         // At saturation a cost that is wrong by some percent is throughput lost, so there the gain has to be clear.
         let tolerated = if saturated { 1.0 / TOLERANCE } else { TOLERANCE };
         let is_costly = present.cost > most_cost * tolerated;
@@ -410,7 +425,8 @@ impl PollingLaw {
             }
             Some(next) if next == now => {
                 self.memory.each_at(rates, |load| load.accept(now));
-                Choice::Stay(Reason::Pays(comparison))
+                // At the load before another mode may have been better.
+                Choice::Poll(now, Reason::Pays(comparison))
             }
             Some(next) => {
                 // At saturation an interval may be left for a longer one although events wait.
@@ -491,6 +507,9 @@ impl PollingLaw {
                 QueueSettings { spin, ..timed(spin) }
             }
             PollTimer::Worker => timed(interval),
+            PollTimer::Kernel if self.limits.has_to_pay && !self.outgrows_deferral() => {
+                QueueSettings::deferral(interval, why)
+            }
             PollTimer::Kernel => {
                 // The deferrals last for the longest batch.
                 let batch = self.present.cost * f64::from(QueueSettings::BUSY_POLL_BUDGET);
@@ -510,7 +529,7 @@ impl PollingLaw {
         let bound = QueueSettings::time_to_half_fill(self.limits.ring_slots, self.peak_rate);
         let within = QueueSettings::longest_suspend_timeout_within(bound);
         match settings.mode {
-            QueueMode::Plain => settings,
+            QueueMode::Plain | QueueMode::Deferral => settings,
             QueueMode::Timed => {
                 let sleep = if settings.never_sleeps() { Duration::ZERO } else { settings.poll_interval };
                 let grace_time = settings.grace_time.min(within.max(sleep * 2));
@@ -526,15 +545,17 @@ impl PollingLaw {
     fn permitted(&self, wanted: QueueSettings) -> QueueSettings {
         let Some(fixed) = self.limits.fixed else { return wanted };
         let is_unsupervised = fixed.why == Reason::Unsupervised;
+        let wants_plain = wanted.mode == QueueMode::Plain;
         let polls = match fixed.mode {
             QueueMode::Plain => false,
             // Packets would wait for the watchdog. The first one of an idle queue doesn't.
             QueueMode::Timed => self.stopped.is_none() && wanted.why != Reason::Idle,
-            QueueMode::InterruptFirst | QueueMode::Grace => wanted.polls() && !is_unsupervised,
+            QueueMode::Deferral => false,
+            QueueMode::InterruptFirst | QueueMode::Grace => !wants_plain && !is_unsupervised,
         };
         let why = match wanted.why {
             _ if is_unsupervised => Reason::Unsupervised,
-            _ if wanted.polls() && !polls => Reason::Fixed,
+            _ if !wants_plain && !polls => Reason::Fixed,
             why => why,
         };
         if polls {
@@ -556,7 +577,7 @@ fn interval(settings: &QueueSettings) -> Duration {
         QueueMode::Timed if settings.never_sleeps() => Duration::ZERO,
         QueueMode::Timed => settings.poll_interval,
         QueueMode::Plain => Duration::ZERO,
-        QueueMode::InterruptFirst | QueueMode::Grace => settings.grace_time,
+        QueueMode::InterruptFirst | QueueMode::Grace | QueueMode::Deferral => settings.grace_time,
     }
 }
 

@@ -26,6 +26,9 @@ pub enum QueueMode {
     /// polls every grace time (`gro_flush_timeout`), up to `defer_hard_irqs` times before the interrupt is
     /// unmasked.
     Grace,
+    /// The kernel's timer polls every grace time while packets come, and no wait polls. After `defer_hard_irqs` polls that
+    /// found nothing the next packet interrupts. Needs no suspend timeout.
+    Deferral,
     /// The worker alone polls: by each wait, and where that sleeps, again after a poll interval. The interrupt stays masked,
     /// and the kernel's timer is only a watchdog for a worker that stays away: each poll starts it anew (`busy_poll_stop`
     /// with `defer_hard_irqs` 1), and the interval is shorter. So no packet wakes anybody before the worker's timer
@@ -35,7 +38,7 @@ pub enum QueueMode {
 
 impl QueueMode {
     /// All modes.
-    pub const ALL: [Self; 4] = [Self::Plain, Self::InterruptFirst, Self::Grace, Self::Timed];
+    pub const ALL: [Self; 5] = [Self::Plain, Self::InterruptFirst, Self::Grace, Self::Deferral, Self::Timed];
 }
 
 impl fmt::Display for QueueMode {
@@ -44,6 +47,7 @@ impl fmt::Display for QueueMode {
             QueueMode::Plain => "plain",
             QueueMode::InterruptFirst => "interrupt-first",
             QueueMode::Grace => "grace",
+            QueueMode::Deferral => "deferral",
             QueueMode::Timed => "timed",
         })
     }
@@ -139,6 +143,11 @@ impl QueueSettings {
         }
     }
 
+    /// The settings of a queue in deferral mode.
+    pub const fn deferral(grace_time: Duration, why: Reason) -> Self {
+        Self { mode: QueueMode::Deferral, ..Self::grace(grace_time, why) }
+    }
+
     /// The settings of a queue in timed mode. `watchdog`: after this time without a poll the kernel takes the queue back.
     pub const fn timed(poll_interval: Duration, watchdog: Duration, why: Reason) -> Self {
         Self {
@@ -185,7 +194,7 @@ impl QueueSettings {
 
     /// Whether the wait polls the queue (`prefer_busy_poll` 1).
     pub fn polls(&self) -> bool {
-        self.mode != QueueMode::Plain
+        !matches!(self.mode, QueueMode::Plain | QueueMode::Deferral)
     }
 }
 
@@ -193,7 +202,7 @@ impl fmt::Display for QueueSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.mode)?;
         match self.mode {
-            QueueMode::Grace => write!(f, " {} µs", self.grace_time.as_micros())?,
+            QueueMode::Grace | QueueMode::Deferral => write!(f, " {} µs", self.grace_time.as_micros())?,
             QueueMode::Timed if self.never_sleeps() => return write!(f, ", never sleeps ({})", self.why),
             QueueMode::Timed => write!(f, " {} µs", self.poll_interval.as_micros())?,
             QueueMode::Plain | QueueMode::InterruptFirst => {}

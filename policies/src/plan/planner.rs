@@ -425,7 +425,7 @@ impl Purposes {
                 defer: "an empty poll unmasks the interrupt before the application sleeps",
                 grace: "covers the time from an interrupt to the wait that suspends the queue (ns)",
             },
-            QueueMode::Grace => Self {
+            QueueMode::Grace | QueueMode::Deferral => Self {
                 defer: "after an empty poll the timer polls; the interrupt stays masked",
                 grace: "grace time: how long the timer leaves the queue to the application (ns)",
             },

@@ -51,7 +51,7 @@ impl Server {
         let rate = rate.max(1.0);
         let settings = self.law.settings();
         let events = (rate * seconds) as u64;
-        let (cost, sleeps, delay, wakes) = if settings.polls() {
+        let (cost, sleeps, delay, wakes) = if settings.mode != QueueMode::Plain {
             let interval = if settings.never_sleeps() { 0.0 } else { interval(settings).as_secs_f64() };
             let work = 3e-6 + self.poll_cost;
             let idle = (1.0 - rate * work).max(0.0);
@@ -281,13 +281,19 @@ fn a_load_that_falls_to_one_that_was_not_measured_goes_back_to_interrupts() {
 }
 
 #[test]
-fn from_outside_the_kernels_timer_polls_and_its_deferrals_last_for_a_batch() {
+fn from_outside_the_kernels_timer_polls_and_waits_do_only_where_the_core_is_saturated() {
     let mut server = Server::with(50, 0, LawLimits::default());
     server.run(60_000.0, Duration::from_secs(1));
     let settings = *server.law.settings();
-    assert_eq!(settings.mode, QueueMode::Grace, "{settings}");
+    assert_eq!((settings.mode, settings.polls()), (QueueMode::Deferral, false), "{settings}");
+    server.run(150_000.0, Duration::from_secs(1));
+    let settings = *server.law.settings();
+    assert_eq!((settings.mode, settings.polls()), (QueueMode::Grace, true), "{settings}");
+    // They last for a batch.
     let deferrals = QueueSettings::GRACE_DEFERRALS..=QueueSettings::MOST_DEFERRALS;
     assert!(deferrals.contains(&settings.defer_hard_irqs) && settings.poll_interval.is_zero());
+    server.run(60_000.0, Duration::from_secs(1));
+    assert_eq!(server.mode(), QueueMode::Deferral, "{}", server.law.settings());
 }
 
 #[test]
