@@ -117,7 +117,7 @@ impl Experiment {
             given_capacity: None,
             rounds: 12,
             capacity_rounds: if quick { 6 } else { 12 },
-            settle: if quick { 0.15 } else { 0.2 },
+            settle: if quick { 0.1 } else { 0.15 },
             warm_up: 0.05,
             duration: if quick { 0.2 } else { 0.25 },
             trial_warm_up: if quick { 0.1 } else { 0.2 },
