@@ -46,9 +46,6 @@ pub enum Command {
         interface: InterfaceOrRecording,
         #[command(flatten)]
         plan: PlanArguments,
-        /// Print shell commands that do the same: ethtool, ynl, sysfs
-        #[arg(long)]
-        shell: bool,
     },
     /// Apply a policy until `restore` or a reboot
     Apply {

@@ -9,7 +9,6 @@ mod man;
 mod measured;
 mod output;
 mod prometheus;
-mod shell;
 mod status;
 mod watch;
 
@@ -64,14 +63,10 @@ fn run(cli: &Cli) -> Result<ExitCode, CommandError> {
             cli.format.print(&shown, || print_interface(interface, &receiving));
             Ok(ExitCode::SUCCESS)
         }
-        Command::Plan { interface, plan: arguments, shell } => {
+        Command::Plan { interface, plan: arguments } => {
             let subject = interface.read()?;
             let plan = arguments.plan(&subject, false)?;
-            if *shell {
-                print_line!("{}", shell::commands(&plan, subject.interface()).trim_end());
-            } else {
-                cli.format.print(&json!(plan), || print_plan(&plan));
-            }
+            cli.format.print(&json!(plan), || print_plan(&plan));
             Ok(if plan.is_prevented { PREVENTED.into() } else { ExitCode::SUCCESS })
         }
         Command::Apply { interface, plan, ban_irqbalance } => {
