@@ -98,8 +98,6 @@ pub enum Command {
     Watch(WatchArguments),
     /// Print shell completions
     Completions { shell: Shell },
-    /// Print the man page of all commands
-    Man,
 }
 
 #[derive(Args)]

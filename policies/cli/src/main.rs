@@ -5,7 +5,6 @@
 mod arguments;
 mod attach;
 mod error;
-mod man;
 mod measured;
 mod output;
 mod prometheus;
@@ -109,7 +108,6 @@ fn run(cli: &Cli) -> Result<ExitCode, CommandError> {
             print_line!("{}", String::from_utf8_lossy(&script).trim_end());
             Ok(ExitCode::SUCCESS)
         }
-        Command::Man => man::print(),
         Command::Attach(arguments) => attach::attach(arguments, &journals, cli.format),
         Command::Run(arguments) => attach::run(arguments, &journals),
         Command::Watch(arguments) => {

@@ -231,9 +231,6 @@ pub struct Flags {
     /// Print completions for a shell, and exit
     #[arg(long, value_name = "SHELL")]
     pub completions: Option<Shell>,
-    /// Print the man page, and exit
-    #[arg(long)]
-    pub man: bool,
     /// Print the version
     #[arg(long, action = ArgAction::Version)]
     pub version: Option<bool>,
