@@ -2,8 +2,10 @@
 
 mod clients;
 mod connections;
+mod descriptors;
 mod differential;
 mod history;
+mod hostile_clients;
 mod operating;
 mod overload;
 mod privileges;
