@@ -9,7 +9,6 @@ mod hostile_clients;
 mod operating;
 mod overload;
 mod privileges;
-mod proxy;
 mod statistics;
 mod systemd;
 mod transports;
