@@ -7,68 +7,7 @@ use std::time::{Duration, Instant};
 
 use loadgen::medians::percentile;
 use serial_test::{parallel, serial};
-use tests::memcached::{Memcached, expect, read_some, set_request, wait_until};
-
-#[test]
-#[parallel]
-fn random_bytes_never_stop_the_server() {
-    let server = Memcached::start(&["-c", "64"]);
-    let mut seed = 0x2545_f491_4f6c_dd1d_u64;
-    let words = [
-        "get ",
-        "set ",
-        "k ",
-        "0 ",
-        "1 ",
-        "noreply",
-        "\r\n",
-        "\n",
-        "cas ",
-        "-5 ",
-        "\0",
-        "gat ",
-        "99999999999 ",
-        "incr ",
-        "flush_all ",
-    ];
-    for _ in 0..300 {
-        let mut input = Vec::new();
-        for _ in 0..40 {
-            seed ^= seed << 13;
-            seed ^= seed >> 7;
-            seed ^= seed << 17;
-            match seed % 4 {
-                0 => input.extend_from_slice(&seed.to_le_bytes()),
-                _ => input.extend_from_slice(words[seed as usize / 4 % words.len()].as_bytes()),
-            }
-        }
-        server.talk(&input);
-    }
-    assert_eq!(server.talk(b"set k 0 0 1\r\nx\r\nget k\r\n"), b"STORED\r\nVALUE k 0 1\r\nx\r\nEND\r\n");
-}
-
-#[test]
-#[parallel]
-fn a_client_that_never_reads_is_paused_and_the_others_are_served() {
-    let server = Memcached::start(&[]);
-    let value = set_request("k", 500_000);
-    assert_eq!(server.talk(&value), b"STORED\r\n");
-    let mut greedy = server.connect();
-    greedy.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
-    let requests = b"get k\r\n".repeat(1000);
-    let mut sent = 0;
-    // 500 MB of responses for each round: without backpressure memory would run out.
-    while sent < 64 << 20 {
-        match greedy.write(&requests) {
-            Ok(length) => sent += length,
-            Err(_) => break,
-        }
-    }
-    assert!(sent < 64 << 20, "the server kept reading");
-    assert_eq!(server.talk(b"get nosuch\r\n"), b"END\r\n");
-    let resident = server.resident_kib();
-    assert!(resident < 100 << 10, "{resident} KiB");
-}
+use tests::memcached::{Memcached, expect, read_some, wait_until};
 
 /// Within 5 % of the limit, whatever the sizes and however they change, in addition to the memory of a server
 /// without items.
