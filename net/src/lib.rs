@@ -81,4 +81,4 @@ pub use to_socket_addrs::ToSocketAddrs;
 pub use udp::UdpSocket;
 pub use udp_batch::{OutgoingDatagram, RecvBatch};
 pub use udp_message::{DatagramInfo, Ecn, SendOptions};
-pub use unix::{PeerCredentials, ReceivedDescriptors, Unix, UnixDatagram, UnixListener, UnixStream};
+pub use unix::{PeerCredentials, Unix, UnixDatagram, UnixListener, UnixStream};

@@ -12,5 +12,4 @@ mod sockets;
 mod splice;
 mod stream_contract;
 mod udp;
-mod unix_descriptors;
 mod without_waiting;
