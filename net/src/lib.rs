@@ -73,7 +73,7 @@ pub use serve::{AcceptErrors, Alignment, ListenerFailure, Serving, ShutdownRepor
 pub use slices::sendable;
 pub use socket2::TcpKeepalive;
 pub use stream::{
-    FileSender, IntoStdError, NotSameStream, OwnedReadHalf, OwnedWriteHalf, ReadHalf, Stream, WriteHalf, copy,
+    FileSender, IntoStdError, NotSameStream, OwnedReadHalf, OwnedWriteHalf, ReadHalf, Stream, WriteHalf,
 };
 pub use tcp::{Tcp, TcpListener, TcpStream};
 pub use tcp_socket::TcpSocket;

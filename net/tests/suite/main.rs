@@ -9,7 +9,6 @@ mod owned_writes;
 mod ring;
 mod send_file;
 mod sockets;
-mod splice;
 mod stream_contract;
 mod udp;
 mod without_waiting;
