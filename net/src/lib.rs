@@ -69,8 +69,6 @@ pub use copy::copy_bidirectional;
 pub use listener::Listener;
 pub use names::lookup_host;
 pub use serve::{AcceptErrors, Alignment, ListenerFailure, Serving, ShutdownReport, UdpServing, UdpSteering};
-#[doc(hidden)]
-pub use slices::sendable;
 pub use socket2::TcpKeepalive;
 pub use stream::{
     FileSender, IntoStdError, NotSameStream, OwnedReadHalf, OwnedWriteHalf, ReadHalf, Stream, WriteHalf,
