@@ -33,10 +33,9 @@ examples:
 book:
     mdbook build docs
 
-# Compare the executor with tokio, async-executor and monoio, and the store with quick_cache and moka.
+# Compare the executor with tokio, async-executor and monoio.
 bench:
     cargo bench -p tests --bench executor
-    cargo bench -p lull-servers --bench store
 
 # The spans of tasks, and what tokio-console is sent.
 console:

@@ -158,8 +158,6 @@ pub struct Config {
     pub churn: f64,
     /// Whether to set `TCP_NODELAY`.
     pub nodelay: bool,
-    /// Whether to take kernel timestamps (`SO_TIMESTAMPING`), which separate wire time from client overhead.
-    pub kernel_timestamps: bool,
     pub workload: Workload,
     /// Whether the runtime's workers spin while waiting. Their CPU time then doesn't show whether the generator
     /// is the bottleneck.
@@ -195,7 +193,6 @@ impl Default for Config {
             think: None,
             churn: 0.0,
             nodelay: true,
-            kernel_timestamps: false,
             workload: Workload::default(),
             workers_spin: false,
             warm_up: WarmUp::Fixed(Duration::from_secs(1)),
@@ -280,12 +277,8 @@ impl Config {
             Protocol::Udp if unix || self.tls.is_some() || self.credentials.is_some() || self.churn > 0.0 => {
                 reject("UDP can't be combined with Unix sockets, TLS, authentication or churn")
             }
-            Protocol::Udp if self.kernel_timestamps => reject("kernel timestamps are not available over UDP"),
             Protocol::Udp if mix.share(Operation::Get) < 1.0 || self.workload.fill => {
                 reject("UDP supports only get, because datagrams can be lost")
-            }
-            _ if self.kernel_timestamps && (self.tls.is_some() || unix) => {
-                reject("kernel timestamps are available for TCP without TLS only")
             }
             _ if self.workload.fill && self.workload.multiget > 1 => {
                 reject("fill can't be combined with multiget, because responses don't name the missing keys")

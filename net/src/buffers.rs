@@ -45,8 +45,6 @@ enum Buffer {
     Pooled(Box<[u8]>),
     /// Of the ring, filled by the kernel: no copy was made.
     Ring(Received),
-    /// Of a read that was given up.
-    Owned(Vec<u8>),
 }
 
 impl std::ops::Deref for Buffer {
@@ -56,7 +54,6 @@ impl std::ops::Deref for Buffer {
         match self {
             Buffer::Pooled(buffer) => buffer,
             Buffer::Ring(received) => received,
-            Buffer::Owned(bytes) => bytes,
         }
     }
 }
@@ -92,14 +89,6 @@ impl ReadBuffer {
         // At most the ring's limit of unread bytes plus one buffer: some hundred KiB.
         (self.start, self.end) = (0, received.len() as u32);
         self.buffer = Some(Buffer::Ring(received));
-    }
-
-    /// Takes back bytes that come before those that are unread. With them they are less than 4 GiB.
-    pub(crate) fn put_back(&mut self, mut bytes: Vec<u8>) {
-        bytes.extend_from_slice(self.unread());
-        self.release();
-        self.end = bytes.len() as u32;
-        self.buffer = Some(Buffer::Owned(bytes));
     }
 
     /// Copies as many bytes as there are and fit.
@@ -152,17 +141,6 @@ mod tests {
         assert!(buffer.buffer.is_some());
         buffer.consume(3);
         assert!(buffer.buffer.is_none() && buffer.unread().is_empty());
-    }
-
-    #[test]
-    fn bytes_that_are_put_back_come_first() {
-        let mut buffer = ReadBuffer::default();
-        buffer.put_back(b"one ".to_vec());
-        buffer.consume(1);
-        buffer.put_back(b"at ".to_vec());
-        assert_eq!(buffer.unread(), b"at ne ");
-        buffer.consume(6);
-        assert!(buffer.buffer.is_none() && buffer.is_empty());
     }
 
     #[test]

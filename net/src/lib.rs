@@ -69,11 +69,9 @@ pub use copy::copy_bidirectional;
 pub use listener::Listener;
 pub use names::lookup_host;
 pub use serve::{AcceptErrors, Alignment, ListenerFailure, Serving, ShutdownReport, UdpServing, UdpSteering};
-#[doc(hidden)]
-pub use slices::sendable;
 pub use socket2::TcpKeepalive;
 pub use stream::{
-    FileSender, IntoStdError, NotSameStream, OwnedReadHalf, OwnedWriteHalf, ReadHalf, Stream, WriteHalf, copy,
+    FileSender, IntoStdError, NotSameStream, OwnedReadHalf, OwnedWriteHalf, ReadHalf, Stream, WriteHalf,
 };
 pub use tcp::{Tcp, TcpListener, TcpStream};
 pub use tcp_socket::TcpSocket;
@@ -81,4 +79,4 @@ pub use to_socket_addrs::ToSocketAddrs;
 pub use udp::UdpSocket;
 pub use udp_batch::{OutgoingDatagram, RecvBatch};
 pub use udp_message::{DatagramInfo, Ecn, SendOptions};
-pub use unix::{PeerCredentials, ReceivedDescriptors, Unix, UnixDatagram, UnixListener, UnixStream};
+pub use unix::{PeerCredentials, Unix, UnixDatagram, UnixListener, UnixStream};

@@ -24,7 +24,6 @@ pages! {
     runtime_sockets: "docs/runtime/sockets.md",
     runtime_ring_operations: "docs/runtime/ring-operations.md",
     runtime_policies: "docs/runtime/policies.md",
-    runtime_blocking_threads: "docs/runtime/blocking-threads.md",
     runtime_waiting: "docs/runtime/waiting.md",
     runtime_configuration: "docs/runtime/configuration.md",
     runtime_testing: "docs/runtime/testing.md",

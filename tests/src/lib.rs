@@ -14,7 +14,6 @@
 
 mod book;
 pub mod capture;
-pub mod control_group;
 pub mod fake_server;
 pub mod hung_thread;
 pub mod isolated;
@@ -26,7 +25,6 @@ mod processes;
 pub mod random;
 mod requirements;
 pub mod seccomp;
-pub mod soak;
 pub mod testbed;
 
 pub use processes::{KillOnDrop, memcached, web, with_inherited_socket};

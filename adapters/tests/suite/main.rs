@@ -13,7 +13,6 @@ mod http_server;
 mod https_client;
 mod io;
 mod quic;
-mod real_clients;
 mod tls_streams;
 mod tokio_context;
 mod tower_services;

@@ -70,25 +70,16 @@ impl Contender {
     }
 
     /// A service on the other runtimes that have it, as they run, and on Lull under each policy, on the driver that `auto`
-    /// chooses for it and on epoll. Of threads: plain ones as they run, those of the dispatcher, and Lull's tasks.
+    /// chooses for it and on epoll.
     pub fn peers(service: PeerService, polling: PollingConfig) -> Vec<Self> {
-        let lull = |peer, (policy, driver)| Self::Echo {
+        let lull = |(policy, driver)| Self::Echo {
             service,
-            peer,
+            peer: Peer::Lull,
             network: Some((policy, driver, polling)),
             work: Duration::ZERO,
         };
         let others = service.others().iter();
         let others = others.map(|&peer| Self::Echo { service, peer, network: None, work: Duration::ZERO });
-        if service == PeerService::Threads {
-            let runs = [
-                (Policy::Vanilla, DriverKind::Epoll),
-                (Policy::KernelPolling, DriverKind::Epoll),
-                (Policy::KernelPolling, DriverKind::Uring),
-            ];
-            let tasks = runs.map(|run| lull(Peer::Lull, run)).into_iter().take(2);
-            return others.chain(runs.map(|run| lull(Peer::LullThreads, run))).chain(tasks).collect();
-        }
         let runs = [
             (Policy::Vanilla, DriverKind::Uring),
             (Policy::Vanilla, DriverKind::Epoll),
@@ -97,7 +88,7 @@ impl Contender {
             (Policy::KernelPolling, DriverKind::Epoll),
             (Policy::KernelPolling, DriverKind::Uring),
         ];
-        others.chain(runs.map(|run| lull(Peer::Lull, run))).collect()
+        others.chain(runs.map(lull)).collect()
     }
 
     /// A server as it runs, and the same under kernel polling from outside, once for each latency budget.
@@ -113,9 +104,6 @@ impl Contender {
             }
             Self::Lull { policy, driver, .. } => format!("{policy}, {driver}"),
             Self::Kernel(settings) => format!("{}, epoll", settings.name),
-            Self::Echo { peer: Peer::LullThreads, network: Some((policy, driver, _)), .. } => {
-                format!("threads, {policy}, {driver}")
-            }
             Self::Echo { network: Some((policy, driver, _)), work, .. } if work.is_zero() => {
                 format!("lull, {policy}, {driver}")
             }

@@ -10,7 +10,7 @@ use super::echo_server_spec::EchoServerSpec;
 use super::service::Peer;
 #[cfg(feature = "adapters")]
 use super::service::PeerService;
-use super::{bare_epoll, compio, descriptor_limit, lull, lull_threads, monoio, plain_threads, tokio};
+use super::{bare_epoll, compio, descriptor_limit, lull, monoio, tokio};
 
 /// Serves on a free port until the process is killed. Calls `ready` once it listens, with the address, and for Lull with
 /// what its worker runs and why it runs something else than the requested policy.
@@ -25,16 +25,13 @@ pub fn serve(
     socket.listen(4096)?;
     let listener: TcpListener = socket.into();
     let address = listener.local_addr()?;
-    if matches!(spec.peer, Peer::Lull | Peer::LullThreads) {
+    if spec.peer == Peer::Lull {
         let ready = |ran, steps_down| ready(address, Some(ran), steps_down);
-        return match spec.peer {
-            Peer::LullThreads => lull_threads::serve(listener, spec, ready),
-            #[cfg(feature = "adapters")]
-            _ if spec.service == PeerService::Axum => {
-                super::applications::serve_on_lull(listener, spec, ready)
-            }
-            _ => lull::serve(listener, spec, ready),
-        };
+        #[cfg(feature = "adapters")]
+        if spec.service == PeerService::Axum {
+            return super::applications::serve_on_lull(listener, spec, ready);
+        }
+        return lull::serve(listener, spec, ready);
     }
     ready(address, None, Vec::new())?;
     match spec.peer {
@@ -44,7 +41,6 @@ pub fn serve(
         Peer::Monoio => monoio::serve(listener, spec.shape),
         Peer::Compio => compio::serve(listener, spec.shape),
         Peer::BareEpoll => bare_epoll::serve(&listener, spec.shape),
-        Peer::PlainThreads => plain_threads::serve(&listener, spec.shape),
-        Peer::Lull | Peer::LullThreads => Ok(()),
+        Peer::Lull => Ok(()),
     }
 }

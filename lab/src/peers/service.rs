@@ -11,15 +11,11 @@ pub enum Peer {
     Compio,
     /// An epoll loop without tasks: the lower bound for a runtime that waits for readiness.
     BareEpoll,
-    /// A thread for each connection, which blocks in the kernel.
-    PlainThreads,
-    LullThreads,
 }
 
 policies::names!(
     Peer, "runtime":
-    Lull = "lull", Tokio = "tokio", Monoio = "monoio", Compio = "compio", BareEpoll = "bare epoll",
-    PlainThreads = "plain threads", LullThreads = "lull threads"
+    Lull = "lull", Tokio = "tokio", Monoio = "monoio", Compio = "compio", BareEpoll = "bare epoll"
 );
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
@@ -28,7 +24,6 @@ pub enum PeerService {
     /// Answers so many bytes with so many bytes, without looking at them.
     #[default]
     Echo,
-    Threads,
     /// Answers `GET /` with `Hello, World!`, by axum over HTTP/1.1.
     #[cfg(feature = "adapters")]
     Axum,
@@ -39,7 +34,6 @@ impl PeerService {
     pub fn others(self) -> &'static [Peer] {
         match self {
             Self::Echo => &[Peer::Tokio, Peer::Monoio, Peer::Compio, Peer::BareEpoll],
-            Self::Threads => &[Peer::PlainThreads],
             #[cfg(feature = "adapters")]
             Self::Axum => &[Peer::Tokio],
         }
@@ -48,7 +42,7 @@ impl PeerService {
     /// The text of its only request; `None` where any bytes are one.
     pub fn text(self) -> Option<&'static str> {
         match self {
-            Self::Echo | Self::Threads => None,
+            Self::Echo => None,
             #[cfg(feature = "adapters")]
             Self::Axum => Some("GET / HTTP/1.1\r\nhost: lull\r\n\r\n"),
         }

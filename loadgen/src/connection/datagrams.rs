@@ -14,7 +14,6 @@ use runtime::io::{AsyncFd, Direction, SourceKind};
 
 use crate::config::Protocol;
 use crate::connection::pipeline::Connection;
-use crate::connection::response_handler::ReadTime;
 use crate::error::Error;
 use crate::protocol::ResponseDecoder;
 use crate::workload::verify::ExpectedValue;
@@ -167,8 +166,7 @@ impl DatagramSession {
             in_flight.len()
         };
         let (mut decoder, mut expected) = (ResponseDecoder::new(Protocol::Udp), ExpectedValue::default());
-        let read = ReadTime { now, timestamp: None };
-        connection.handle_responses(&response, &mut decoder, &mut expected, read)?;
+        connection.handle_responses(&response, &mut decoder, &mut expected, now)?;
         if connection.in_flight.borrow().len() + 1 != remaining {
             return Err(Error::Protocol("a datagram contains an incomplete response".to_owned()));
         }

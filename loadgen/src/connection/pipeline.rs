@@ -11,7 +11,6 @@ use crate::connection::worker_state::WorkerState;
 use crate::protocol::request_writer::WrittenRequest;
 use crate::stats::metrics::{Metric, RequestClass};
 use crate::transport::address::Address;
-use crate::transport::stream::TxTimestamp;
 use crate::workload::operation::Operation;
 
 /// A connection to which the worker's schedule assigns requests. It outlives the socket when it reconnects.
@@ -23,9 +22,6 @@ pub(crate) struct Connection {
     pub(crate) in_flight: RefCell<VecDeque<InFlight>>,
     /// The number of requests, at the end of `in_flight`, that were formatted and not yet passed to the socket.
     pub(crate) unsent: Cell<usize>,
-    /// Bytes sent on this connection, modulo 2^32 as in the kernel's timestamps.
-    pub(crate) bytes_sent: Cell<u32>,
-    pub(crate) tx_timestamps: RefCell<VecDeque<TxTimestamp>>,
     pub(crate) waiting: RefCell<VecDeque<WaitingRequest>>,
     /// Closed loop: when the think time of each idle request slot ends.
     pub(crate) thinking: RefCell<BinaryHeap<Reverse<Instant>>>,
@@ -44,8 +40,6 @@ impl Connection {
             out: RefCell::default(),
             in_flight: RefCell::default(),
             unsent: Cell::new(0),
-            bytes_sent: Cell::new(0),
-            tx_timestamps: RefCell::default(),
             waiting: RefCell::default(),
             thinking: RefCell::default(),
             unflushed: Cell::new(false),
@@ -149,7 +143,7 @@ impl Connection {
         let send_lag =
             send_lag + sendable_since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
         let request = worker.requests.borrow_mut().next(&mut self.out.borrow_mut());
-        Some(InFlight { request, due, sent: now, send_lag, cas: 0, id: 0, last_byte: 0 })
+        Some(InFlight { request, due, sent: now, send_lag, cas: 0, id: 0 })
     }
 
     /// Formats as many requests as may be in flight.
@@ -191,8 +185,6 @@ pub(crate) struct InFlight {
     /// The CAS number of the record, once received.
     pub(crate) cas: u64,
     pub(crate) id: u16,
-    /// Position in the stream, modulo 2^32, of the last byte of the write that contains the request.
-    pub(crate) last_byte: u32,
 }
 
 #[derive(Debug, Clone, Copy)]

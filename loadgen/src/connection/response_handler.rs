@@ -13,28 +13,20 @@ use crate::protocol::message::{Response, ResponseSink};
 use crate::protocol::request_writer::{RequestWriter, WrittenRequest};
 use crate::stats::metrics::Metric;
 use crate::stats::recorder::Recorder;
-use crate::transport::stream::{RxTimestamp, TxTimestamp};
 use crate::workload::operation::Operation;
 use crate::workload::verify::ExpectedValue;
-
-/// When bytes were read, and when the kernel received the last of them.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct ReadTime {
-    pub(crate) now: Instant,
-    pub(crate) timestamp: Option<RxTimestamp>,
-}
 
 struct ResponseHandler<'a> {
     recorder: &'a mut Recorder,
     in_flight: &'a mut VecDeque<InFlight>,
     unsent: &'a Cell<usize>,
-    tx_timestamps: &'a mut VecDeque<TxTimestamp>,
     thinking: &'a mut BinaryHeap<Reverse<Instant>>,
     out: &'a mut Vec<u8>,
     requests: &'a mut RequestWriter,
     expected: Option<&'a mut ExpectedValue>,
     worker: &'a WorkerState,
-    read: ReadTime,
+    /// When the bytes were read.
+    now: Instant,
 }
 
 impl Connection {
@@ -43,23 +35,22 @@ impl Connection {
         chunk: &[u8],
         decoder: &mut ResponseDecoder,
         expected: &mut ExpectedValue,
-        read: ReadTime,
+        now: Instant,
     ) -> Result<(), Error> {
         let worker = &self.worker;
         let mut recorder = worker.recorder.borrow_mut();
-        recorder.counts(read.now).received += chunk.len() as u64;
+        recorder.counts(now).received += chunk.len() as u64;
         let mut requests = worker.requests.borrow_mut();
         let mut handler = ResponseHandler {
             recorder: &mut recorder,
             in_flight: &mut self.in_flight.borrow_mut(),
             unsent: &self.unsent,
-            tx_timestamps: &mut self.tx_timestamps.borrow_mut(),
             thinking: &mut self.thinking.borrow_mut(),
             out: &mut self.out.borrow_mut(),
             expected: requests.verifies().then_some(expected),
             requests: &mut requests,
             worker,
-            read,
+            now,
         };
         decoder.feed(chunk, &mut handler)
     }
@@ -81,7 +72,7 @@ impl ResponseHandler<'_> {
             wrong
         });
         if wrong {
-            self.recorder.counts(self.read.now).wrong += 1;
+            self.recorder.counts(self.now).wrong += 1;
         }
     }
 
@@ -100,26 +91,21 @@ impl ResponseHandler<'_> {
     }
 
     fn fill(&mut self, missed: WrittenRequest) {
-        let now = self.read.now;
+        let now = self.now;
         let time = self.worker.attributed_time(now, now);
         self.recorder.counts(time).fills += 1;
         let request = WrittenRequest { operation: Operation::Set, ..missed };
         let send_lag = Duration::ZERO;
-        self.store(InFlight { request, due: now, sent: now, send_lag, cas: 0, id: 0, last_byte: 0 }, 0);
+        self.store(InFlight { request, due: now, sent: now, send_lag, cas: 0, id: 0 }, 0);
     }
 
     /// Starts the think time of the request slot that has become free.
     fn think(&mut self) {
         if let Some(think) = self.worker.think.filter(|_| self.worker.closed_loop) {
             let micros = think.draw(self.requests.random()).clamp(0.0, THINK_MAX);
-            self.thinking.push(Reverse(self.read.now + Duration::from_secs_f64(micros / 1e6)));
+            self.thinking.push(Reverse(self.now + Duration::from_secs_f64(micros / 1e6)));
         }
     }
-}
-
-/// Whether a stream position is before another one, modulo 2^32.
-fn is_before(position: u32, other: u32) -> bool {
-    position.wrapping_sub(other) > u32::MAX / 2
 }
 
 /// The longest think time, in µs: a day.
@@ -134,7 +120,7 @@ impl ResponseSink for ResponseHandler<'_> {
             if let Some(WrittenRequest { record, keys: 1, .. }) = request
                 && !self.requests.is_key_of(record, key)
             {
-                self.recorder.counts(self.read.now).wrong += 1;
+                self.recorder.counts(self.now).wrong += 1;
             }
         }
         if let Some(in_flight) = self.in_flight.front_mut() {
@@ -154,7 +140,7 @@ impl ResponseSink for ResponseHandler<'_> {
             return Err(Error::Protocol("received a response without a request".to_owned()));
         };
         let request = in_flight.request;
-        let time = self.worker.attributed_time(in_flight.due, self.read.now);
+        let time = self.worker.attributed_time(in_flight.due, self.now);
         let operation = request.operation;
         let counts = self.recorder.counts(time);
         let mut missed = false;
@@ -193,7 +179,7 @@ impl ResponseSink for ResponseHandler<'_> {
             (operation, Response::Done) if operation.stores() => {}
             _ => return Err(out_of_step(response, request)),
         }
-        let now = self.read.now;
+        let now = self.now;
         let latency = now.saturating_duration_since(in_flight.due);
         self.recorder.record(time, Metric::Latency(class_of(operation)), latency);
         let service = now.saturating_duration_since(in_flight.sent);
@@ -201,19 +187,6 @@ impl ResponseSink for ResponseHandler<'_> {
         self.recorder.counts(if self.worker.closed_loop { time } else { now }).replies += 1;
         if !self.worker.closed_loop {
             self.recorder.record(time, Metric::Service, service);
-        }
-        // Timestamps of earlier requests are no longer needed.
-        while self.tx_timestamps.front().is_some_and(|tx| is_before(tx.position, in_flight.last_byte)) {
-            self.tx_timestamps.pop_front();
-        }
-        // The two requests of a `cas` have no common wire time.
-        if let (Some(rx), true) = (self.read.timestamp, operation != Operation::Cas) {
-            // The kernel drops a timestamp if it has no memory for it, or if it merges the bytes with later ones.
-            let tx = self.tx_timestamps.front().filter(|tx| tx.position == in_flight.last_byte);
-            let wire = tx.map(|tx| rx.time.saturating_sub(tx.time));
-            let wire = wire.unwrap_or(service.saturating_sub(rx.age));
-            self.recorder.record(time, Metric::Wire, wire);
-            self.recorder.record(time, Metric::ClientOverhead, service.saturating_sub(wire));
         }
         if missed && self.requests.fills() {
             self.fill(request);

@@ -9,7 +9,6 @@ use std::time::Instant;
 use futures_util::{AsyncBufRead, AsyncWrite};
 
 use crate::connection::pipeline::Connection;
-use crate::connection::response_handler::ReadTime;
 use crate::error::Error;
 use crate::protocol::ResponseDecoder;
 use crate::stats::metrics::Metric;
@@ -36,8 +35,6 @@ impl Connection {
                     let took = begun.elapsed();
                     self.worker.recorder.borrow_mut().record(begun, Metric::Connect, took);
                     self.reconnecting.set(false);
-                    self.bytes_sent.set(0);
-                    self.tx_timestamps.borrow_mut().clear();
                 }
             }
         }
@@ -83,8 +80,8 @@ impl Connection {
                 context.waker().wake_by_ref();
                 break;
             }
-            let readable = stream.poll_chunk(context, &mut self.tx_timestamps.borrow_mut());
-            let Poll::Ready((chunk, timestamp)) = readable.map_err(Error::Connection)? else { break };
+            let readable = Pin::new(&mut *stream).poll_fill_buf(context);
+            let Poll::Ready(chunk) = readable.map_err(Error::Connection)? else { break };
             if chunk.is_empty() {
                 return Poll::Ready(Err(Error::Connection(io::Error::new(
                     io::ErrorKind::UnexpectedEof,
@@ -92,9 +89,8 @@ impl Connection {
                 ))));
             }
             let length = chunk.len();
-            let read = ReadTime { now: Instant::now(), timestamp };
-            let now = read.now;
-            self.handle_responses(chunk, decoder, expected, read)?;
+            let now = Instant::now();
+            self.handle_responses(chunk, decoder, expected, now)?;
             Pin::new(&mut *stream).consume(length);
             self.issue(now);
             // Send the next requests before reading further responses.
@@ -122,9 +118,7 @@ impl Connection {
         // Directly before the system call, so that service time includes only the kernel and the server.
         let now = Instant::now();
         let unsent = self.unsent.replace(0);
-        let last_byte = self.bytes_sent.get().wrapping_add(out.len() as u32).wrapping_sub(1);
         for request in self.in_flight.borrow_mut().iter_mut().rev().take(unsent) {
-            request.last_byte = last_byte;
             self.mark_sent(request, now);
         }
         let mut sent = 0;
@@ -135,7 +129,6 @@ impl Connection {
             }
         }
         out.drain(..sent);
-        self.bytes_sent.set(self.bytes_sent.get().wrapping_add(sent as u32));
         if sent > 0 || self.unflushed.get() {
             // TLS buffers what the socket doesn't accept.
             let flushed = Pin::new(&mut *stream).poll_flush(context).map_err(Error::Connection)?;

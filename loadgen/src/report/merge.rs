@@ -74,8 +74,6 @@ impl Report {
             other: of_class(RequestClass::Other),
             service: if_open(Metric::Service),
             send_lag: if_open(Metric::SendLag),
-            wire: if_any(Metric::Wire),
-            client_overhead: if_any(Metric::ClientOverhead),
             connect: if_any(Metric::Connect),
             op_q: Summary::new(total.histogram(Metric::Queue), 1.0),
             hits: counts.hits,

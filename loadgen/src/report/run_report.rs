@@ -39,11 +39,6 @@ pub struct Report {
     pub service: Option<Summary>,
     /// Open loop: how late the generator sent requests, µs. Waiting for a busy connection doesn't count.
     pub send_lag: Option<Summary>,
-    /// With kernel timestamps: time from when the kernel sent a request to when it received the response, µs,
-    /// as in a packet capture.
-    pub wire: Option<Summary>,
-    /// With kernel timestamps: the rest of the service time, µs, which the generator and its kernel take.
-    pub client_overhead: Option<Summary>,
     /// Time to reconnect, µs; `None` without reconnects.
     pub connect: Option<Summary>,
     /// Requests in flight on a connection, at each request.

@@ -29,10 +29,8 @@ impl Report {
             row("service", service);
             row("send_lag", send_lag);
         }
-        for (name, summary) in
-            [("wire", &self.wire), ("overhead", &self.client_overhead), ("connect", &self.connect)]
-        {
-            summary.iter().for_each(|summary| row(name, summary));
+        if let Some(connect) = &self.connect {
+            row("connect", connect);
         }
         let share = |part: u64, all: u64| part as f64 * 100.0 / all.max(1) as f64;
         let rate = |bytes: u64| bytes as f64 / self.seconds.max(f64::MIN_POSITIVE) / (1024.0 * 1024.0);

@@ -24,15 +24,10 @@ pub(crate) enum Metric {
     /// Requests in flight on the connection, including the new one, whenever one is sent. A number.
     Queue,
     Connect,
-    /// From when the kernel sent a request to when it received the response.
-    Wire,
-    /// The rest of the service time: from the write to the kernel's transmit timestamp, and from its receive
-    /// timestamp to the read.
-    ClientOverhead,
 }
 
 impl Metric {
-    pub(crate) const COUNT: usize = 9;
+    pub(crate) const COUNT: usize = 7;
 
     pub(crate) fn index(self) -> usize {
         match self {
@@ -43,8 +38,6 @@ impl Metric {
             Self::SendLag => 4,
             Self::Queue => 5,
             Self::Connect => 6,
-            Self::Wire => 7,
-            Self::ClientOverhead => 8,
         }
     }
 }

@@ -14,7 +14,6 @@ use crate::protocol::binary::authenticate;
 use crate::protocol::message::{Response, ResponseSink};
 use crate::transport::address::Address;
 use crate::transport::stream::BoxedTransport;
-use crate::transport::timestamping::TimestampedTcpStream;
 #[cfg(feature = "tls")]
 use crate::transport::tls::Tls;
 
@@ -25,7 +24,6 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(crate) struct Connector {
     nodelay: bool,
-    timestamps: bool,
     protocol: Protocol,
     credentials: Option<Credentials>,
     #[cfg(feature = "tls")]
@@ -38,7 +36,6 @@ impl Connector {
     pub(crate) fn new(config: &Config) -> Result<Self, Error> {
         Ok(Self {
             nodelay: config.nodelay,
-            timestamps: config.kernel_timestamps,
             protocol: config.protocol,
             credentials: config.credentials.clone(),
             #[cfg(feature = "tls")]
@@ -48,7 +45,7 @@ impl Connector {
 
     /// For storing the records: without the options that only matter for measuring.
     pub(crate) fn for_preload(config: &Config) -> Result<Self, Error> {
-        Ok(Self { nodelay: true, timestamps: false, ..Self::new(config)? })
+        Ok(Self { nodelay: true, ..Self::new(config)? })
     }
 
     pub(crate) async fn connect(&self, server: &Address) -> Result<BoxedTransport, Error> {
@@ -58,8 +55,6 @@ impl Connector {
             if let Some(credentials) = &self.credentials {
                 log_in(&mut stream, self.protocol == Protocol::Binary, credentials, server).await?;
             }
-            // After authentication, so that the first request begins at position 0.
-            stream.start_timestamps().map_err(failed)?;
             Ok(stream)
         };
         let timed_out = || failed(io::Error::new(io::ErrorKind::TimedOut, "no response within 5 s"));
@@ -76,7 +71,7 @@ impl Connector {
         if let Some(tls) = &self.tls {
             return tls.connect(stream, server).await;
         }
-        if self.timestamps { Ok(Box::new(TimestampedTcpStream::new(stream)?)) } else { Ok(Box::new(stream)) }
+        Ok(Box::new(stream))
     }
 
     pub(crate) fn datagram_socket(server: &Address) -> Result<UdpSocket, Error> {

@@ -1,8 +1,7 @@
-//! Connections to servers: TCP, Unix sockets, TLS and UDP, optionally with kernel timestamps.
+//! Connections to servers: TCP, Unix sockets, TLS and UDP.
 
 pub(crate) mod address;
 pub(crate) mod connector;
 pub(crate) mod stream;
-mod timestamping;
 #[cfg(feature = "tls")]
 mod tls;

@@ -5,7 +5,6 @@ use std::path::Path;
 use std::sync::Arc;
 
 use futures_rustls::TlsConnector;
-use futures_rustls::client::TlsStream;
 use futures_rustls::pki_types::pem::PemObject;
 use futures_rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use futures_rustls::rustls::client::danger::{
@@ -21,15 +20,13 @@ use net::TcpStream;
 use crate::config::TlsFiles;
 use crate::error::Error;
 use crate::transport::address::Address;
-use crate::transport::stream::{BoxedTransport, Transport};
+use crate::transport::stream::BoxedTransport;
 
 /// Makes TLS connections with the run's certificates.
 pub(crate) struct Tls {
     connector: TlsConnector,
     name: Option<ServerName<'static>>,
 }
-
-impl Transport for BufReader<TlsStream<TcpStream>> {}
 
 impl std::fmt::Debug for Tls {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

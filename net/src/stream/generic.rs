@@ -66,12 +66,6 @@ impl<K> Stream<K> {
         self.io.socket()
     }
 
-    /// The socket, for `lull-dispatcher`, whose threads write to it themselves.
-    #[doc(hidden)]
-    pub fn shared_socket(&self) -> Arc<Socket> {
-        self.io.shared_socket()
-    }
-
     pub(super) fn take_unread(&mut self) -> Vec<u8> {
         self.io.take_unread(&mut self.unread)
     }

@@ -7,11 +7,9 @@ mod halves;
 mod into_std;
 mod send_file;
 mod socket_io;
-mod splice;
 
 pub(crate) use self::connect::{connect, connect_socket};
 pub use self::generic::Stream;
 pub use self::halves::{NotSameStream, OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
 pub use self::into_std::IntoStdError;
 pub use self::send_file::FileSender;
-pub use self::splice::copy;

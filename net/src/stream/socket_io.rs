@@ -54,13 +54,6 @@ impl<K> SocketIo<K> {
         }
     }
 
-    pub(super) fn shared_socket(&self) -> Arc<Socket> {
-        Arc::clone(match &self.backend {
-            SocketBackend::Readiness(fd) => fd.get_ref(),
-            SocketBackend::Ring(_, socket) => socket,
-        })
-    }
-
     pub(super) fn backend(&self) -> &SocketBackend {
         &self.backend
     }

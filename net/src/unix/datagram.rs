@@ -7,8 +7,6 @@ use std::path::Path;
 
 use runtime::io::{AsyncFd, Direction, SourceKind};
 
-use super::descriptors::{self, ReceivedDescriptors};
-
 /// A Unix domain datagram socket on its worker's driver. It uses readiness and system calls on every driver. Any number of
 /// tasks may wait on one socket.
 #[derive(Debug)]
@@ -71,7 +69,7 @@ impl UnixDatagram {
         self.fd.io(Direction::Write, |socket| socket.send_to(datagram, path.as_ref())).await
     }
 
-    /// Receives a datagram. The part that does not fit in `buffer` is lost, and so are descriptors that came with it.
+    /// Receives a datagram. The part that does not fit in `buffer` is lost.
     pub async fn recv(&self, buffer: &mut [u8]) -> io::Result<usize> {
         self.fd.io(Direction::Read, |socket| socket.recv(buffer)).await
     }
@@ -79,24 +77,6 @@ impl UnixDatagram {
     /// Receives a datagram, and returns its sender. The part that does not fit in `buffer` is lost.
     pub async fn recv_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         self.fd.io(Direction::Read, |socket| socket.recv_from(buffer)).await
-    }
-
-    /// Sends a datagram with descriptors to the connected path. They stay open here, too: at most 253. Waits while its
-    /// receiver has no room.
-    ///
-    /// # Errors
-    /// Those of [`send`](Self::send), and `InvalidInput` for more descriptors.
-    pub async fn send_with_descriptors(
-        &self,
-        datagram: &[u8],
-        descriptors: &[BorrowedFd<'_>],
-    ) -> io::Result<usize> {
-        self.fd.io(Direction::Write, |socket| descriptors::send(socket, datagram, descriptors)).await
-    }
-
-    /// Receives a datagram and the descriptors that came with it.
-    pub async fn recv_with_descriptors(&self, buffer: &mut [u8]) -> io::Result<ReceivedDescriptors> {
-        self.fd.io(Direction::Read, |socket| descriptors::receive(socket, buffer)).await
     }
 
     /// The path that it is bound to.

@@ -9,8 +9,6 @@ mod owned_writes;
 mod ring;
 mod send_file;
 mod sockets;
-mod splice;
 mod stream_contract;
 mod udp;
-mod unix_descriptors;
 mod without_waiting;

@@ -54,17 +54,6 @@ async fn what_streams_send_is_counted() {
     let from_file =
         sent(&mut peer, LENGTH, async { stream.send_file(&file, 0, LENGTH as u64).await.unwrap() }).await;
     assert_eq!([small, large, owned, from_file], [5, LENGTH, LENGTH, LENGTH].map(|bytes| bytes as u64));
-    let (mut from, mut source) = pair().await;
-    let spliced = sent(&mut peer, LENGTH, async {
-        let write = async {
-            source.write_all(&bytes).await.unwrap();
-            source.close().await.unwrap();
-        };
-        let (_, copied) = futures_util::join!(write, net::copy(&mut from, &mut stream));
-        assert_eq!(copied.unwrap(), LENGTH as u64);
-    });
-    // What comes to be copied was sent by this worker, too.
-    assert_eq!(spliced.await, 2 * LENGTH as u64);
 }
 
 #[runtime::test]

@@ -46,9 +46,6 @@ pub enum Command {
         interface: InterfaceOrRecording,
         #[command(flatten)]
         plan: PlanArguments,
-        /// Print shell commands that do the same: ethtool, ynl, sysfs
-        #[arg(long)]
-        shell: bool,
     },
     /// Apply a policy until `restore` or a reboot
     Apply {
@@ -101,8 +98,6 @@ pub enum Command {
     Watch(WatchArguments),
     /// Print shell completions
     Completions { shell: Shell },
-    /// Print the man page of all commands
-    Man,
 }
 
 #[derive(Args)]

@@ -8,8 +8,6 @@ pub enum CommandError {
     Host(#[from] policies::Error),
     #[error(transparent)]
     Recording(#[from] policies::host::UnusableRecording),
-    #[error("cannot write the man page: {0}")]
-    Man(io::Error),
     #[error("cannot read this process's CPU affinity: {0}")]
     Affinity(io::Error),
     #[error("cannot watch for signals or processes: {0}")]

@@ -5,11 +5,9 @@
 mod arguments;
 mod attach;
 mod error;
-mod man;
 mod measured;
 mod output;
 mod prometheus;
-mod shell;
 mod status;
 mod watch;
 
@@ -64,14 +62,10 @@ fn run(cli: &Cli) -> Result<ExitCode, CommandError> {
             cli.format.print(&shown, || print_interface(interface, &receiving));
             Ok(ExitCode::SUCCESS)
         }
-        Command::Plan { interface, plan: arguments, shell } => {
+        Command::Plan { interface, plan: arguments } => {
             let subject = interface.read()?;
             let plan = arguments.plan(&subject, false)?;
-            if *shell {
-                print_line!("{}", shell::commands(&plan, subject.interface()).trim_end());
-            } else {
-                cli.format.print(&json!(plan), || print_plan(&plan));
-            }
+            cli.format.print(&json!(plan), || print_plan(&plan));
             Ok(if plan.is_prevented { PREVENTED.into() } else { ExitCode::SUCCESS })
         }
         Command::Apply { interface, plan, ban_irqbalance } => {
@@ -114,7 +108,6 @@ fn run(cli: &Cli) -> Result<ExitCode, CommandError> {
             print_line!("{}", String::from_utf8_lossy(&script).trim_end());
             Ok(ExitCode::SUCCESS)
         }
-        Command::Man => man::print(),
         Command::Attach(arguments) => attach::attach(arguments, &journals, cli.format),
         Command::Run(arguments) => attach::run(arguments, &journals),
         Command::Watch(arguments) => {

@@ -7,8 +7,6 @@ mod cpu_time;
 mod delta;
 #[cfg(feature = "tools")]
 mod napi_threads;
-#[cfg(feature = "tools")]
-mod perf;
 mod received;
 #[cfg(feature = "tools")]
 mod snapshot;
@@ -18,7 +16,6 @@ pub use self::{
     cpu_time::CpuTime,
     delta::{Delta, PacketsPer},
     napi_threads::NapiThread,
-    perf::{PerfCounters, PerfReading, PerfTarget, PerformanceModel},
     snapshot::{Snapshot, Totals},
 };
 pub use received::{RxPackets, busy_poll_rx_packets};

@@ -45,18 +45,6 @@ pub fn set_fifo_priority(thread: Pid, priority: u32) -> io::Result<()> {
     set(thread, class, priority)
 }
 
-/// Makes the calling thread a `SCHED_BATCH` thread with its nice value: it shares a core as an ordinary one does, but does not
-/// preempt the thread that wakes it, nor any other (`kernel/sched/fair.c`, `check_preempt_wakeup_fair`). Needs no privilege.
-/// A thread that is not an ordinary one (`SCHED_OTHER`) stays as it is.
-pub fn make_batch() -> io::Result<()> {
-    // SAFETY: the call takes a thread id, 0 for the calling thread, and no pointers.
-    let class = unsafe { libc::syscall(libc::SYS_sched_getscheduler, 0) };
-    if class != libc::c_long::from(libc::SCHED_OTHER) {
-        return if class < 0 { Err(io::Error::last_os_error()) } else { Ok(()) };
-    }
-    set(rustix::thread::gettid(), libc::SCHED_BATCH, 0)
-}
-
 fn set(thread: Pid, class: libc::c_int, priority: libc::c_int) -> io::Result<()> {
     // The kernel's struct sched_param is one int. musl's wrapper of this call only returns ENOSYS.
     // SAFETY: the pointer is to an int that lives through the call, and the kernel only reads it.
@@ -93,17 +81,6 @@ mod tests {
         let error = set_fifo_priority(thread, 100).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "{error}");
         assert_eq!(fifo_priority(thread).unwrap(), 0);
-    }
-
-    #[test]
-    fn a_batch_thread_is_one_of_another_class() {
-        let thread = std::thread::spawn(|| {
-            make_batch().unwrap();
-            fifo_priority(rustix::thread::gettid()).unwrap_err()
-        });
-        let error = thread.join().unwrap();
-        assert_eq!(error.kind(), io::ErrorKind::Unsupported, "{error}");
-        assert!(error.to_string().contains(&format!("class {}", libc::SCHED_BATCH)), "{error}");
     }
 
     #[test]

@@ -32,5 +32,4 @@ pub use crate::driver::uring::listener::RingListener;
 pub use crate::driver::uring::socket::RingSocket;
 pub use crate::driver::uring::socket_state::Received;
 pub use crate::not_send::{OnItsWorker, StaysOnItsWorkerUseRuntimeSpawn};
-pub use crate::thread_settings::with_settings_from_before;
 pub use crate::worker::OwnedQueue;

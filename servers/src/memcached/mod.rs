@@ -22,15 +22,10 @@ mod tls;
 mod udp;
 
 pub use auth::UsersFileError;
-pub use clock::Clock;
 pub use config::{Config, Protocol};
 pub use error::{ReloadError, StartError};
 pub use net::{Alignment, ShutdownReport};
 pub use server::Server;
-pub use store::{
-    ItemBits, ItemHeader, LargeValue, LockedEntry, NewItem, NewValue, OutOfMemory, Store, StoreConfig,
-    StoreCounters, StoreUsage, StoredValue, WalkPosition,
-};
 pub use tls::{ClientCertificates, TlsConfig, TlsError};
 
 /// The reply to `version`: the memcached version whose protocols the server implements, followed by the

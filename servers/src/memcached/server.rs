@@ -18,7 +18,6 @@ use super::connection::accept;
 use super::context::ServerContext;
 use super::error::{ReloadError, StartError};
 use super::listen::{BoundPath, check_address, remove_stale_socket};
-use super::store::Store;
 use super::udp;
 use crate::listen::bind;
 
@@ -152,10 +151,6 @@ impl Server {
     pub fn requests(&self) -> u64 {
         let totals = self.context.counters.totals();
         totals.get_hits + totals.get_misses + totals.cmd_set
-    }
-
-    pub fn store(&self) -> &Store {
-        &self.context.store
     }
 
     /// Reads users and certificates again.

@@ -8,7 +8,6 @@ mod kills;
 mod left_alone;
 mod load;
 mod namespaces;
-mod own_tools;
 mod permissions;
 mod restarts;
 mod servers;

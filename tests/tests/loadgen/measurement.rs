@@ -6,7 +6,6 @@ use loadgen::{Arrival, Config, Estimate, Loop, Report, WarmUp};
 use serial_test::serial;
 use tests::fake_server::{FakeServer, MISS, Stall};
 use tests::load::{config, open, run};
-use tests::memcached::Memcached;
 
 /// Repeats a run, at most three times, until the hypervisor has not taken the core away for long. Returns with it
 /// the relative error that its percentiles may have, which is larger if every run was disturbed.
@@ -181,32 +180,4 @@ fn late_requests_are_skipped_or_delayed_as_configured() {
     assert_eq!(skipping.latency.count + skipping.skipped, 1000, "{}", skipping.table());
     let (moderate, _) = run_undisturbed(&Config { moderate: true, depth: 1000, ..open });
     assert_eq!((moderate.latency.count, moderate.skipped), (1000, 0), "{}", moderate.table());
-}
-
-#[test]
-#[ignore = "timing"]
-#[serial]
-fn kernel_timestamps_separate_client_overhead_from_the_servers_delay() {
-    let server = Memcached::start(&[]);
-    let config = Config { kernel_timestamps: true, connections: 4, ..config(server.address) };
-    let mut runtime = runtime::Builder::new().ignore_environment().workers(1).build().unwrap();
-    let report = runtime.block_on(async {
-        loadgen::load_records(&config).await.unwrap();
-        // Blocks the generator, while responses wait in its socket.
-        let busy = runtime::spawn(async {
-            loop {
-                std::thread::sleep(Duration::from_millis(8));
-                runtime::sleep(Duration::from_micros(200)).await;
-            }
-        });
-        let report = loadgen::run(&config).await.unwrap();
-        busy.abort();
-        report
-    });
-    let (own, wire) = (report.client_overhead.unwrap(), report.wire.unwrap());
-    assert!(own.count * 10 > report.requests * 9, "{}", report.table());
-    // The wait of up to 8 ms in the socket is client overhead, however long the server took.
-    assert!(own.p99 > 5_000.0, "{}", report.table());
-    let parts = own.avg + wire.avg;
-    assert!((parts / report.latency.avg - 1.0).abs() < 0.05, "{parts}\n{}", report.table());
 }

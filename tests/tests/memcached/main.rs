@@ -2,12 +2,13 @@
 
 mod clients;
 mod connections;
+mod descriptors;
 mod differential;
 mod history;
+mod hostile_clients;
 mod operating;
 mod overload;
 mod privileges;
-mod proxy;
 mod statistics;
 mod systemd;
 mod transports;

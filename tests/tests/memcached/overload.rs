@@ -7,68 +7,7 @@ use std::time::{Duration, Instant};
 
 use loadgen::medians::percentile;
 use serial_test::{parallel, serial};
-use tests::memcached::{Memcached, expect, read_some, set_request, wait_until};
-
-#[test]
-#[parallel]
-fn random_bytes_never_stop_the_server() {
-    let server = Memcached::start(&["-c", "64"]);
-    let mut seed = 0x2545_f491_4f6c_dd1d_u64;
-    let words = [
-        "get ",
-        "set ",
-        "k ",
-        "0 ",
-        "1 ",
-        "noreply",
-        "\r\n",
-        "\n",
-        "cas ",
-        "-5 ",
-        "\0",
-        "gat ",
-        "99999999999 ",
-        "incr ",
-        "flush_all ",
-    ];
-    for _ in 0..300 {
-        let mut input = Vec::new();
-        for _ in 0..40 {
-            seed ^= seed << 13;
-            seed ^= seed >> 7;
-            seed ^= seed << 17;
-            match seed % 4 {
-                0 => input.extend_from_slice(&seed.to_le_bytes()),
-                _ => input.extend_from_slice(words[seed as usize / 4 % words.len()].as_bytes()),
-            }
-        }
-        server.talk(&input);
-    }
-    assert_eq!(server.talk(b"set k 0 0 1\r\nx\r\nget k\r\n"), b"STORED\r\nVALUE k 0 1\r\nx\r\nEND\r\n");
-}
-
-#[test]
-#[parallel]
-fn a_client_that_never_reads_is_paused_and_the_others_are_served() {
-    let server = Memcached::start(&[]);
-    let value = set_request("k", 500_000);
-    assert_eq!(server.talk(&value), b"STORED\r\n");
-    let mut greedy = server.connect();
-    greedy.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
-    let requests = b"get k\r\n".repeat(1000);
-    let mut sent = 0;
-    // 500 MB of responses for each round: without backpressure memory would run out.
-    while sent < 64 << 20 {
-        match greedy.write(&requests) {
-            Ok(length) => sent += length,
-            Err(_) => break,
-        }
-    }
-    assert!(sent < 64 << 20, "the server kept reading");
-    assert_eq!(server.talk(b"get nosuch\r\n"), b"END\r\n");
-    let resident = server.resident_kib();
-    assert!(resident < 100 << 10, "{resident} KiB");
-}
+use tests::memcached::{Memcached, expect, read_some, wait_until};
 
 /// Within 5 % of the limit, whatever the sizes and however they change, in addition to the memory of a server
 /// without items.
@@ -120,12 +59,7 @@ fn values_that_are_not_read_or_half_sent_do_not_exceed_the_memory_limit() {
     expect(&mut stream, b"MN\r\n").unwrap();
     assert!(server.resident_kib() - before > LIMIT_MIB * 1024 * 9 / 10);
     let connect = |request: &[u8]| {
-        // With small buffers of the system, so that the server holds what is not read.
-        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
-        socket.set_recv_buffer_size(64 << 10).unwrap();
-        socket.connect(&server.address.into()).unwrap();
-        let mut client = TcpStream::from(socket);
-        client.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        let mut client = server.connect_with_small_buffer(64 << 10);
         client.write_all(request).unwrap();
         client
     };
@@ -164,16 +98,6 @@ fn values_that_are_not_read_or_half_sent_do_not_exceed_the_memory_limit() {
     wait_until("memory is within the lower limit", || server.stat("bytes_memory") <= 128 << 20);
 }
 
-/// A connection whose system buffers hold little, so that the server holds what is not read.
-fn connect_with_small_buffer(server: &Memcached) -> TcpStream {
-    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
-    socket.set_recv_buffer_size(16 << 10).unwrap();
-    socket.connect(&server.address.into()).unwrap();
-    let client = TcpStream::from(socket);
-    client.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-    client
-}
-
 /// Whatever is copied for clients that don't read counts against the limit, but for 32 KiB of each.
 #[test]
 #[serial]
@@ -201,7 +125,7 @@ fn a_thousand_clients_that_read_nothing_take_little_more_than_the_limit_whatever
             let mut peak = 0;
             let mut clients = Vec::new();
             for _ in 0..CLIENTS {
-                let mut client = connect_with_small_buffer(&server);
+                let mut client = server.connect_with_small_buffer(16 << 10);
                 client.write_all(request.as_bytes()).unwrap();
                 clients.push(client);
                 peak = peak.max(server.resident_kib() - before);

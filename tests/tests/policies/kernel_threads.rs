@@ -1,8 +1,7 @@
 //! The real-time kernel threads that stand in for the interrupts of a veth's queues.
 
 use lab::testbed::SERVER_INTERFACE;
-use policies::host::scheduler::{INTERRUPT_THREAD_PRIORITY, fifo_priority, set_fifo_priority};
-use policies::netlink::netdev::{NapiSetting, Netdev};
+use policies::host::scheduler::{INTERRUPT_THREAD_PRIORITY, fifo_priority};
 use policies::{Cpus, Guard, JournalDir, Lifetime, Pid, Plan, Policy, RxQueue, Settings, host};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 use serial_test::serial;
@@ -51,24 +50,6 @@ fn under_every_policy_each_queue_has_a_real_time_thread_on_its_core_and_no_steer
         assert!(queues().iter().all(|queue| thread(queue).is_none()), "{policy} left a thread");
         assert_eq!(queues()[0].rps_cpus, Some(Cpus::one(0)), "{policy}");
     }
-}
-
-#[test]
-#[isolated(root)]
-#[serial]
-fn the_priority_and_cores_of_a_thread_from_before_the_policy_are_restored() {
-    let _testbed = enter(1);
-    let id = queues()[0].napi.as_ref().unwrap().id;
-    Netdev::open().unwrap().set_napi(id, NapiSetting::Threaded, 1).unwrap();
-    let before = thread(&queues()[0]).unwrap();
-    let cores = Cpus::of_thread(Some(before)).unwrap();
-    set_fifo_priority(before, 7).unwrap();
-    let guard = apply(Policy::Vanilla, &Settings { worker_cores: vec![0], ..Settings::default() });
-    assert_eq!(fifo_priority(before).unwrap(), INTERRUPT_THREAD_PRIORITY);
-    drop(guard);
-    assert_eq!(thread(&queues()[0]), Some(before));
-    assert_eq!(fifo_priority(before).unwrap(), 7);
-    assert_eq!(Cpus::of_thread(Some(before)).unwrap(), cores);
 }
 
 #[test]

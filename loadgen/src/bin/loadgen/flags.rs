@@ -122,9 +122,6 @@ pub struct Flags {
     /// Accept any server certificate
     #[arg(long, requires = "tls", conflicts_with = "cacert", help_heading = "Connections")]
     pub tls_skip_verify: bool,
-    /// Take kernel timestamps of packets, to separate wire time from client overhead
-    #[arg(long, help_heading = "Connections")]
-    pub kernel_timestamps: bool,
     /// Don't set TCP_NODELAY: small requests wait until earlier ones are acknowledged
     #[arg(long = "no_nodelay", alias = "no-nodelay", help_heading = "Connections")]
     pub no_nodelay: bool,
@@ -234,9 +231,6 @@ pub struct Flags {
     /// Print completions for a shell, and exit
     #[arg(long, value_name = "SHELL")]
     pub completions: Option<Shell>,
-    /// Print the man page, and exit
-    #[arg(long)]
-    pub man: bool,
     /// Print the version
     #[arg(long, action = ArgAction::Version)]
     pub version: Option<bool>,

@@ -53,10 +53,6 @@ fn run(flags: &Flags) -> Result<ExitCode, Box<dyn Error>> {
         std::io::stdout().write_all(&script)?;
         return Ok(ExitCode::SUCCESS);
     }
-    if flags.man {
-        clap_mangen::Man::new(Flags::command()).render(&mut std::io::stdout())?;
-        return Ok(ExitCode::SUCCESS);
-    }
     if let Some(missing) = flags.missing_feature() {
         eprintln!("loadgen: {missing}");
         return Ok(ExitCode::from(USAGE));

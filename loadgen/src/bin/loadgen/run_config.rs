@@ -60,7 +60,6 @@ impl Flags {
             think: self.think,
             churn: self.churn,
             nodelay: !self.no_nodelay,
-            kernel_timestamps: self.kernel_timestamps,
             workload: Workload {
                 key,
                 value,

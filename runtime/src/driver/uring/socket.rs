@@ -99,7 +99,7 @@ impl RingSocket {
     }
 
     /// Like [`RingSocket::try_receive`], but doesn't start the receive. `None`: nothing has come.
-    pub fn take_received(&self) -> Option<io::Result<Option<Received>>> {
+    fn take_received(&self) -> Option<io::Result<Option<Received>>> {
         let mut receive = self.state.receive.borrow_mut();
         // Bytes that came before the end of the runtime can still be read.
         if let Some(received) = receive.pop() {
@@ -139,10 +139,8 @@ impl RingSocket {
         Poll::Ready(failed.map_or(Ok(()), Err))
     }
 
-    /// Sets the receive aside: cancels it, and waits until it takes nothing more from the socket. What it has brought is still
-    /// to be taken. Bytes after that come by [`RingSocket::receive_directly`], until a call that receives or waits for bytes
-    /// starts the receive again. One task may wait at a time.
-    pub fn poll_set_aside(&self, context: &mut Context<'_>) -> Poll<()> {
+    /// Cancels the receive, and waits until it takes nothing more from the socket. What it has brought is still to be taken.
+    fn poll_set_aside(&self, context: &mut Context<'_>) -> Poll<()> {
         let mut receive = self.state.receive.borrow_mut();
         // That of a reader which has gone: it would let a lack of buffers arm the receive again.
         let stale = receive.waker.take();
@@ -161,33 +159,6 @@ impl RingSocket {
             self.driver.cancel(operation.get());
         }
         Poll::Pending
-    }
-
-    /// Receives into the caller's buffer (`recv(2)`), without waiting, after the receive was set aside and what it has brought
-    /// was taken. 0 at the end of the stream.
-    ///
-    /// # Errors
-    /// Those of `recv(2)`; `WouldBlock` also while the receive is not set aside, or has brought bytes that are not taken; and
-    /// `NotConnected` if the runtime has ended.
-    pub fn receive_directly(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.check_open()?;
-        let mut receive = self.state.receive.borrow_mut();
-        if receive.operation.is_some() || receive.unread() > 0 {
-            return Err(io::ErrorKind::WouldBlock.into());
-        }
-        if receive.ended {
-            return receive.failed.take().map_or(Ok(0), Err);
-        }
-        drop(receive);
-        let (length, _) = rustix::net::recv(self.state.fd(), buffer, rustix::net::RecvFlags::DONTWAIT)?;
-        self.record_received(length);
-        Ok(length)
-    }
-
-    /// Counts bytes that the caller has taken from the socket itself, in
-    /// [`Metrics::received_bytes`](crate::Metrics::received_bytes).
-    pub fn record_received(&self, bytes: usize) {
-        self.driver.received_bytes.set(self.driver.received_bytes.get() + bytes as u64);
     }
 
     /// Counts bytes that the caller has sent on the socket itself, in [`Metrics::sent_bytes`](crate::Metrics::sent_bytes).

@@ -21,7 +21,6 @@ mod tests;
 pub use item_layout::{ItemBits, ItemHeader};
 pub use locked_entry::LockedEntry;
 pub use memory::{BufferReservation, OutOfMemory};
-pub use shard::StoreCounters;
-pub use sharded_store::{Store, StoreConfig, StoreUsage, WalkPosition};
+pub use sharded_store::{Store, StoreConfig, WalkPosition};
 pub use value::LargeValue;
 pub use value::{NewItem, NewValue, StoredValue};
