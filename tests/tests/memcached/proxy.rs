@@ -15,7 +15,7 @@ fn twemproxy(folder: &std::path::Path, port: u16, servers: &[Memcached]) -> Opti
     let usual = std::path::PathBuf::from("/usr/sbin/nutcracker");
     let program = if usual.is_file() { usual } else { tests::program("nutcracker")? };
     let mut config = format!(
-        "pool:\n  listen: 127.0.0.1:{port}\n  hash: fnv1a_64\n  distribution: ketama\n  timeout: 1000\n  auto_eject_hosts: true\n  server_retry_timeout: 500\n  server_failure_limit: 1\n  servers:\n"
+        "pool:\n  listen: 127.0.0.1:{port}\n  hash: fnv1a_64\n  distribution: ketama\n  timeout: 20000\n  auto_eject_hosts: true\n  server_retry_timeout: 500\n  server_failure_limit: 1\n  servers:\n"
     );
     for (number, server) in servers.iter().enumerate() {
         config.push_str(&format!("   - {}:1 server{number}\n", server.address));
