@@ -10,7 +10,7 @@ use rand::{RngExt, SeedableRng};
 use super::model::Model;
 
 const CONNECTIONS: usize = 16;
-const KEYS: u64 = 2_000;
+pub(super) const KEYS: u64 = 2_000;
 /// Sizes drift from the smallest to the largest and back, in bytes and over this time.
 const SIZES: (f64, f64) = (20.0, 100_000.0);
 const DRIFT: Duration = Duration::from_secs(600);
