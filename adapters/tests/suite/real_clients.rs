@@ -22,7 +22,7 @@ async fn run(program: &str, arguments: &[&str]) -> String {
     command.args(arguments);
     let (sender, receiver) = futures_channel::oneshot::channel::<Output>();
     std::thread::spawn(move || sender.send(command.output().unwrap()));
-    let output = runtime::timeout(Duration::from_secs(60), receiver).await.unwrap().unwrap();
+    let output = runtime::timeout(Duration::from_secs(120), receiver).await.unwrap().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(
         output.status.success(),
@@ -81,7 +81,7 @@ async fn wrk_and_h2load_see_no_failed_request() {
     let uri = format!("http://{}/", listener.local_addr().unwrap());
     let server = adapters::axum::serve(listener, app()).start().unwrap();
     if installed("wrk").is_some() {
-        let report = run("wrk", &["-t1", "-c20", "-d1s", &uri]).await;
+        let report = run("wrk", &["-t1", "-c20", "-d1s", "--timeout", "60s", &uri]).await;
         assert!(report.contains("requests in"), "{report}");
         assert!(!report.contains("Socket errors") && !report.contains("Non-2xx"), "{report}");
     }
