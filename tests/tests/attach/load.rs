@@ -1,6 +1,6 @@
 //! Closed-loop clients of a server, on the testbed's other side.
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use lab::testbed::Testbed;
 use policies::Cpus;
+use tests::memcached::read_some;
 
 /// What a client sends, and how a response ends.
 #[derive(Debug, Clone, Copy)]
@@ -112,7 +113,7 @@ fn exchange_until(
         stream.write_all(exchange.request).unwrap();
         let mut length = 0;
         while !buffer[..length].ends_with(exchange.end) {
-            let read = stream.read(&mut buffer[length..]).unwrap();
+            let read = read_some(&mut stream, &mut buffer[length..]).unwrap();
             assert!(read > 0, "closed after {:?}", String::from_utf8_lossy(&buffer[..length]));
             length += read;
         }
