@@ -208,8 +208,12 @@ fn a_handler_that_stalls_its_worker_is_reported_with_the_line_that_serves() {
         line
     });
     drop(runtime);
-    let stall = stalled.recv().unwrap();
-    assert!(stall.spawned.file().ends_with("axum_app.rs") && stall.spawned.line() == line, "{stall}");
+    // Where the machine pauses, others are reported, too.
+    let stalls: Vec<_> = stalled.iter().collect();
+    let of_handler = |stall: &runtime::Stall| {
+        stall.spawned.file().ends_with("axum_app.rs") && stall.spawned.line() == line
+    };
+    assert!(stalls.iter().any(of_handler), "{stalls:?}");
 }
 
 #[runtime::test]

@@ -57,7 +57,7 @@ async fn is_echoed(connection: &Connection, message: &[u8]) -> bool {
 }
 
 async fn shut_down(server: Server) {
-    let report = server.shutdown(Duration::from_secs(10)).await;
+    let report = server.shutdown(Duration::from_secs(60)).await;
     assert_eq!(report.aborted, 0);
 }
 
@@ -173,7 +173,7 @@ async fn a_shutdown_lets_handlers_finish_and_drops_those_that_do_not() {
     assert!(is_echoed(&connection, b"one").await);
     assert_eq!(server.connections(), 1);
     let address = server.local_addr().unwrap();
-    let shutdown = runtime::spawn(server.shutdown(Duration::from_secs(10)));
+    let shutdown = runtime::spawn(server.shutdown(Duration::from_secs(60)));
     // It is begun: others are refused.
     runtime::yield_now().await;
     assert!(endpoint.connect(address, "localhost").unwrap().await.is_err());

@@ -3,7 +3,7 @@
 use std::net::{Ipv6Addr, SocketAddr};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::{AsyncReadExt, AsyncWriteExt};
 use net::{TcpListener, TcpStream, UnixListener, UnixStream};
@@ -127,11 +127,11 @@ async fn no_handler_runs_if_a_paused_listener_is_stopped() {
     assert_eq!(serving.alignment().accepted, 0);
 }
 
-/// A connection on which a byte was sent, and whose reads end after some seconds.
+/// A connection on which a byte was sent, and whose reads end after half a minute.
 fn client_that_has_asked(address: std::net::SocketAddr) -> std::net::TcpStream {
     let mut client = std::net::TcpStream::connect(address).unwrap();
     std::io::Write::write_all(&mut client, b"x").unwrap();
-    client.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    client.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
     client
 }
 
@@ -302,6 +302,11 @@ fn serve_two_at_a_time(listener: TcpListener) -> (net::Serving, SocketAddr, Arc<
 async fn connections_beyond_the_limit_wait_and_are_all_served() {
     let (serving, address, running) = serve_two_at_a_time(TcpListener::bind(local()).unwrap());
     let mut clients: Vec<_> = (0..60).map(|_| client_that_waits(address)).collect();
+    // The other worker may begin late.
+    let begun = Instant::now();
+    while running.lock().unwrap().0 < 2 && begun.elapsed() < Duration::from_secs(30) {
+        runtime::sleep(Duration::from_millis(1)).await;
+    }
     settle().await;
     assert_eq!((*running.lock().unwrap(), serving.connections()), ((2, 2), 2));
     let all = runtime::spawn_blocking(move || {
@@ -335,7 +340,7 @@ async fn a_connection_that_waits_is_served_once_another_has_ended() {
 
 fn client_that_waits(address: SocketAddr) -> std::net::TcpStream {
     let client = std::net::TcpStream::connect(address).unwrap();
-    client.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    client.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
     client
 }
 

@@ -150,8 +150,14 @@ async fn foreign_futures_and_joins_are_operations_of_the_poll() {
     }
     assert_eq!(forced() - before, 9);
     let mut set = runtime::task::JoinSet::new();
-    (0..1000).for_each(|_| _ = set.spawn(async {}));
-    runtime::sleep(Duration::from_millis(1)).await;
+    let ended = std::rc::Rc::new(std::cell::Cell::new(0));
+    for _ in 0..1000 {
+        let ended = std::rc::Rc::clone(&ended);
+        set.spawn(async move { ended.set(ended.get() + 1) });
+    }
+    while ended.get() < 1000 {
+        runtime::sleep(Duration::from_millis(1)).await;
+    }
     let before = forced();
     while set.join_next().await.is_some() {}
     assert_eq!(forced() - before, 7);

@@ -10,19 +10,22 @@ use runtime::task::{self, JoinSet};
 #[runtime::test(workers = 2)]
 async fn a_set_returns_results_in_the_order_in_which_tasks_end() {
     let mut set = JoinSet::new();
-    let slow = set.spawn(async {
-        runtime::sleep(Duration::from_millis(100)).await;
+    let released = Rc::new(Cell::new(false));
+    let is_released = Rc::clone(&released);
+    let slow = set.spawn(async move {
+        while !is_released.get() {
+            runtime::yield_now().await;
+        }
         "slow"
     });
     let fast = set.spawn_on(1, || async { "fast" });
     assert_eq!(set.len(), 2);
-    assert!(set.try_join_next().is_none_or(|result| result.unwrap() == "fast"));
-    let mut ended = Vec::new();
-    while let Some((id, result)) = set.join_next_with_id().await {
-        ended.push((id, result.unwrap()));
-    }
-    assert_eq!(ended.last(), Some(&(slow.id(), "slow")));
-    assert!(ended.len() == 1 || ended[0] == (fast.id(), "fast"));
+    let (id, result) = set.join_next_with_id().await.unwrap();
+    assert_eq!((id, result.unwrap()), (fast.id(), "fast"));
+    assert!(set.try_join_next().is_none());
+    released.set(true);
+    let (id, result) = set.join_next_with_id().await.unwrap();
+    assert_eq!((id, result.unwrap()), (slow.id(), "slow"));
     assert!(set.is_empty() && set.join_next().await.is_none());
 }
 

@@ -227,7 +227,7 @@ fn workers_of_nginx_that_mix_queues_are_left_alone() {
     let Some(server) = servers::nginx(2, "reuseport") else { return };
     let load = Load::start(&testbed, server.address, server.exchange, 4 * CONNECTIONS);
     // Until then a worker may have no epoll instance.
-    wait_until("the server serves", || load.requests() > 1000);
+    wait_until("each worker serves", || load.serves_all() && load.requests() > 1000);
     let target = Target::Process(server.pid());
     let family = family(server.pid());
     let before = state(&family);
@@ -279,10 +279,12 @@ fn workers_of_nginx_are_steered_to_one_queue_each_until_they_are_detached() {
     let policies = tests::own_program("policies");
     let pid = server.pid().to_string();
     let mut command = Command::new(&policies);
-    command.args(["attach", "--pid", &pid, "--steer"]).stdout(std::process::Stdio::null());
+    let printed = tempfile::NamedTempFile::new().unwrap();
+    command.args(["attach", "--pid", &pid, "--steer"]).stdout(printed.reopen().unwrap());
     let mut child: tests::KillOnDrop = command.spawn().unwrap().into();
-    wait_until("the listeners are journalled", || std::path::Path::new("/run/lull").exists());
-    std::thread::sleep(Duration::from_millis(500));
+    wait_until("the listeners are steered", || {
+        std::fs::read_to_string(printed.path()).unwrap().contains("steered to its 2 listeners")
+    });
     child.kill().unwrap();
     child.wait().unwrap();
     let restored = Command::new(&policies).arg("restore").output().unwrap();
@@ -308,8 +310,14 @@ fn a_server_whose_queue_nobody_sets_any_more_is_left_to_interrupts() {
     let attached = Observed::start(Target::Process(server.pid()));
     attached.wait_polls();
     let polls = || epolls(server.pid()).iter().any(|(.., params)| params.prefer_busy_poll == 1);
-    wait_until("an instance polls", polls);
-    let hung = HungThread::start("lull-supervisor");
+    let hung = loop {
+        wait_until("an instance polls", polls);
+        let hung = HungThread::start("lull-supervisor");
+        // The queue may have been given back to interrupts before the thread was stopped.
+        if polls() {
+            break hung;
+        }
+    };
     load.end();
     wait_until("it no longer polls", || !polls());
     wait_until("the status says why", || {

@@ -1,11 +1,12 @@
 //! Services, which are control groups: found by their processes, also while they start.
 
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use lab::testbed::SERVER_ADDRESS;
 use rustix::mount::MountFlags;
+use rustix::process::{Pid, Signal, kill_process};
 use serial_test::serial;
 use tests::memcached::wait_until;
 use tests::testbed::enter;
@@ -58,20 +59,19 @@ fn a_control_group_is_attached_to_although_its_server_has_only_begun_to_start() 
         std::fs::read_to_string(group.0.join("cgroup.procs")).is_ok_and(|pids| !pids.is_empty())
     });
     let mut command = Command::new(tests::own_program("policies"));
-    command.arg("attach").arg("--cgroup").arg(&group.0).args([
-        "--latency-budget",
-        "1000",
-        "--duration",
-        "15",
-    ]);
-    let attached: KillOnDrop = command.stdout(Stdio::piped()).spawn().unwrap().into();
+    command.arg("attach").arg("--cgroup").arg(&group.0).args(["--latency-budget", "1000"]);
+    let printed = tempfile::NamedTempFile::new().unwrap();
+    let attached: KillOnDrop = command.stdout(printed.reopen().unwrap()).spawn().unwrap().into();
     let address = std::net::SocketAddr::from((SERVER_ADDRESS, 7002));
     wait_until("the server listens", || std::net::TcpStream::connect(address).is_ok());
     let exchange = Exchange { request: b"get lull\r\n", end: b"END\r\n" };
     let load = Load::start(&testbed, address, exchange, CONNECTIONS);
+    wait_until("the server is attached", || {
+        std::fs::read_to_string(printed.path()).unwrap().contains("attached memcached")
+    });
+    kill_process(Pid::from_child(&attached), Signal::INT).unwrap();
     let output = attached.wait_with_output().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success() && text.contains("attached memcached"), "{output:?}");
+    assert!(output.status.success(), "{output:?}");
     load.end();
     nothing_is_left();
     drop((server, group));

@@ -17,13 +17,32 @@ fn look(what: &str, connections: usize) -> Observation {
     let testbed = enter(1);
     let server = servers::own(what);
     let load = Load::start(&testbed, server.address, server.exchange, connections);
-    wait_until("the server serves", || connections == 0 || load.requests() > 100);
+    wait_until("the server serves or waits", || match connections {
+        0 => waits_in_poll(server.pid()),
+        _ => load.requests() > 100,
+    });
     let before = state(&[server.pid()]);
     let observation = observe(&Target::Process(server.pid()), None, &JournalDir::default()).unwrap();
     println!("{}\n{:#?}", observation.verdict(), observation.findings);
     assert_eq!(state(&[server.pid()]), before);
     load.end();
     observation
+}
+
+/// Whether a thread of the process waits in `poll`.
+fn waits_in_poll(process: u32) -> bool {
+    let threads = std::fs::read_dir(format!("/proc/{process}/task")).unwrap().flatten();
+    let calls = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("syscall")).ok());
+    let mut numbers = calls.filter_map(|call| call.split_whitespace().next()?.parse().ok());
+    numbers.any(|number: libc::c_long| is_poll(number))
+}
+
+fn is_poll(number: libc::c_long) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    if number == libc::SYS_poll {
+        return true;
+    }
+    number == libc::SYS_ppoll
 }
 
 fn prevents(observation: &Observation, text: &str) -> bool {

@@ -1,14 +1,15 @@
 //! Closed-loop clients of a server, on the testbed's other side.
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use lab::testbed::Testbed;
 use policies::Cpus;
+use tests::memcached::read_some;
 
 /// What a client sends, and how a response ends.
 #[derive(Debug, Clone, Copy)]
@@ -24,6 +25,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub struct Load {
     stop: Arc<AtomicBool>,
     count: Arc<AtomicU64>,
+    /// Clients that have had a response.
+    served: Arc<AtomicUsize>,
     threads: Vec<JoinHandle<Vec<Duration>>>,
 }
 
@@ -40,25 +43,35 @@ impl Load {
         connections: usize,
         pause: Duration,
     ) -> Self {
-        let (stop, count) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let stop = Arc::new(AtomicBool::new(false));
+        let (count, served) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicUsize::new(0)));
         let connect = || {
             Cpus::one(1).pin(None)?;
             let streams = (0..connections).map(|_| open(address));
             // Threads of a namespace's thread are in that namespace, and on its core.
             Ok(streams
                 .map(|stream| {
-                    let (stop, count) = (Arc::clone(&stop), Arc::clone(&count));
-                    std::thread::spawn(move || exchange_until(stream, exchange, pause, &stop, &count))
+                    let (stop, count, served) = (Arc::clone(&stop), Arc::clone(&count), Arc::clone(&served));
+                    let on_response = move |is_first: bool| {
+                        count.fetch_add(1, Ordering::Relaxed);
+                        served.fetch_add(usize::from(is_first), Ordering::Relaxed);
+                    };
+                    std::thread::spawn(move || exchange_until(stream, exchange, pause, &stop, on_response))
                 })
                 .collect())
         };
         let threads = testbed.client.run(connect).unwrap();
-        Self { stop, count, threads }
+        Self { stop, count, served, threads }
     }
 
     /// The requests so far.
     pub fn requests(&self) -> u64 {
         self.count.load(Ordering::Relaxed)
+    }
+
+    /// Whether each client has had a response.
+    pub fn serves_all(&self) -> bool {
+        self.served.load(Ordering::Relaxed) == self.threads.len()
     }
 
     /// Ends the load. Returns how long each request took.
@@ -91,7 +104,7 @@ fn exchange_until(
     exchange: Exchange,
     pause: Duration,
     stop: &AtomicBool,
-    count: &AtomicU64,
+    on_response: impl Fn(bool),
 ) -> Vec<Duration> {
     let mut times = Vec::new();
     let mut buffer = [0; 4096];
@@ -100,12 +113,12 @@ fn exchange_until(
         stream.write_all(exchange.request).unwrap();
         let mut length = 0;
         while !buffer[..length].ends_with(exchange.end) {
-            let read = stream.read(&mut buffer[length..]).unwrap();
+            let read = read_some(&mut stream, &mut buffer[length..]).unwrap();
             assert!(read > 0, "closed after {:?}", String::from_utf8_lossy(&buffer[..length]));
             length += read;
         }
+        on_response(times.is_empty());
         times.push(start.elapsed());
-        count.fetch_add(1, Ordering::Relaxed);
         if !pause.is_zero() {
             std::thread::sleep(pause);
         }

@@ -14,6 +14,7 @@ use tempfile::TempDir;
 use tests::memcached::wait_until;
 use tests::{KillOnDrop, isolated, program};
 
+use super::attached::family;
 use super::load::Exchange;
 
 const HTTP: Exchange = Exchange { request: b"GET / HTTP/1.1\r\nHost: lull\r\n\r\n", end: b"\r\n\r\nhello\n" };
@@ -107,7 +108,10 @@ pub fn nginx(workers: u32, listen: &str) -> Option<Server> {
     fs::write(folder.path().join("nginx.conf"), config).unwrap();
     let mut command = on_core_0(nginx);
     command.arg("-c").arg(folder.path().join("nginx.conf")).arg("-e").arg(folder.path().join("error.log"));
-    Some(Server::start(&mut command, HTTP, folder))
+    let server = Server::start(&mut command, HTTP, folder);
+    // Its master listens before it starts them.
+    wait_until("the workers have begun", || family(server.pid()).len() > workers as usize);
+    Some(server)
 }
 
 pub fn redis() -> Option<Server> {

@@ -37,7 +37,7 @@ fn pymemcache_stores_reads_counts_and_deletes() {
     let script = r#"
 import sys
 from pymemcache.client.base import Client
-client = Client(("127.0.0.1", int(sys.argv[1])), default_noreply=False, timeout=5)
+client = Client(("127.0.0.1", int(sys.argv[1])), default_noreply=False, timeout=60)
 assert client.set("key", b"value", expire=60)
 assert client.get("key") == b"value"
 assert client.add("key", b"other") is False

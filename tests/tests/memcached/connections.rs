@@ -44,12 +44,12 @@ fn clients_are_probed_as_they_may_vanish() {
 #[parallel]
 fn an_idle_client_that_is_disconnected_sees_the_end_of_the_stream() {
     for driver in tests::drivers(["uring", "epoll"]) {
-        let server = Memcached::start(&["-o", "idle_timeout=1", "--driver", driver]);
+        let server = Memcached::start(&["-o", "idle_timeout=3", "--driver", driver]);
         let mut idle = server.connect();
         idle.write_all(b"mn\r\n").unwrap();
         expect(&mut idle, b"MN\r\n").unwrap();
         wait_until("it is disconnected", || {
-            server.stat("idle_kicks") == 1 && server.stat("curr_connections") <= 1
+            server.stat("idle_kicks") >= 1 && server.stat("curr_connections") <= 1
         });
         // After a reset its next write would fail, before it has seen the end of the stream.
         let written = idle.write(b"mn\r\n");

@@ -79,11 +79,13 @@ fn values_that_are_not_read_or_half_sent_do_not_exceed_the_memory_limit() {
     assert!(peak < most + LIMIT_MIB * 1024 / 20, "{peak} KiB, {most} KiB in the end");
     assert_eq!((server.stat("response_obj_oom"), server.stat("store_no_memory")), (0, 0));
     drop(halves);
-    let mut hits = 0;
+    let (mut hits, mut looks) = (0, 0);
     wait_until("each client's replies wait for it", || {
-        let before = std::mem::replace(&mut hits, server.stat("get_hits"));
         std::thread::sleep(Duration::from_millis(100));
-        hits == before
+        let before = std::mem::replace(&mut hits, server.stat("get_hits"));
+        // A worker whose core is taken by other programs serves nobody for a while.
+        looks = if hits == before { looks + 1 } else { 0 };
+        looks == 10
     });
     // Who reads after all gets it all.
     let reply = [format!("VALUE 2399 0 {VALUE}\r\n").as_bytes(), &value, b"\r\nEND\r\n"].concat();
@@ -169,20 +171,28 @@ fn long_lines_without_an_end_do_not_exceed_the_memory_limit() {
 #[parallel]
 fn a_connection_above_the_limit_gets_an_error_and_there_is_room_again_later() {
     let server = Memcached::start(&["-c", "3"]);
-    wait_until("the probe's connection is gone", || server.stat("curr_connections") <= 1);
-    let mut held: Vec<TcpStream> = (0..3).map(|_| server.connect()).collect();
-    for stream in &mut held {
-        stream.write_all(b"version\r\n").unwrap();
-        let mut buffer = [0; 64];
-        assert!(read_some(stream, &mut buffer).unwrap() > 0 && buffer.starts_with(b"VERSION"));
-    }
+    // An earlier connection may count for a moment after its end.
+    let three_are_served = || {
+        let mut held: Vec<TcpStream> = (0..3).map(|_| server.connect()).collect();
+        held.iter_mut().all(is_served).then_some(held)
+    };
+    let mut held = None;
+    wait_until("three are served", || {
+        held = three_are_served();
+        held.is_some()
+    });
     let mut refused = server.connect();
     let mut answer = Vec::new();
     let _ = refused.read_to_end(&mut answer);
     assert_eq!(answer, b"ERROR Too many open connections\r\n");
     drop(held);
-    wait_until("there is room", || server.talk(b"version\r\n").starts_with(b"VERSION"));
-    assert!(server.talk(b"version\r\n").starts_with(b"VERSION"));
+    wait_until("there is room for as many", || three_are_served().is_some());
+}
+
+fn is_served(stream: &mut TcpStream) -> bool {
+    let mut buffer = [0; 64];
+    let is_answered = stream.write_all(b"version\r\n").is_ok() && read_some(stream, &mut buffer).is_ok();
+    is_answered && buffer.starts_with(b"VERSION")
 }
 
 #[test]

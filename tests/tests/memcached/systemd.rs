@@ -1,5 +1,6 @@
 //! What systemd passes: listening sockets, and where readiness is sent to.
 
+use std::io::Write;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::Command;
@@ -7,7 +8,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use serial_test::parallel;
-use tests::memcached::{Memcached, binary, free_port, wait_until};
+use tests::memcached::{Memcached, binary, expect, free_port};
 
 /// A command that passes a listening socket as descriptor 3 to the server.
 fn with_socket(python: &Path, port: u16, arguments: &[&str]) -> Command {
@@ -47,13 +48,16 @@ fn a_socket_of_root_is_served_by_all_workers_of_another_user() {
         let port = free_port();
         let mut command = with_socket(&python, port, &["-u", "nobody", "-t", "2", "--driver", driver]);
         let mut server = Memcached::run(&mut command, port);
-        let held: Vec<_> = (0..8).map(|_| server.connect()).collect();
+        let mut held: Vec<_> = (0..8).map(|_| server.connect()).collect();
         let connections = || -> Vec<u64> {
             let policy = String::from_utf8_lossy(&server.talk(b"stats policy\r\n")).into_owned();
             let workers = policy.lines().filter_map(|line| line.split_once(" without_napi="));
             workers.map(|(_, rest)| rest.split(' ').next().unwrap().parse().unwrap()).collect()
         };
-        wait_until("all connections are accepted", || connections().iter().sum::<u64>() > 8);
+        for stream in &mut held {
+            stream.write_all(b"mn\r\n").unwrap();
+            expect(stream, b"MN\r\n").unwrap();
+        }
         let each = connections();
         assert!(each.len() == 2 && each.iter().all(|count| *count >= 3), "{each:?} on {driver}");
         drop(held);

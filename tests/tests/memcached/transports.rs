@@ -173,7 +173,7 @@ fn with_each(check: impl Fn(Transport) + Sync) {
 fn a_client_that_is_disconnected_while_it_does_not_read_holds_no_descriptor() {
     with_each(|transport| {
         for driver in tests::drivers(["uring", "epoll"]) {
-            let server = Server::start(transport, None, &["-o", "idle_timeout=1", "--driver", driver]);
+            let server = Server::start(transport, None, &["-o", "idle_timeout=3", "--driver", driver]);
             server.request(&set_request("k", VALUE), b"STORED\r\n");
             wait_until("the other connections are gone", || server.stat("curr_connections") <= 1);
             let before = server.sockets();

@@ -40,7 +40,8 @@ fn is_deferred() -> bool {
 /// Whether no thread of the process has an effective capability.
 pub(super) fn is_unprivileged(process: u32) -> bool {
     std::fs::read_dir(format!("/proc/{process}/task")).unwrap().all(|task| {
-        let status = std::fs::read_to_string(task.unwrap().path().join("status")).unwrap();
+        // A thread that has ended meanwhile has none.
+        let Ok(status) = std::fs::read_to_string(task.unwrap().path().join("status")) else { return true };
         let capable = status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap();
         capable.trim().trim_start_matches('0').is_empty()
     })
@@ -71,6 +72,12 @@ impl Guarded {
         self.server.signal(Signal::TERM);
         assert!(self.server.wait().success());
         self.server.standard_error()
+    }
+
+    /// Returns when the guardian has ended. It has restored nothing then.
+    fn kill_guardian(&self) {
+        kill(self.guardian, Signal::KILL);
+        wait_until("the guardian has ended", || child_of(self.server.child.id()).is_none_or(is_zombie));
     }
 
     pub(super) fn kill_server(&mut self) {
@@ -166,10 +173,7 @@ fn under_each_policy_settings_come_back_whether_server_guardian_or_both_are_kill
         // Without its guardian the server may not restore them itself, also if it ends in order.
         for signal in [Signal::KILL, Signal::TERM] {
             let mut guarded = start(policy);
-            kill(guarded.guardian, Signal::KILL);
-            wait_until("the guardian has ended", || {
-                child_of(guarded.server.child.id()).is_none_or(is_zombie)
-            });
+            guarded.kill_guardian();
             kill(guarded.server.child.id(), signal);
             guarded.server.wait();
             assert_ne!(settings(), fresh, "{policy}: nobody could restore them");
@@ -356,7 +360,7 @@ fn an_unprivileged_server_whose_guardian_has_ended_says_how_to_restore() {
     let _testbed = enter(1);
     let fresh = settings();
     let mut guarded = Guarded::start(Policy::KernelPolling);
-    kill(guarded.guardian, Signal::KILL);
+    guarded.kill_guardian();
     let log = guarded.stop_server();
     assert!(log.contains("ERROR") && log.contains("policies restore"), "{log}");
     assert_ne!(settings(), fresh);

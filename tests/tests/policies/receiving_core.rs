@@ -1,7 +1,7 @@
 //! On which core the server's packets are received.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lab::testbed::{CLIENT_INTERFACE, Testbed};
 use policies::counters::{Delta, Snapshot};
@@ -12,6 +12,9 @@ use tests::{isolated, require};
 
 use super::echo::{echo_with, hammer};
 
+/// Other tests may send for as long as a minute.
+const PATIENCE: Duration = Duration::from_secs(120);
+
 #[test]
 #[isolated(root, drivers = "epoll, uring")]
 #[serial]
@@ -20,16 +23,16 @@ fn the_server_receives_on_its_workers_core_and_under_packing_on_the_packing_core
     let Some(client_core) = require("two cores", others) else { return };
     let testbed = Arc::new(enter(1));
     for policy in Policy::PAPER {
-        let mut turns = 0;
+        let begun = Instant::now();
         let (server, client, delta) = loop {
             let (server, client, delta) = turn(&testbed, policy, client_core);
-            // The counters by CPU are those of the machine: a turn with other traffic is repeated.
+            // The counters by CPU are those of the machine: a turn with other traffic is repeated, also if it is only as much
+            // as one of the limits below lets pass.
             let all: u64 = delta.received_by_cpu.iter().sum();
-            if all as f64 <= 1.1 * (server + client) as f64 {
+            if all as f64 <= 1.04 * (server + client) as f64 {
                 break (server, client, delta);
             }
-            turns += 1;
-            assert!(turns < 20, "{policy}: other traffic in every turn, the last: {delta:?}");
+            assert!(begun.elapsed() < PATIENCE, "{policy}: other traffic in every turn, the last: {delta:?}");
         };
         let received = |core: u32| delta.received_by_cpu[core as usize];
         assert!(server > 100, "{policy}: only {server} packets");

@@ -152,10 +152,16 @@ fn settings_that_a_reopened_link_lost_are_applied_again_and_reported() {
     let (runtime, changes) = polling_with_changes();
     let napi = || host::interface(SERVER_INTERFACE).unwrap().queues[0].napi.clone();
     let before = napi().unwrap();
+    let mut reported: Vec<String> = Vec::new();
+    let mut wait_for_change = |expected: &str| {
+        wait_until(&format!("\"{expected}\" is reported"), || {
+            reported.extend(changes.try_iter());
+            reported.iter().any(|change| change.contains(expected))
+        });
+    };
     for state in ["down", "up"] {
         ip(&["link", "set", SERVER_INTERFACE, state]);
-        // Longer than the second after which the link is checked.
-        std::thread::sleep(Duration::from_millis(1300));
+        wait_for_change(&format!("the link is {state}"));
     }
     wait_until("the new NAPI has the policy's values", || {
         napi().is_some_and(|napi| {
@@ -173,10 +179,7 @@ fn settings_that_a_reopened_link_lost_are_applied_again_and_reported() {
         })
     });
     assert_ne!(napi().unwrap().id, before.id, "a veth gives its queues new NAPIs");
-    let changes: Vec<String> = changes.try_iter().collect();
-    for expected in ["the link is down", "the link is up", "gro-flush-timeout set to 50000"] {
-        assert!(changes.iter().any(|change| change.contains(expected)), "{expected}: {changes:?}");
-    }
+    wait_for_change("gro-flush-timeout set to 50000");
     drop(runtime);
     let after = napi().unwrap();
     assert_eq!((after.gro_flush_timeout, after.defer_hard_irqs), (Some(0), Some(0)));
@@ -264,8 +267,8 @@ fn an_interface_that_comes_back_with_another_index_gets_its_policy_again() {
         }
         panic!("{expected} was not reported");
     };
-    // The supervisor knows it by then.
-    std::thread::sleep(Duration::from_millis(1300));
+    // The supervisor, which knows an interface only after it has seen it, writes the status after that.
+    wait_until("the supervisor has seen the interface", has_status);
     ip(&["link", "del", SERVER_INTERFACE]);
     next("the interface is gone");
     ip(&["link", "add", SERVER_INTERFACE, "index", "7777", "type", "veth", "peer", "name", "other"]);
@@ -294,13 +297,14 @@ fn an_interface_that_comes_back_with_another_index_gets_its_policy_again() {
 #[serial]
 fn an_interface_that_comes_back_has_the_values_that_the_laws_have_chosen_last() {
     let _testbed = enter(1);
-    let (_supervisor, requests, changes) = supervised_queue(None, || {});
+    let (told, seen) = std::sync::mpsc::channel();
+    let (_supervisor, requests, changes) = supervised_queue(None, move || _ = told.send(()));
     let settings = QueueSettings::fixed(LatencyBudget::ZERO);
     assert_eq!(answer(&requests, settings), Ok(()));
     let before = napi();
     assert_ne!(before.defer_hard_irqs, Some(0));
-    // The supervisor knows it by then.
-    std::thread::sleep(Duration::from_millis(1300));
+    // The supervisor knows an interface only after it has seen it.
+    seen.recv_timeout(Duration::from_secs(60)).unwrap();
     ip(&["link", "del", SERVER_INTERFACE]);
     ip(&["link", "add", SERVER_INTERFACE, "index", "7777", "type", "veth", "peer", "name", "other"]);
     Ethtool::open().unwrap().set_features(7777, &[("rx-gro", true)]).unwrap();
@@ -322,21 +326,24 @@ fn a_delegate_that_was_late_is_asked_again_and_the_worker_learns_that_the_values
         calls += 1;
         if calls < 3 { Err(std::io::ErrorKind::TimedOut.into()) } else { Ok(()) }
     };
+    let (told, gave_up) = std::sync::mpsc::channel();
     // The supervisor's thread gives up its privileges.
-    let give_up = || {
+    let give_up = move || {
         let none = CapabilitySet::empty();
         let sets = CapabilitySets { effective: none, permitted: none, inheritable: none };
         set_capabilities(None, sets).unwrap();
+        let _ = told.send(());
     };
     let (_supervisor, requests, changes) = supervised_queue(Some(Box::new(delegate)), give_up);
-    std::thread::sleep(Duration::from_millis(300));
+    gave_up.recv_timeout(Duration::from_secs(60)).unwrap();
     assert_eq!(answer(&requests, QueueSettings::fixed(LatencyBudget::ZERO)), Ok(()));
     let changes: Vec<String> = changes.try_iter().collect();
     let failures = changes.iter().filter(|change| change.contains("keeps its values")).count();
     assert_eq!(failures, 1, "{changes:?}");
 }
 
-/// A supervisor whose queue 0 can be adapted, and the changes that it reports. It calls `on_tick` each second.
+/// A supervisor whose queue 0 can be adapted, and the changes that it reports. It calls `on_tick` when it has
+/// seen the interface, and then each second.
 fn supervised_queue(
     delegate: Option<Box<QueueDelegate>>,
     mut on_tick: impl FnMut() + Send + 'static,
@@ -369,6 +376,12 @@ fn polling_with_changes() -> (Runtime, Receiver<String>) {
     let builder = server_builder(Policy::KernelPolling, 1).grace_time("50".parse().unwrap());
     let builder = builder.on_host_change(move |change| drop(sender.send(change.to_string())));
     (builder.build().unwrap(), changes)
+}
+
+/// Whether a supervisor of this network namespace has written which workers it has.
+fn has_status() -> bool {
+    let files = std::fs::read_dir("/run/lull").into_iter().flatten().flatten();
+    files.map(|file| file.path()).any(|path| path.extension().is_some_and(|it| it == "workers"))
 }
 
 fn napi() -> Napi {

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use socket2::{Domain, Socket, Type};
+use tests::memcached::wait_until;
 use tests::random::{Random, seeds};
 use tests::web::Web;
 
@@ -437,8 +438,13 @@ fn random_bytes_are_the_same_requests_to_an_upstream() {
         sent += requests.len();
         forwarded += received.len();
     }
-    // Requests of clients that had gone.
-    std::thread::sleep(PAUSE);
+    // Requests of clients that had gone: as many as have reached the upstream when the proxy has ended.
+    drop(server);
+    let mut last = TcpStream::connect(address).unwrap();
+    last.shutdown(std::net::Shutdown::Write).unwrap();
+    last.read_to_end(&mut Vec::new()).unwrap();
+    // All connections before it were accepted, each with a thread that has the log, as this one and that of the listener.
+    wait_until("the upstream has read them all", || Arc::strong_count(&log) == 2);
     for seed in seeds.clone() {
         for received in take(&log, seed) {
             let bytes = sequence(&mut Random::new(seed), seed);

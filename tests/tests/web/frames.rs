@@ -39,13 +39,27 @@ pub fn requests(path: &str, window: u32, streams: u32) -> Vec<u8> {
 }
 
 /// Kinds, streams and payloads of frames.
-pub fn frames(mut answer: &[u8]) -> Vec<(u8, u32, Vec<u8>)> {
+pub fn frames(answer: &[u8]) -> Vec<(u8, u32, Vec<u8>)> {
+    let frames = frames_with_flags(answer).into_iter();
+    frames.map(|(kind, _, stream, payload)| (kind, stream, payload.to_vec())).collect()
+}
+
+/// Whether the response on stream 1 has ended, or the stream or the connection was broken off.
+pub fn has_ended(answer: &[u8]) -> bool {
+    frames_with_flags(answer).iter().any(|(kind, flags, stream, _)| match *kind {
+        HEADERS | DATA => *stream == 1 && flags & END_STREAM != 0,
+        RST_STREAM | GOAWAY => true,
+        _ => false,
+    })
+}
+
+fn frames_with_flags(mut answer: &[u8]) -> Vec<(u8, u8, u32, &[u8])> {
     let mut frames = Vec::new();
     while let Some((head, rest)) = answer.split_at_checked(9) {
         let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
         let Some((payload, after)) = rest.split_at_checked(length) else { break };
         let stream = u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
-        frames.push((head[3], stream, payload.to_vec()));
+        frames.push((head[3], head[4], stream, payload));
         answer = after;
     }
     frames

@@ -160,10 +160,10 @@ async def main(port, authority, server):
             await asyncio.sleep(0.2)
             async with open_connection() as third:
                 assert (await third.request("GET", "/short"))[0] == 200
-                await asyncio.wait_for(client.wait_closed(), 10)
+                await asyncio.wait_for(client.wait_closed(), 30)
             # The server stops: requests in progress are answered, later ones are refused.
             os.kill(server, signal.SIGTERM)
-            for _ in range(1000):
+            for _ in range(3000):
                 if second.control.endswith(GOAWAY_OF_THE_SECOND):
                     break
                 await asyncio.sleep(0.01)

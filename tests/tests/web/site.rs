@@ -10,7 +10,7 @@ use tests::KillOnDrop;
 use tests::web::{RawResponse, Web};
 
 /// How long another program may take.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(120);
 
 /// A folder that is served, `served`, in one that is not.
 pub struct Site {
@@ -133,6 +133,6 @@ pub fn succeed(command: &mut Command) -> String {
 /// curl, which prints errors but no progress.
 pub fn curl() -> Option<Command> {
     let mut command = Command::new(tests::program("curl")?);
-    command.args(["--silent", "--show-error", "--noproxy", "*", "--max-time", "10"]);
+    command.args(["--silent", "--show-error", "--noproxy", "*", "--max-time", "60"]);
     Some(command)
 }

@@ -60,7 +60,7 @@ pub fn echo_with<T: Send + 'static>(
     })
 }
 
-/// Closed-loop requests of one connection each, from plain blocking threads.
+/// Closed-loop requests of one connection each, at least one on each, from plain blocking threads.
 pub fn hammer(address: SocketAddr, connections: usize, time: Duration) -> u64 {
     let connected: Vec<_> = (0..connections).map(|_| connect(address)).collect();
     let end = Instant::now() + time;
@@ -71,7 +71,8 @@ pub fn hammer(address: SocketAddr, connections: usize, time: Duration) -> u64 {
             std::thread::spawn(move || {
                 let mut count = 0;
                 let mut buffer = [b'.'; 256];
-                while Instant::now() < end {
+                // A thread that begins late may have no time left.
+                while count == 0 || Instant::now() < end {
                     stream.write_all(&buffer).unwrap();
                     stream.read_exact(&mut buffer).unwrap();
                     count += 1;
