@@ -29,6 +29,7 @@
 //! - [`experiments`]: other questions that the engine answers.
 //! - [`instructions`]: what a request costs on an emulated machine, counted.
 //! - [`report`]: results as text, HTML, Markdown and JSON.
+//! - [`tied_process`]: programs that don't outlive what starts them.
 
 #![deny(unsafe_code)]
 // Not published: the command and the tests use it. A name that says enough needs no second one.
@@ -52,5 +53,6 @@ pub mod peers;
 pub mod polling_config;
 pub mod report;
 pub mod testbed;
+pub mod tied_process;
 
 pub use error::Error;

@@ -5,6 +5,7 @@ use std::process::{Command, Stdio};
 
 use super::{Counting, Row};
 use crate::Error;
+use crate::tied_process::kill_with_thread;
 
 /// The first arguments of a QEMU command, the program among them: Debian's QEMU with its libraries and their loader, its
 /// firmware, and the guest's kernel and initramfs, all from the folder that `tests/guest/prepare` prints.
@@ -43,7 +44,7 @@ pub(super) fn run(folder: &Path, device: &str, counting: &Counting, run: u8) -> 
     qemu.args(["-serial", &format!("file:{}", file("console"))]);
     qemu.args(["-serial", &format!("file:{}", file("rows"))]);
     qemu.args(["-plugin", &format!("{plugin},out={}", file("counts"))]);
-    let ended = qemu.stdin(Stdio::null()).output()?;
+    let ended = kill_with_thread(&mut qemu).stdin(Stdio::null()).output()?;
     let read = |name: &str| std::fs::read(file(name)).unwrap_or_default();
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
     let (rows, counts) = (text(read("rows")), text(read("counts")));

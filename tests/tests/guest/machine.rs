@@ -2,13 +2,14 @@
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpStream};
+use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use lab::testbed::Namespace;
+use lab::tied_process::kill_with_thread;
 use serde_json::Value;
 use tests::KillOnDrop;
 
@@ -43,7 +44,7 @@ pub struct Shape {
     pub cpus_per_node: u32,
 }
 
-/// A running guest. Dropping it kills it.
+/// A running guest. Dropping it kills it, and so does the end of the test's thread or program.
 pub struct Machine {
     // The guest would power itself off when its port closes, but nothing waits for that.
     _qemu: KillOnDrop,
@@ -82,7 +83,6 @@ impl Machine {
         let namespace = Namespace::new()?;
         let sockets = tempfile::tempdir()?;
         let (socket, monitor) = (sockets.path().join("port"), sockets.path().join("monitor"));
-        let mut qemu = Command::new("/bin/sh");
         let mut command = "ip link set lo up; exec".to_owned();
         for argument in lab::instructions::qemu(folder).into_iter().chain(arguments(shape, &socket, &monitor))
         {
@@ -96,12 +96,14 @@ impl Machine {
                  ip addr add 10.9.{index}.1/24 dev tap{index} || exit 1; "
             ));
         }
-        qemu.arg("-c").arg(format!("{taps}{command}")).stdin(Stdio::null());
+        // Not by a thread that enters the namespace and ends: QEMU would be killed with it.
+        let mut qemu = Command::new("nsenter");
+        qemu.arg(format!("--net=/proc/{}/fd/{}", std::process::id(), namespace.file().as_raw_fd()));
+        // The shell execs QEMU, so that signals are for QEMU itself.
+        qemu.args(["/bin/sh", "-c"]).arg(format!("{taps}{command}")).stdin(Stdio::null());
         qemu.stdout(std::fs::File::create(sockets.path().join("qemu"))?);
         qemu.stderr(std::fs::File::create(sockets.path().join("qemu-errors"))?);
-        // The shell execs QEMU, so that `kill` ends QEMU itself.
-        qemu.process_group(0);
-        let mut qemu = KillOnDrop::from(namespace.run(move || qemu.spawn())?);
+        let mut qemu = KillOnDrop::from(kill_with_thread(&mut qemu).spawn()?);
         let port = match connect(&socket, &mut qemu) {
             Ok(port) => port,
             Err(error) => {
