@@ -1,24 +1,12 @@
 //! CPU time of threads.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
 use crate::cpus::Pid;
 use crate::host::scheduler::fifo_priority;
-
-/// The CPU time that a thread, of this or another process, has used. Takes a thread id.
-///
-/// Source: the first field of `/proc/<tid>/schedstat`, in nanoseconds.
-///
-/// # Errors
-/// `NotFound` if there is no such thread, or the kernel was built without `CONFIG_SCHED_INFO`.
-pub fn thread_cpu_time(thread: i32) -> io::Result<Duration> {
-    let text = fs::read_to_string(format!("/proc/{thread}/schedstat"))?;
-    let nanos = text.split_whitespace().next().and_then(|word| word.parse().ok());
-    nanos.map(Duration::from_nanos).ok_or_else(|| io::ErrorKind::InvalidData.into())
-}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ThreadTimes {
@@ -93,17 +81,6 @@ pub fn this_thread_cpu_time() -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_thread_that_computes_uses_cpu_time() {
-        let before = this_thread_cpu_time();
-        let end = before + Duration::from_millis(5);
-        while this_thread_cpu_time() < end {
-            std::hint::spin_loop();
-        }
-        let thread = rustix::thread::gettid().as_raw_nonzero().get();
-        assert!(thread_cpu_time(thread).unwrap() >= Duration::from_millis(4));
-    }
 
     #[test]
     #[ignore = "timing"]

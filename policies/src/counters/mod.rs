@@ -18,7 +18,7 @@ pub use self::{
     cpu_time::CpuTime,
     delta::{Delta, PacketsPer},
     napi_threads::NapiThread,
-    perf::{PerfCounters, PerfReading, PerfTarget, PerformanceModel},
+    perf::{PerfCounters, PerfReading, PerfTarget},
     snapshot::{Snapshot, Totals},
 };
 pub use received::{RxPackets, busy_poll_rx_packets};

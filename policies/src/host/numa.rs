@@ -66,11 +66,6 @@ impl Topology {
         found.map(|node| node.cpus.clone()).unwrap_or_default()
     }
 
-    /// One CPU of each core of which some CPU is in `cpus`: the first one in there.
-    pub fn one_per_core(&self, cpus: &Cpus) -> Cpus {
-        cpus.iter().filter(|&cpu| !self.shares_a_core(cpu, cpus)).collect()
-    }
-
     /// Whether an earlier one of `cpus` is a hardware thread of the same core.
     fn shares_a_core(&self, cpu: u32, cpus: &Cpus) -> bool {
         let core = self.cores.iter().find(|threads| threads.contains(cpu));
@@ -133,7 +128,6 @@ mod tests {
         assert_eq!(order("1,3-6", "2-3,6-7"), [3, 6, 1, 4, 5]);
         // A device without a node.
         assert_eq!(order("0-7", ""), [0, 1, 2, 3, 4, 5, 6, 7]);
-        assert_eq!(topology.one_per_core(&cpus("2-3,5-7")), cpus("2-3,5"));
     }
 
     #[test]
