@@ -1,4 +1,4 @@
-//! Kernel polling on the testbed: what busy polling receives, and alignment.
+//! Alignment under kernel polling on the testbed, and its end.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,33 +8,9 @@ use policies::{Policy, host};
 use runtime::Running;
 use serial_test::serial;
 use tests::isolated;
-use tests::testbed::{enter, server_builder, server_runtime};
+use tests::testbed::{enter, server_runtime};
 
-use super::echo::{echo_after_work, echo_with, hammer};
-
-#[test]
-#[ignore = "timing"]
-#[isolated(root, drivers = "epoll")]
-#[serial]
-fn a_saturated_server_gets_most_packets_by_busy_polling_and_under_vanilla_none() {
-    // Longer than a client needs for a request in an unoptimized build: the server is the bottleneck, and requests wait
-    // for it.
-    const WORK: Duration = Duration::from_micros(200);
-    let testbed = Arc::new(enter(1));
-    let share = |policy| {
-        // A fixed grace time is in effect at every load, whatever it costs.
-        let runtime = server_builder(policy, 1).grace_time("50".parse().unwrap()).build().unwrap();
-        let client = |address| hammer(address, 32, Duration::from_secs(1));
-        let (count, delta, _) = echo_after_work(&testbed, runtime, WORK, std::future::ready(()), client);
-        assert!(count > 500, "only {count} requests");
-        delta.busy_poll_share()
-    };
-    let (vanilla, polling) = (share(Policy::Vanilla), share(Policy::KernelPolling));
-    println!("busy-poll share: vanilla {vanilla:.2}, kernel polling {polling:.2}");
-    assert_eq!(vanilla, 0.0);
-    // Where other programs take the worker's core for longer than the grace time, the kernel thread polls instead.
-    assert!(polling > 0.5, "kernel polling's share: {polling}");
-}
+use super::echo::{echo_with, hammer};
 
 #[test]
 #[isolated(root, drivers = "epoll, uring")]

@@ -15,16 +15,6 @@ use policies::host;
 use runtime::Runtime;
 use runtime::io::{AsyncFd, Direction, SourceKind};
 
-/// Echoes on the server's side while `client` runs on the other side and `beside` on the server's worker.
-pub fn echo_with<T: Send + 'static>(
-    testbed: &Arc<Testbed>,
-    runtime: Runtime,
-    beside: impl Future<Output = ()> + 'static,
-    client: impl FnOnce(SocketAddr) -> T + Send + 'static,
-) -> (T, Delta, net::Alignment) {
-    echo_after_work(testbed, runtime, Duration::ZERO, beside, client)
-}
-
 /// Serves within a runtime: echoes each request after computing for `work`.
 pub fn serve(work: Duration) -> (SocketAddr, net::Serving) {
     let listener = TcpListener::bind((SERVER_ADDRESS, 0)).unwrap();
@@ -43,17 +33,16 @@ pub fn serve(work: Duration) -> (SocketAddr, net::Serving) {
     (address, serving.unwrap())
 }
 
-/// As [`echo_with`], by a server that computes for `work` with each request.
-pub fn echo_after_work<T: Send + 'static>(
+/// Echoes on the server's side while `client` runs on the other side and `beside` on the server's worker.
+pub fn echo_with<T: Send + 'static>(
     testbed: &Arc<Testbed>,
     mut runtime: Runtime,
-    work: Duration,
     beside: impl Future<Output = ()> + 'static,
     client: impl FnOnce(SocketAddr) -> T + Send + 'static,
 ) -> (T, Delta, net::Alignment) {
     let testbed = Arc::clone(testbed);
     runtime.block_on(async move {
-        let (address, serving) = serve(work);
+        let (address, serving) = serve(Duration::ZERO);
         let interface = host::interface(SERVER_INTERFACE).unwrap();
         let before = Snapshot::take(&interface).unwrap();
         let beside = runtime::spawn(beside);
