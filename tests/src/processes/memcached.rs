@@ -82,6 +82,16 @@ impl Memcached {
         stream
     }
 
+    /// As [`connect`](Self::connect), with system buffers that hold little, so that the server holds what is not read.
+    pub fn connect_with_small_buffer(&self, bytes: usize) -> TcpStream {
+        let socket =
+            socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).expect("a socket");
+        socket.set_recv_buffer_size(bytes).expect("a size");
+        socket.connect(&self.address.into()).expect("a connection");
+        socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        socket.into()
+    }
+
     /// Sends `input`, shuts down writing, and reads until the server closes the connection.
     pub fn talk(&self, input: &[u8]) -> Vec<u8> {
         let mut stream = self.connect();

@@ -16,15 +16,6 @@ fn store_large_value(server: &Memcached) {
     assert_eq!(server.talk(&set), b"STORED\r\n");
 }
 
-/// A connection whose system buffers hold little.
-fn connect_with_small_buffer(server: &Memcached) -> TcpStream {
-    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
-    socket.set_recv_buffer_size(64 << 10).unwrap();
-    socket.connect(&server.address.into()).unwrap();
-    socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-    socket.into()
-}
-
 #[test]
 #[parallel]
 fn clients_are_probed_as_they_may_vanish() {
@@ -109,7 +100,7 @@ fn read_slowly(stream: &mut TcpStream, time: Duration) -> u64 {
 fn a_client_that_takes_its_replies_is_not_idle() {
     let server = Memcached::start(&["-o", "idle_timeout=1"]);
     store_large_value(&server);
-    let mut stream = connect_with_small_buffer(&server);
+    let mut stream = server.connect_with_small_buffer(64 << 10);
     let gets = 60;
     stream.write_all(&[&b"get k\r\n".repeat(gets)[..], b"quit\r\n"].concat()).unwrap();
     let taken = read_slowly(&mut stream, Duration::from_secs(4));

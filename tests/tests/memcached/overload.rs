@@ -59,12 +59,7 @@ fn values_that_are_not_read_or_half_sent_do_not_exceed_the_memory_limit() {
     expect(&mut stream, b"MN\r\n").unwrap();
     assert!(server.resident_kib() - before > LIMIT_MIB * 1024 * 9 / 10);
     let connect = |request: &[u8]| {
-        // With small buffers of the system, so that the server holds what is not read.
-        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
-        socket.set_recv_buffer_size(64 << 10).unwrap();
-        socket.connect(&server.address.into()).unwrap();
-        let mut client = TcpStream::from(socket);
-        client.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        let mut client = server.connect_with_small_buffer(64 << 10);
         client.write_all(request).unwrap();
         client
     };
@@ -103,16 +98,6 @@ fn values_that_are_not_read_or_half_sent_do_not_exceed_the_memory_limit() {
     wait_until("memory is within the lower limit", || server.stat("bytes_memory") <= 128 << 20);
 }
 
-/// A connection whose system buffers hold little, so that the server holds what is not read.
-fn connect_with_small_buffer(server: &Memcached) -> TcpStream {
-    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
-    socket.set_recv_buffer_size(16 << 10).unwrap();
-    socket.connect(&server.address.into()).unwrap();
-    let client = TcpStream::from(socket);
-    client.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-    client
-}
-
 /// Whatever is copied for clients that don't read counts against the limit, but for 32 KiB of each.
 #[test]
 #[serial]
@@ -140,7 +125,7 @@ fn a_thousand_clients_that_read_nothing_take_little_more_than_the_limit_whatever
             let mut peak = 0;
             let mut clients = Vec::new();
             for _ in 0..CLIENTS {
-                let mut client = connect_with_small_buffer(&server);
+                let mut client = server.connect_with_small_buffer(16 << 10);
                 client.write_all(request.as_bytes()).unwrap();
                 clients.push(client);
                 peak = peak.max(server.resident_kib() - before);
