@@ -176,31 +176,6 @@ impl<T: AsFd + 'static> RingFd<T> {
         unsafe { self.run(entry, ()) }.await.0.map(drop)
     }
 
-    /// Moves up to `length` bytes to another descriptor within the kernel (`splice(2)`). One of the two has to be a pipe. An
-    /// offset in bytes is for the side that isn't; `None`: at its position. Returns how many bytes were moved, 0 at the end.
-    ///
-    /// The kernel runs it on a thread of its own, where it may wait.
-    ///
-    /// # Errors
-    /// Those of `splice(2)`; `InvalidInput` for an offset above `i64::MAX`; `Unsupported` without a ring.
-    #[doc(alias = "IORING_OP_SPLICE")]
-    pub async fn splice<U: AsFd + 'static>(
-        &self,
-        offset: Option<u64>,
-        to: &RingFd<U>,
-        to_offset: Option<u64>,
-        length: u32,
-    ) -> io::Result<usize> {
-        let offset_of = |offset: Option<u64>| match offset {
-            Some(offset) => check_offset(offset).map(u64::cast_signed),
-            None => Ok(-1),
-        };
-        let (offset, to_offset) = (offset_of(offset)?, offset_of(to_offset)?);
-        let entry = opcode::Splice::new(self.fd(), offset, to.fd(), to_offset, length).build();
-        // SAFETY: the entry has no pointers.
-        unsafe { self.run(entry, to.clone()) }.await.0
-    }
-
     /// Waits until one of these events of `poll(2)` has come (`POLLERR` and `POLLHUP` always count), and returns those that
     /// have. Unlike an [`AsyncFd`](super::AsyncFd) it registers nothing.
     ///

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::fs::File;
 use std::future::Future;
 use std::io::{self, ErrorKind, Read, Write};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -141,37 +141,6 @@ async fn a_file_is_opened_by_its_path() {
     assert_eq!(missing.unwrap_err().kind(), ErrorKind::NotFound);
     let invalid = RingFd::open("zero\0byte", libc::O_RDONLY, 0).await;
     assert_eq!(invalid.unwrap_err().kind(), ErrorKind::InvalidInput);
-}
-
-#[runtime::test]
-async fn a_file_goes_through_a_pipe_by_splice() {
-    if !has_ring() {
-        return;
-    }
-    let bytes: Vec<u8> = (0..200_000u32).map(|index| (index % 251) as u8).collect();
-    let (source, target) = (RingFd::new(memory_file(&bytes)), memory_file(b""));
-    let (reader, writer) = rustix::pipe::pipe().unwrap();
-    let (reader, writer) = (RingFd::<OwnedFd>::new(reader), RingFd::<OwnedFd>::new(writer));
-    let copy = RingFd::new(target.try_clone().unwrap());
-    let mut copied = 0;
-    loop {
-        let moved = source.splice(Some(copied), &writer, None, 1 << 16).await.unwrap();
-        if moved == 0 {
-            break;
-        }
-        let mut left = moved;
-        while left > 0 {
-            let to = Some(copied + (moved - left) as u64);
-            left -= reader.splice(None, &copy, to, left as u32).await.unwrap();
-        }
-        copied += moved as u64;
-    }
-    assert_eq!(copied, bytes.len() as u64);
-    let mut read = vec![0; bytes.len()];
-    target.read_exact_at(&mut read, 0).unwrap();
-    assert!(read == bytes);
-    let refused = source.splice(Some(0), &copy, Some(0), 1).await;
-    assert_eq!(refused.unwrap_err().raw_os_error(), Some(libc::EINVAL));
 }
 
 #[runtime::test]
