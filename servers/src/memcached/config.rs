@@ -32,11 +32,6 @@ pub struct Config {
     /// Whether all commands are executed over UDP, not only gets (`--udp-all-commands`). Anybody can forge the sender of
     /// a datagram. Default: false.
     pub udp_all_commands: bool,
-    /// Whether gets, hits, sets and deletes are counted by the prefix of the key at the start; `stats detail on` and
-    /// `off` change that. Default: false.
-    pub detail: bool,
-    /// What ends the prefix of a key, for `stats detail` (`-D`). Default: `:`.
-    pub prefix_delimiter: u8,
     /// The path of a Unix socket to listen on instead of TCP and UDP (`-s`).
     pub unix_socket: Option<PathBuf>,
     /// The Unix socket's permissions, as for `chmod(2)` (`-a`). Default: 0700.
@@ -94,8 +89,6 @@ impl Default for Config {
             port: Some(11211),
             udp_port: None,
             udp_all_commands: false,
-            detail: false,
-            prefix_delimiter: b':',
             unix_socket: None,
             unix_mode: 0o700,
             backlog: 1024,

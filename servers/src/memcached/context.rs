@@ -14,7 +14,6 @@ use super::protocol::classic::tuning::LruCrawler;
 use super::stats::busy_poll_share::BusyPollShare;
 use super::stats::counters::Counters;
 use super::stats::policy_section::PolicySection;
-use super::stats::prefixes::PrefixCounts;
 use super::store::{Store, StoreConfig};
 use super::tls::Tls;
 use crate::connection_limit::ConnectionLimit;
@@ -29,7 +28,6 @@ pub struct ServerContext {
     pub connections: Arc<ConnectionList>,
     pub dump_slot: DumpSlot,
     pub lru_crawler: LruCrawler,
-    pub prefix_counts: PrefixCounts,
     started: Instant,
     users: Option<Users>,
     tls: Option<Tls>,
@@ -71,7 +69,6 @@ impl ServerContext {
             connections: Arc::default(),
             dump_slot: DumpSlot::default(),
             lru_crawler: LruCrawler::default(),
-            prefix_counts: PrefixCounts::new(config.detail, config.prefix_delimiter),
             started: runtime::time::now(),
             users,
             tls,

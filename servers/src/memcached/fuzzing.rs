@@ -118,11 +118,6 @@ impl Setup {
         self.has(6)
     }
 
-    /// Whether requests are counted by the prefixes of their keys.
-    pub fn detail(self) -> bool {
-        self.has(7)
-    }
-
     fn config(self) -> Config {
         Config {
             memory: if self.is_small() { SMALL } else { 16 << 20 },
@@ -132,7 +127,6 @@ impl Setup {
             users_file: self.users().then(|| PathBuf::from(USERS_FILE)),
             sasl: self.sasl(),
             udp_all_commands: self.udp_writes(),
-            detail: self.detail(),
             ..Config::default()
         }
     }

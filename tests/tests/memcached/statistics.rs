@@ -58,23 +58,6 @@ fn stats_and_settings_have_every_name_of_memcached() {
     assert_eq!((&*settings["cas_enabled"], &*settings["detail_enabled"]), ("no", "no"));
 }
 
-#[test]
-#[parallel]
-fn keys_are_counted_by_their_prefix_when_asked() {
-    let server = Memcached::start(&[]);
-    assert_eq!(server.talk(b"set a:1 0 0 1\r\nx\r\nstats detail dump\r\n"), b"STORED\r\nEND\r\n");
-    assert_eq!(server.talk(b"stats detail on\r\n"), b"OK\r\n");
-    let requests =
-        b"set a:1 0 0 1\r\nx\r\nget a:1 a:2 b\r\nmg a:1\r\ndelete a:1\r\nmd a:1\r\nstats detail dump\r\n";
-    let answer = String::from_utf8(server.talk(requests)).unwrap();
-    assert!(answer.ends_with("PREFIX a get 3 hit 2 set 1 del 2\r\nEND\r\n"), "{answer}");
-    assert_eq!(server.talk(b"stats detail off\r\n"), b"OK\r\n");
-    assert_eq!(server.talk(b"stats detail maybe\r\n"), b"CLIENT_ERROR usage: stats detail on|off|dump\r\n");
-    let server = Memcached::start(&["-D", "/"]);
-    let answer = server.talk(b"set a:b/c 0 0 1\r\nx\r\nstats detail dump\r\n");
-    assert_eq!(answer, b"STORED\r\nPREFIX a:b get 0 hit 0 set 1 del 0\r\nEND\r\n");
-}
-
 /// As memcached has it: `ITEM_get_cas` is 0, and `cas` finds nothing that matches.
 #[test]
 #[parallel]

@@ -46,10 +46,6 @@ pub struct Flags {
     /// Memory limit in MiB, for items, hash tables and other memory of the store
     #[arg(short = 'm', long = "memory-limit", value_name = "MiB", default_value_t = 64, value_parser = parse_memory)]
     memory: u64,
-    /// Count gets, hits, sets and deletes by what precedes this character in the key, from the start on; "stats detail
-    /// on" counts with a colon
-    #[arg(short = 'D', value_name = "CHAR")]
-    prefix_delimiter: Option<String>,
     /// Keep no CAS uniques: "gets" returns 0, and "cas" never replaces an item
     #[arg(short = 'C', long = "disable-cas")]
     disable_cas: bool,
@@ -136,6 +132,9 @@ pub struct Flags {
         help_heading = "Accepted for compatibility"
     )]
     slab_min_size: Option<u32>,
+    /// No effect: requests are not counted by the prefixes of their keys
+    #[arg(short = 'D', value_name = "CHAR", help_heading = "Accepted for compatibility")]
+    prefix_delimiter: Option<String>,
     /// No effect: there is no log to watch
     #[arg(short = 'W', long = "disable-watch", help_heading = "Accepted for compatibility")]
     disable_watch: bool,
@@ -188,11 +187,6 @@ impl Port {
 
 /// memcached's port.
 const DEFAULT_PORT: u16 = 11211;
-
-/// The first byte, as memcached takes it.
-fn prefix_delimiter(text: &str) -> Result<u8, String> {
-    text.bytes().next().ok_or_else(|| "-D: expected a character".to_owned())
-}
 
 fn parse_port(text: &str) -> Result<Port, String> {
     match text {
@@ -265,6 +259,7 @@ impl Flags {
         let ignored = [
             (self.slab_growth_factor.is_some(), "-f has no effect: there are no slab classes"),
             (self.slab_min_size.is_some(), "-n has no effect: there are no slab classes"),
+            (self.prefix_delimiter.is_some(), "-D has no effect: there is no stats detail"),
             (self.napi_ids.is_some(), "-N has no effect: workers find their NAPI instances themselves"),
         ];
         let mut warnings: Vec<String> =
@@ -297,11 +292,6 @@ impl Flags {
                 (None, udp_port) => udp_port.number(),
             },
             udp_port: self.udp_port.number(),
-            detail: self.prefix_delimiter.is_some(),
-            prefix_delimiter: self
-                .prefix_delimiter
-                .as_ref()
-                .map_or(Ok(b':'), |text| prefix_delimiter(text))?,
             cas: !self.disable_cas,
             udp_all_commands: self.udp_all_commands,
             unix_socket: self.unix_socket.clone(),

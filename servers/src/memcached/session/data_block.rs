@@ -4,7 +4,6 @@ use crate::memcached::mutation::{self, Condition, ReceivedValue, StoreOutcome, S
 use crate::memcached::protocol::store_reply::{StoreReply, StoreResult};
 use crate::memcached::protocol::tokens::KEY_MAX;
 use crate::memcached::session::{BufferCharge, DataBlock, FREE_BUFFER, PartialValue, PendingInput, Session};
-use crate::memcached::stats::prefixes::KeyEvent;
 
 /// What terminates a data block of the text protocol.
 const TERMINATOR: &[u8] = b"\r\n";
@@ -19,7 +18,6 @@ impl Session<'_> {
         after: &[u8],
     ) -> usize {
         debug_assert!(request.key.len() <= KEY_MAX);
-        self.count_key(request.key, KeyEvent::Set);
         let store = self.store();
         let block_length = request.length + reply.terminator_length();
         if !store.fits(request.key.len(), request.flags, request.length) {

@@ -13,7 +13,6 @@ use crate::memcached::mutation::StoreRequest;
 use crate::memcached::protocol::binary;
 use crate::memcached::protocol::store_reply::StoreReply;
 use crate::memcached::stats::counters::WorkerCounters;
-use crate::memcached::stats::prefixes::KeyEvent;
 use crate::memcached::store::{BufferReservation, LargeValue, OutOfMemory, Store, StoredValue, WalkPosition};
 
 /// Replies are sent when the input is used up, or when this many bytes are buffered.
@@ -66,12 +65,6 @@ pub struct KeyDump<'a> {
     pub position: WalkPosition,
     pub keys: u32,
     pub bytes: usize,
-}
-
-/// A list of counted prefixes of keys that is being sent.
-pub struct PrefixDump {
-    pub last: Box<[u8]>,
-    pub parts: u32,
 }
 
 pub enum PendingInput {
@@ -143,8 +136,6 @@ pub struct Session<'a> {
     pub keys_done: usize,
     /// The list of keys that is being sent. Boxed, as few connections have one.
     pub dump: Option<Box<KeyDump<'a>>>,
-    /// The `stats detail dump` that is being sent. Boxed, as few connections have one.
-    pub prefix_dump: Option<Box<PrefixDump>>,
     /// Whether other commands than gets are refused.
     pub gets_only: bool,
     turn_requests_left: u32,
@@ -167,7 +158,6 @@ impl<'a> Session<'a> {
             scanned: 0,
             keys_done: 0,
             dump: None,
-            prefix_dump: None,
             gets_only: false,
             turn_requests_left: config.requests_per_turn.max(1),
             now: 0,
@@ -195,22 +185,8 @@ impl<'a> Session<'a> {
         self.now
     }
 
-    pub fn count_key(&self, key: &[u8], event: KeyEvent) {
-        self.context.prefix_counts.count(key, event);
-    }
-
     pub fn take_buffer(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.replies)
-    }
-
-    /// Appends the next part of `stats detail dump` to `out`, without the last line. Returns the part's number, from 0, and
-    /// whether it was the last.
-    pub fn write_prefix_part(&mut self, out: &mut Vec<u8>) -> (u32, bool) {
-        let dump = self.prefix_dump.take();
-        let (last, number) = dump.as_ref().map_or((None, 0), |dump| (Some(&*dump.last), dump.parts));
-        let last = self.context.prefix_counts.write_part(last, out);
-        self.prefix_dump = last.map(|last| Box::new(PrefixDump { last, parts: number.saturating_add(1) }));
-        (number, self.prefix_dump.is_none())
     }
 
     pub fn lend_buffer(&mut self, buffer: Vec<u8>) {

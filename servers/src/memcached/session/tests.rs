@@ -3,7 +3,6 @@ use crate::memcached::config::{Config, Protocol};
 use crate::memcached::connection::list::{ConnectionInfo, ListedConnection};
 use crate::memcached::context::ServerContext;
 use crate::memcached::stats::counters::CounterTotals;
-use crate::memcached::stats::prefixes::KeyEvent;
 use crate::memcached::stats::stats_reply;
 
 fn context(config: &Config) -> ServerContext {
@@ -324,34 +323,6 @@ fn stats_cachedump_is_sent_in_parts_to_one_client_at_a_time_up_to_its_limits() {
 }
 
 #[test]
-fn stats_detail_dump_is_sent_in_parts_with_each_prefix_once() {
-    let context = small_context();
-    context.prefix_counts.enable(true);
-    for index in 0..10_000 {
-        converse(&context, format!("get prefix-{index:05}:k\r\n").as_bytes(), 100);
-    }
-    let mut session = Session::new(&context, context.counters.worker(0));
-    let request = b"stats detail dump\r\n";
-    let (mut text, mut parts) = (String::new(), 0);
-    loop {
-        let (used, step) = session.feed(request);
-        let part = session.take_buffer();
-        assert!(part.len() < SEND_AT + 1000, "{} bytes at once", part.len());
-        (text, parts) = (text + &shown(&part), parts + 1);
-        if used == request.len() {
-            break;
-        }
-        assert_eq!(step, SessionStep::Send);
-        // One that comes meanwhile, before those that are left.
-        context.prefix_counts.count(b"a:k", KeyEvent::Set);
-    }
-    assert!(parts > 5 && text.ends_with("END\r\n"), "{parts} parts");
-    let lines: Vec<&str> = text.lines().filter(|line| line.starts_with("PREFIX prefix-")).collect();
-    assert_eq!(lines.len(), 10_000);
-    assert!(lines.is_sorted());
-}
-
-#[test]
 fn the_buffer_for_a_value_that_is_not_copied_is_small() {
     let context = small_context();
     let set = [&b"set k 0 0 400000\r\n"[..], &[b'v'; 400_000], b"\r\n"].concat();
@@ -365,51 +336,4 @@ fn the_buffer_for_a_value_that_is_not_copied_is_small() {
         session.feed(request);
         session.take_buffer();
     }
-}
-
-#[test]
-fn stats_detail_dump_by_the_binary_protocol_is_sent_in_numbered_parts() {
-    let context = small_context();
-    context.prefix_counts.enable(true);
-    let mut request = vec![0x80, 0x10, 0, 11, 0, 0, 0, 0, 0, 0, 0, 11];
-    request.extend_from_slice(&[0; 12]);
-    request.extend_from_slice(b"detail dump");
-    let dump = || {
-        let mut session = Session::new(&context, context.counters.worker(0));
-        let mut responses = Vec::new();
-        loop {
-            let (used, step) = session.feed(&request);
-            let part = session.take_buffer();
-            assert!(part.len() < SEND_AT + 1000, "{} bytes at once", part.len());
-            let mut rest = &part[..];
-            while let Some((header, after)) = rest.split_at_checked(24) {
-                assert_eq!((header[0], &header[6..8]), (0x81, &[0, 0][..]));
-                let key = usize::from(u16::from_be_bytes([header[2], header[3]]));
-                let body = u32::from_be_bytes(header[8..12].try_into().unwrap()) as usize;
-                responses.push((shown(&after[..key]), shown(&after[key..body])));
-                rest = &after[body..];
-            }
-            if used == request.len() {
-                return responses;
-            }
-            assert_eq!(step, SessionStep::Send);
-        }
-    };
-    let end = (String::new(), String::new());
-    // What memcached sends, if it is short.
-    context.prefix_counts.count(b"a:k", KeyEvent::Set);
-    let short = "PREFIX a get 0 hit 0 set 1 del 0\r\nEND\r\n".to_owned();
-    assert_eq!(dump(), [("detailed".to_owned(), short), end.clone()]);
-    for index in 0..10_000 {
-        context.prefix_counts.count(format!("prefix-{index:05}:k").as_bytes(), KeyEvent::Delete);
-    }
-    let mut responses = dump();
-    assert_eq!(responses.pop(), Some(end));
-    assert!(responses.len() > 5, "{} parts", responses.len());
-    for (number, (key, _)) in responses.iter().enumerate().skip(1) {
-        assert_eq!(*key, format!("detailed:{number}"));
-    }
-    let text: String = responses.into_iter().map(|(_, lines)| lines).collect();
-    assert_eq!(text.matches("PREFIX prefix-").count(), 10_000);
-    assert!(text.ends_with("\r\nEND\r\n") && text.lines().filter(|line| *line != "END").is_sorted());
 }

@@ -3,5 +3,4 @@
 pub mod busy_poll_share;
 pub mod counters;
 pub mod policy_section;
-pub mod prefixes;
 pub mod stats_reply;

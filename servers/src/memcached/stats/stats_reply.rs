@@ -15,10 +15,7 @@ pub fn write_section(context: &ServerContext, section: &[u8], write: &mut dyn Fn
     match section {
         b"" => general(context, &mut put),
         b"settings" => settings(context, &mut put),
-        b"reset" => {
-            context.counters.reset();
-            context.prefix_counts.reset();
-        }
+        b"reset" => context.counters.reset(),
         b"items" => items(context, &mut put),
         b"slabs" => slabs(context, &mut put),
         // There is none, as in a memcached that was not given any.
@@ -29,8 +26,6 @@ pub fn write_section(context: &ServerContext, section: &[u8], write: &mut dyn Fn
             let lines = context.policy_section.lines();
             lines.iter().for_each(|(name, value)| put.text(name, value));
         }
-        b"detail on" if context.config.dump_allowed => context.prefix_counts.enable(true),
-        b"detail off" if context.config.dump_allowed => context.prefix_counts.enable(false),
         _ => return false,
     }
     true
@@ -308,8 +303,8 @@ fn settings(context: &ServerContext, put: &mut StatWriter<'_>) {
     put.number("chunk_size", 48);
     put.number("num_threads", context.counters.workers() as u64);
     put.number("num_threads_per_udp", u64::from(config.udp_port.is_some()));
-    put.text("stat_key_prefix", &char::from(context.prefix_counts.delimiter()).to_string());
-    put.text("detail_enabled", yes_or_no(context.prefix_counts.is_enabled()));
+    put.text("stat_key_prefix", ":");
+    put.text("detail_enabled", "no");
     put.number("reqs_per_event", config.requests_per_turn.into());
     put.text("cas_enabled", yes_or_no(config.cas));
     put.number("tcp_backlog", u64::from(config.backlog.unsigned_abs()));

@@ -5,14 +5,11 @@ use crate::memcached::VERSION;
 use crate::memcached::mutation::{self, Condition, Delta, DeltaOutcome, StoreRequest};
 use crate::memcached::protocol::store_reply::StoreReply;
 use crate::memcached::session::{RequestOutcome, Session};
-use crate::memcached::stats::prefixes::KeyEvent;
 use crate::memcached::stats::stats_reply;
 use crate::memcached::store::{ItemBits, NewItem, NewValue, StoredValue};
 
 /// The expiry of an arithmetic command that does not create an item.
 const NO_VIVIFY: u32 = u32::MAX;
-/// The key of the command that lists the counted prefixes of keys.
-const DETAIL_DUMP: &[u8] = b"detail dump";
 /// The longest name of a SASL mechanism, in bytes.
 const MAX_MECHANISM: usize = 32;
 /// The longest SASL credentials, in bytes.
@@ -81,11 +78,6 @@ impl Session<'_> {
             Command::Version => {
                 header.write_response(Status::Ok, 0, &[], &[], VERSION.as_bytes(), &mut self.replies);
             }
-            Command::Stat if request.key == DETAIL_DUMP && self.context.config.dump_allowed => {
-                if !self.binary_prefix_dump(request) {
-                    return RequestOutcome::BufferFull;
-                }
-            }
             Command::Stat
                 if request.key == stats_reply::POLICY && !self.context.policy_section.is_fresh() =>
             {
@@ -119,7 +111,6 @@ impl Session<'_> {
         }
         entry.record_fetch();
         let found = entry.value();
-        self.context.prefix_counts.count(key, KeyEvent::Get { hit: found.is_some() });
         match touches {
             true => self.counters.count_touch(found.is_some()),
             false => self.counters.count_get(found.is_some()),
@@ -178,7 +169,6 @@ impl Session<'_> {
     }
 
     fn binary_delete(&mut self, request: &Request<'_>) {
-        self.count_key(request.key, KeyEvent::Delete);
         let mut entry = self.store().lock(request.key, self.now);
         let status = match entry.header() {
             None => Status::NotFound,
@@ -254,23 +244,6 @@ impl Session<'_> {
         } else {
             header.write_error(Status::NotFound, replies);
         }
-    }
-
-    /// Writes a part of `stats detail dump`, whole lines. Returns whether it was the last. memcached has one response for all
-    /// lines, with the key `detailed`; further responses have a number after it.
-    fn binary_prefix_dump(&mut self, request: &Request<'_>) -> bool {
-        let mut lines = Vec::new();
-        let (number, is_last) = self.write_prefix_part(&mut lines);
-        if is_last {
-            lines.extend_from_slice(b"END\r\n");
-        }
-        let name = if number == 0 { "detailed".to_owned() } else { format!("detailed:{number}") };
-        let header = &request.header;
-        header.write_response(Status::Ok, 0, &[], name.as_bytes(), &lines, &mut self.replies);
-        if is_last {
-            header.write_response(Status::Ok, 0, &[], &[], &[], &mut self.replies);
-        }
-        is_last
     }
 
     fn binary_authenticate(&mut self, request: &Request<'_>, after: &[u8], used: usize) -> RequestOutcome {

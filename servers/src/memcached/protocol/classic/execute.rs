@@ -11,7 +11,6 @@ use crate::memcached::protocol::tokens::{
     BAD_FORMAT, ERROR, KEY_MAX, Tokens, has_noreply, next_token, tokens,
 };
 use crate::memcached::session::{RequestOutcome, Session};
-use crate::memcached::stats::prefixes::KeyEvent;
 use crate::memcached::stats::stats_reply;
 use crate::memcached::store::ItemBits;
 
@@ -48,7 +47,6 @@ impl Session<'_> {
                 entry.remove();
                 drop(entry);
                 counters.count_delete(found);
-                self.count_key(key, KeyEvent::Delete);
                 self.reply(noreply, if found { b"DELETED\r\n" } else { b"NOT_FOUND\r\n" });
             }
             Command::Delta { key, amount, increments, noreply } => {
@@ -94,14 +92,12 @@ impl Session<'_> {
             }
             entry.record_fetch();
             let Some((header, value)) = entry.value() else {
-                self.count_key(key, KeyEvent::Get { hit: false });
                 match touch {
                     Some(_) => self.counters.count_touch(false),
                     None => self.counters.count_get(false),
                 }
                 continue;
             };
-            self.context.prefix_counts.count(key, KeyEvent::Get { hit: true });
             match touch {
                 Some(_) => self.counters.count_touch(true),
                 None => self.counters.count_get(true),
@@ -316,27 +312,8 @@ impl Session<'_> {
         let arguments = &tokens.as_slice()[1..];
         let section = arguments.first().copied().unwrap_or_default();
         match section {
-            b"detail" => {
-                let counts = &self.context.prefix_counts;
-                let reply: &[u8] = match arguments.get(1) {
-                    _ if !self.context.config.dump_allowed => b"CLIENT_ERROR stats detail not allowed\r\n",
-                    Some(&switch @ (b"on" | b"off")) => {
-                        counts.enable(switch == b"on");
-                        b"OK\r\n"
-                    }
-                    Some(&b"dump") => {
-                        let mut replies = std::mem::take(&mut self.replies);
-                        let (_, is_last) = self.write_prefix_part(&mut replies);
-                        self.replies = replies;
-                        if !is_last {
-                            return RequestOutcome::BufferFull;
-                        }
-                        b"END\r\n"
-                    }
-                    _ => b"CLIENT_ERROR usage: stats detail on|off|dump\r\n",
-                };
-                self.replies.extend_from_slice(reply);
-            }
+            // As a memcached that is not to list keys (`-X`).
+            b"detail" => self.replies.extend_from_slice(b"CLIENT_ERROR stats detail not allowed\r\n"),
             b"cachedump" => return self.cachedump(&arguments[1..]),
             stats_reply::POLICY if !self.context.policy_section.is_fresh() => {
                 return RequestOutcome::NeedsPolicy;

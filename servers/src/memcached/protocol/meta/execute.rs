@@ -5,7 +5,6 @@ use crate::memcached::mutation::{self, Condition, Delta, DeltaOutcome, StoreRequ
 use crate::memcached::protocol::store_reply::StoreReply;
 use crate::memcached::protocol::tokens::{BAD_FORMAT, ERROR, tokens};
 use crate::memcached::session::{RequestOutcome, Session};
-use crate::memcached::stats::prefixes::KeyEvent;
 use crate::memcached::store::{ItemBits, ItemHeader, LockedEntry, NewItem, NewValue, OutOfMemory};
 
 const OUT_OF_MEMORY: &[u8] = b"SERVER_ERROR out of memory\r\n";
@@ -123,9 +122,6 @@ impl Session<'_> {
             // Without memory for the item, it is a miss.
             created = entry.put(new).is_ok();
         }
-        self.context
-            .prefix_counts
-            .count(request.key(), KeyEvent::Get { hit: !created && entry.header().is_some() });
         if entry.header().is_none() {
             drop(entry);
             match request.ttl {
@@ -217,7 +213,6 @@ impl Session<'_> {
     }
 
     fn meta_delete(&mut self, request: &MetaRequest<'_>) {
-        self.count_key(request.key(), KeyEvent::Delete);
         let (store, counters) = (self.store(), self.counters);
         let mut entry = store.lock(request.key(), self.now);
         let code: &[u8] = match entry.header() {
