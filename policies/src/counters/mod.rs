@@ -7,6 +7,8 @@ mod cpu_time;
 mod delta;
 #[cfg(feature = "tools")]
 mod napi_threads;
+#[cfg(feature = "tools")]
+mod perf;
 mod received;
 #[cfg(feature = "tools")]
 mod snapshot;
@@ -16,6 +18,7 @@ pub use self::{
     cpu_time::CpuTime,
     delta::{Delta, PacketsPer},
     napi_threads::NapiThread,
+    perf::{PerfCounters, PerfReading, PerfTarget},
     snapshot::{Snapshot, Totals},
 };
 pub use received::{RxPackets, busy_poll_rx_packets};
