@@ -386,7 +386,9 @@ impl PollingLaw {
             return Choice::Poll(now, Reason::Tries);
         }
         let delay = present.delay;
-        let most_delay = self.delay_bound(plain);
+        // CPU time that is paid has to buy as large a share of the delay.
+        let paid = if self.budgets.cpu.share() > 0.0 { (present.cost / plain.cost).max(1.0) } else { 1.0 };
+        let most_delay = self.delay_bound(plain) / paid;
         let most_cost = self.cost_bound(plain);
         let percent = |share: f64| (share * 100.0).round().min(f64::from(u16::MAX)) as u16;
         let comparison = Comparison {

@@ -28,6 +28,8 @@ struct Server {
     changes: Vec<(Duration, QueueSettings)>,
     /// What polling takes in addition, for each event.
     poll_cost: f64,
+    /// What polling takes and how long events wait with any interval, in µs, instead of what is simulated.
+    fixed_polled: Option<(f64, f64)>,
     /// The rate of clients that wait for replies while the queue is polled, as a share of that under interrupts.
     polled_rate: f64,
 }
@@ -41,7 +43,14 @@ impl Server {
         let latency = LatencyBudget::new(micros(latency_us)).unwrap();
         let budgets = Budgets { latency, cpu: CpuBudget::new(cpu_percent).unwrap() };
         let law = PollingLaw::new(budgets, COSTS, limits);
-        Self { law, time: Duration::ZERO, changes: Vec::new(), poll_cost: 0.0, polled_rate: 1.0 }
+        Self {
+            law,
+            time: Duration::ZERO,
+            changes: Vec::new(),
+            poll_cost: 0.0,
+            fixed_polled: None,
+            polled_rate: 1.0,
+        }
     }
 
     /// What 10 ms at a rate are like with the settings in effect.
@@ -51,7 +60,10 @@ impl Server {
         let rate = rate.max(1.0);
         let settings = self.law.settings();
         let events = (rate * seconds) as u64;
-        let (cost, sleeps, delay, wakes) = if settings.mode != QueueMode::Plain {
+        let polls = settings.mode != QueueMode::Plain;
+        let (cost, sleeps, delay, wakes) = if let Some((cost, delay)) = self.fixed_polled.filter(|_| polls) {
+            (cost * 1e-6, rate / 10.0, delay * 1e-6, 0.0)
+        } else if polls {
             let interval = if settings.never_sleeps() { 0.0 } else { interval(settings).as_secs_f64() };
             let work = 3e-6 + self.poll_cost;
             let idle = (1.0 - rate * work).max(0.0);
@@ -184,6 +196,20 @@ fn a_cpu_budget_buys_less_delay_and_is_kept() {
     let mut server = Server::new(0, 200);
     server.run(50_000.0, Duration::from_secs(2));
     assert!(server.law.settings().never_sleeps(), "{}", server.law.settings());
+}
+
+#[test]
+fn a_cpu_budget_is_not_spent_where_it_buys_little() {
+    let mut server = Server::new(0, 50);
+    // An event waits for 10 % less, and takes 40 % more.
+    server.run(30_000.0, Duration::from_millis(60));
+    let (plain_cpu, plain_delay) = Server::plain(30_000.0);
+    server.fixed_polled = Some((plain_cpu * 1.4, plain_delay * 0.9));
+    server.run(30_000.0, Duration::from_secs(1));
+    assert_eq!(server.mode(), QueueMode::Plain, "{:?}", server.changes);
+    server.fixed_polled = Some((plain_cpu * 1.4, plain_delay * 0.5));
+    server.run(30_000.0, Duration::from_secs(3));
+    assert_eq!(server.mode(), QueueMode::Timed, "{:?}", server.changes);
 }
 
 #[test]
