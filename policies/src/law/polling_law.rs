@@ -293,6 +293,10 @@ impl PollingLaw {
     /// The interval with which polling is tried; `None` if it can't pay. The measurements decide afterwards, so the prediction only
     /// has to be near: the core is idle for a third of the time at least, and half of the CPU time can be saved at most.
     fn first_interval(&self, plain: &Measured) -> Option<Duration> {
+        if self.limits.timer == PollTimer::Kernel && self.outgrows_deferral() {
+            // Waits poll, so the timer hardly does.
+            return self.intervals().find(|interval| !interval.is_zero() && !self.is_barred(*interval));
+        }
         let late = self.costs.timer_latency.as_secs_f64();
         let polls = match self.limits.timer {
             PollTimer::Worker => (1.0 - plain.busy).max(0.3),

@@ -323,6 +323,23 @@ fn from_outside_the_kernels_timer_polls_and_waits_do_only_where_the_core_is_satu
 }
 
 #[test]
+fn from_outside_a_core_that_sleeps_never_is_polled_by_its_waits() {
+    let mut server = Server::with(0, 0, LawLimits::default());
+    let saturated = |server: &Server| {
+        let epoch = server.epoch(95_000.0);
+        // It hardly sleeps, and how long events wait is not known.
+        let busy = if server.mode() == QueueMode::Plain { 0.97 } else { 0.7 };
+        let cpu = Duration::from_millis(10).mul_f64(busy);
+        Epoch { cpu, sleeps: 1, delays: all(30e-6, epoch.events), ..epoch }
+    };
+    for _ in 0..60 {
+        let epoch = saturated(&server);
+        server.law.step(&epoch);
+    }
+    assert_eq!(server.mode(), QueueMode::Grace, "{}", server.law.settings());
+}
+
+#[test]
 fn a_small_ring_shortens_the_interval_and_the_time_without_a_poll() {
     let limits = LawLimits { ring_slots: 64, timer: PollTimer::Worker, ..LawLimits::default() };
     let mut server = Server::with(1_000, 0, limits);
