@@ -120,9 +120,8 @@ fn queue_mode(interface: &Interface) -> io::Result<Option<String>> {
     Ok(Some(match settings.mode {
         // Without a suspend timeout only timed mode defers.
         QueueMode::InterruptFirst if suspend.is_zero() => QueueMode::Timed.to_string(),
-        QueueMode::Grace | QueueMode::Deferral => {
-            format!("{} {} µs", settings.mode, settings.grace_time.as_micros())
-        }
+        // Whether waits poll, too, the values don't tell.
+        QueueMode::Grace => format!("grace time {} µs", settings.grace_time.as_micros()),
         mode => mode.to_string(),
     }))
 }
