@@ -60,6 +60,8 @@ const PEAK_DECAY: f64 = 0.99;
 pub struct PollingLaw {
     budgets: Budgets,
     costs: MachineCosts,
+    /// That of the start. The present one may be that of a pause, and stays while no sleep is ended by a timer.
+    first_timer_latency: Duration,
     limits: LawLimits,
     settings: QueueSettings,
     window: Epoch,
@@ -96,6 +98,7 @@ impl PollingLaw {
         Self {
             budgets,
             costs,
+            first_timer_latency: costs.timer_latency,
             limits,
             settings,
             window: Epoch::default(),
@@ -144,7 +147,8 @@ impl PollingLaw {
     /// Forgets all measurements, and begins with plain interrupts. What it can't set, and whether it may poll at all, stays.
     pub fn restart(&mut self, limits: LawLimits) {
         let limits = LawLimits { fixed: self.limits.fixed.or(limits.fixed), ..limits };
-        *self = Self { stopped: self.stopped, ..Self::new(self.budgets, self.costs, limits) };
+        let costs = MachineCosts { timer_latency: self.first_timer_latency, ..self.costs };
+        *self = Self { stopped: self.stopped, ..Self::new(self.budgets, costs, limits) };
     }
 
     /// The supervisor has ended, which has given the queue its values from before. A change from `in_effect` that was under way is not made
@@ -297,7 +301,7 @@ impl PollingLaw {
             // Waits poll, so the timer hardly does.
             return self.intervals().find(|interval| !interval.is_zero() && !self.is_barred(*interval));
         }
-        let late = self.costs.timer_latency.as_secs_f64();
+        let late = self.costs.timer_latency.min(self.first_timer_latency).as_secs_f64();
         let polls = match self.limits.timer {
             PollTimer::Worker => (1.0 - plain.busy).max(0.3),
             // It polls also while the application runs, and wakes as many threads as interrupts do.
@@ -305,6 +309,7 @@ impl PollingLaw {
         };
         let bound = self.delay_bound(plain);
         let fits = |interval: &Duration| {
+            let late = if interval.is_zero() { 0.0 } else { late };
             (interval.as_secs_f64() + late) / 2.0 <= bound && !self.is_barred(*interval)
         };
         let wakes = plain.sleeps * f64::from(self.limits.wakes) * self.costs.block.as_secs_f64();

@@ -296,8 +296,10 @@ impl QueueControl {
         if in_effect.mode == QueueMode::Timed {
             let (overslept, sleeps) = outcome.overslept;
             waits.sleeps += f64::from(sleeps);
-            waits.overslept.0 += overslept;
-            waits.overslept.1 += u64::from(sleeps);
+            if overslept.as_nanos() <= PAUSE.into() {
+                waits.overslept.0 += overslept;
+                waits.overslept.1 += u64::from(sleeps);
+            }
             if sleeps > 0 {
                 waits.slept += waited;
             } else if !in_effect.never_sleeps() {

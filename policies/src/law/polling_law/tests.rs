@@ -199,6 +199,22 @@ fn a_cpu_budget_buys_less_delay_and_is_kept() {
 }
 
 #[test]
+fn a_timer_that_was_late_once_does_not_end_polling() {
+    for (latency, cpu) in [(0, 0), (0, 50)] {
+        let mut server = Server::new(latency, cpu);
+        server.run(90_000.0, Duration::from_millis(500));
+        let late = Epoch { overslept: (Duration::from_millis(100), 200), ..server.epoch(90_000.0) };
+        for _ in 0..20 {
+            server.law.step(&late);
+        }
+        server.run(0.0, Duration::from_secs(1));
+        // Another load, at which nothing is known.
+        server.run(105_000.0, Duration::from_secs(1));
+        assert_eq!(server.mode(), QueueMode::Timed, "{latency} µs, {cpu} %: {}", server.law.settings());
+    }
+}
+
+#[test]
 fn a_cpu_budget_is_not_spent_where_it_buys_little() {
     let mut server = Server::new(0, 50);
     // An event waits for 10 % less, and takes 40 % more.
