@@ -90,6 +90,8 @@ pub(super) fn sample(pids: impl IntoIterator<Item = u32>) -> io::Result<Waits> {
 /// Where tracefs may be mounted.
 const TRACEFS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 const MOMENT: Duration = Duration::from_millis(50);
+/// A thread that gets no core meanwhile is traced for so many times as long.
+const MOMENTS: u32 = 20;
 /// What the names of this program's instances begin with; the process and the thread follow.
 const PREFIX: &str = "lull-";
 
@@ -110,7 +112,7 @@ impl Drop for TraceInstance {
     }
 }
 
-/// Traces `epoll_wait` and `epoll_pwait` of a thread for 50 ms.
+/// Traces `epoll_wait` and `epoll_pwait` of a thread for 50 ms, or until it makes the first: for a second at most.
 ///
 /// # Errors
 /// Without root, tracefs, or the tracepoints of system calls (`CONFIG_FTRACE_SYSCALLS`).
@@ -135,9 +137,14 @@ pub(super) fn trace_timeouts(thread: i32) -> io::Result<Timeouts> {
             write(&format!("{folder}/enable"), "1")?;
         }
     }
-    thread::sleep(MOMENT);
-    let text = fs::read_to_string(trace.0.join("trace"))?;
-    Ok(count(&text))
+    for _ in 0..MOMENTS {
+        thread::sleep(MOMENT);
+        let timeouts = count(&fs::read_to_string(trace.0.join("trace"))?);
+        if timeouts != Timeouts::default() {
+            return Ok(timeouts);
+        }
+    }
+    Ok(Timeouts::default())
 }
 
 /// Removes the instances of processes that were killed while they traced. Their events slow down every system call of
