@@ -255,8 +255,9 @@ impl HeldQueue {
             }
             ChangeStep::Unanswered(_) => {
                 let why = Reason::Unsupervised;
-                let unpolled =
-                    QueueSettings { mode: QueueMode::Plain, spin: Duration::ZERO, why, ..in_effect };
+                // In deferral mode the timer polls, whatever waits do.
+                let mode = if in_effect.polls() { QueueMode::Plain } else { in_effect.mode };
+                let unpolled = QueueSettings { mode, spin: Duration::ZERO, why, ..in_effect };
                 self.law.fix(unpolled);
                 if !is_plain {
                     events.extend(self.set_waiting(unpolled));

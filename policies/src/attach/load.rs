@@ -320,7 +320,7 @@ mod tests {
         let plain = delay(QueueSettings::plain(Reason::Start));
         assert!((4.0..9.0).contains(&plain), "{plain}");
         let deferred = delay(QueueSettings::deferral(micros(100), Reason::Start));
-        assert!((60.0..68.0).contains(&deferred), "{deferred}");
+        assert!((62.0..70.0).contains(&deferred), "{deferred}");
         let suspended = delay(QueueSettings::grace(micros(100), Reason::Start));
         assert!((12.0..30.0).contains(&suspended), "{suspended}");
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// How much longer than under vanilla the mean request may wait, in exchange for CPU time: 0 (the default) to 1000 µs.
+/// How much longer than under vanilla requests may wait in the median, in exchange for CPU time: 0 (the default) to 1000 µs.
 ///
 /// With 0, the queue is polled where that takes less CPU time and delays no request longer than interrupts do.
 ///

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 /// Buckets for each doubling of a delay: a median is found to some percent.
 const PER_OCTAVE: u32 = 16;
-/// Below 256 ns all delays are in the first octave.
+/// Below 256 ns all delays are in the first bucket.
 const FIRST_OCTAVE: u32 = 8;
 /// From 4 ms on all delays are in the last bucket.
 const OCTAVES: u32 = 14;
 const BUCKETS: usize = (PER_OCTAVE * OCTAVES) as usize;
-/// Into how many parts events are divided that have waited for between two times.
-const PARTS: u32 = 4;
+/// Into how many parts events are divided that have waited for between two times. Odd, so that one of them is the middle.
+const PARTS: u32 = 5;
 
 /// How long events waited until they were processed. Events may count in part, where it is not sure what they waited for.
 ///

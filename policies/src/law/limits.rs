@@ -21,7 +21,7 @@ pub struct LawLimits {
 /// Whose timer polls a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PollTimer {
-    /// The kernel's, in grace mode: what waits for the queue knows of no poll interval, like a program that is attached to.
+    /// The kernel's, in deferral and grace mode: what waits for the queue knows of no poll interval, like a program that is attached to.
     #[default]
     Kernel,
     /// The worker's, in timed mode.

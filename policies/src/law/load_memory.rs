@@ -35,7 +35,7 @@ pub(super) struct KnownLoad {
     /// The interval that delayed events by too much, and for how long it and longer ones are not chosen.
     barred_from: Option<(Duration, Duration)>,
     next_bar: Duration,
-    /// For how long waits poll although they did not saturate the core: the kernel's timer alone did.
+    /// For how long deferral mode is not chosen, because the core was saturated in it.
     outgrows_deferral: Duration,
 }
 

@@ -32,6 +32,8 @@ const PREDICTION_ERROR: f64 = 0.15;
 const LEAST_SAVING: f64 = 0.01;
 /// A window whose rate differs by more than this factor is of another load.
 const OTHER_LOAD: f64 = 1.5;
+/// A load that varies for longer than this, so that polling can't be judged, is left to interrupts.
+const LONGEST_UNJUDGED: Duration = Duration::from_secs(1);
 /// What remains of the peak packet rate after each window: it halves in 0.7 s of load.
 const PEAK_DECAY: f64 = 0.99;
 
@@ -68,6 +70,8 @@ pub struct PollingLaw {
     /// The mode in effect, since it is.
     present: Measured,
     since_change: Duration,
+    /// For how long the load has varied too much to judge the mode in effect.
+    unjudged: Duration,
     memory: LoadMemory,
     /// The highest packet rate of the last second or so.
     peak_rate: f64,
@@ -104,6 +108,7 @@ impl PollingLaw {
             window: Epoch::default(),
             present: Measured::default(),
             since_change: Duration::ZERO,
+            unjudged: Duration::ZERO,
             memory: LoadMemory::default(),
             peak_rate: 0.0,
             stopped: None,
@@ -205,6 +210,7 @@ impl PollingLaw {
         }
         if (wanted.mode, interval(&wanted)) != (self.settings.mode, interval(&self.settings)) {
             self.begin_measuring();
+            self.unjudged = Duration::ZERO;
         }
         self.settings = wanted;
         Some(wanted)
@@ -220,6 +226,7 @@ impl PollingLaw {
         if is_other_load(window.events as f64 / seconds.max(1e-9) / self.present.rate.max(1e-9)) {
             self.begin_measuring();
         }
+        self.unjudged = if self.is_measured() { Duration::ZERO } else { self.unjudged + window.duration };
         self.memory.pass(window.duration);
         if !self.is_plain() {
             self.memory.polled(window.duration);
@@ -365,7 +372,13 @@ impl PollingLaw {
             return Choice::Plain(Reason::Idle);
         }
         if !self.is_measured() {
-            return Choice::Stay(self.settings.why);
+            // What can't be judged may cost anything.
+            let is_too_long = self.unjudged > LONGEST_UNJUDGED;
+            return if is_too_long {
+                Choice::Plain(Reason::Measures)
+            } else {
+                Choice::Stay(self.settings.why)
+            };
         }
         let present = self.present;
         if let Some(before) = self.before_trial.take() {
@@ -519,7 +532,9 @@ impl PollingLaw {
             }
             PollTimer::Worker => timed(interval),
             PollTimer::Kernel if self.limits.has_to_pay && !self.outgrows_deferral() => {
-                QueueSettings::deferral(interval, why)
+                // The present timeout ends a suspension that nobody resumes when waits stop polling.
+                let suspend_timeout = self.settings.suspend_timeout;
+                QueueSettings { suspend_timeout, ..QueueSettings::deferral(interval, why) }
             }
             PollTimer::Kernel => {
                 // The deferrals last for the longest batch.
@@ -561,7 +576,8 @@ impl PollingLaw {
             QueueMode::Plain => false,
             // Packets would wait for the watchdog. The first one of an idle queue doesn't.
             QueueMode::Timed => self.stopped.is_none() && wanted.why != Reason::Idle,
-            QueueMode::Deferral => false,
+            // The timer polls, whatever waits do.
+            QueueMode::Deferral => true,
             QueueMode::InterruptFirst | QueueMode::Grace => !wants_plain && !is_unsupervised,
         };
         let why = match wanted.why {

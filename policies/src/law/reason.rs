@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 pub struct Comparison {
     /// CPU time for an event.
     pub cpu: u16,
-    /// How long an event waits until it is processed, on average.
+    /// How long an event waits until it is processed, in the median.
     pub delay: u16,
 }
 

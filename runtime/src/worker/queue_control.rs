@@ -34,7 +34,7 @@ const WAIT_WEIGHT: f64 = 0.01;
 /// For how long nobody may poll the queue when a worker stops polling.
 const LONGEST_INTERRUPTION: Duration = Duration::from_millis(1);
 /// A worker that was away from its queue for longer than this, in nanoseconds, was paused: by a long task, or by the hypervisor.
-/// What waited meanwhile says nothing of the mode.
+/// The events of a turn that took so long are not counted.
 const PAUSE: u64 = 1_000_000;
 /// About what an interrupt and its softirq take for one packet.
 const INTERRUPT: Duration = Duration::from_nanos(1_500);
@@ -338,7 +338,8 @@ impl QueueControl {
             waits.slept += waited.mul_f64(slept);
             // The first one has ended the sleep; the others came while the worker woke up. That a kernel thread on the same core takes
             // part in a wake-up is little beside it.
-            let woken = [costs.wake_latency / events.max(1), costs.wake_latency];
+            // Until the kernel's timer polls, where that is what does.
+            let woken = [costs.wake_latency / events.max(1), costs.wake_latency + in_effect.grace_time];
             let received = received + self.receiving.get();
             let delays = [woken, [Duration::ZERO, turn + waited]].map(|it| it.map(|delay| delay + received));
             waits.last = LastWait { ended, events, slept, delays };

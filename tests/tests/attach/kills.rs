@@ -1,13 +1,16 @@
-//! `policies attach`, killed before its system calls that change something.
+//! An attachment, killed before its system calls that change something.
 
 use std::cell::Cell;
 use std::io::IoSliceMut;
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
-use policies::Cpus;
+use policies::attach::{AttachConfig, Attachment, Target};
+use policies::{Cpus, signals};
 use serial_test::serial;
 use tests::kill_at_call::{SystemCall, Traced, run_until};
 use tests::memcached::wait_until;
@@ -89,6 +92,27 @@ fn spread(count: usize) -> Vec<usize> {
     order
 }
 
+/// The process to which a process of this program attaches.
+const ATTACHES: &str = "LULL_TEST_ATTACHES_TO";
+
+/// Attaches until SIGTERM, as `policies attach` does, but so that waits poll whenever packets come, which the law leaves to the timer
+/// below saturation.
+#[test]
+fn attaches_if_asked() {
+    let Ok(pid) = std::env::var(ATTACHES) else { return };
+    let stopped = Arc::new(AtomicBool::new(false));
+    let stop = Arc::clone(&stopped);
+    let _signals = signals::intercept(move || stop.store(true, Ordering::Release)).unwrap();
+    let target = Target::Process(pid.parse().unwrap());
+    let config = AttachConfig { ignores_polling_costs: true, ..AttachConfig::new(target) };
+    let attachment = Attachment::start(config, |event| println!("{event}")).unwrap();
+    let end = Instant::now() + Duration::from_secs(10);
+    while !stopped.load(Ordering::Acquire) && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    attachment.detach();
+}
+
 #[test]
 #[isolated(root)]
 #[serial]
@@ -104,20 +128,9 @@ fn wherever_an_attachment_is_killed_restore_puts_everything_back_and_the_server_
     let before = state(&[server.pid()]);
     let policies = tests::own_program("policies");
     let policies = policies.to_str().unwrap();
-    let pid = server.pid().to_string();
-    // It ends by itself where the law never polls.
-    let attach = [
-        policies,
-        "attach",
-        "--pid",
-        &pid,
-        "--latency-budget",
-        "1000",
-        "--interval",
-        "0",
-        "--duration",
-        "10",
-    ];
+    let own = std::env::current_exe().unwrap();
+    let attaches = format!("{ATTACHES}={}", server.pid());
+    let attach = ["env", &attaches, own.to_str().unwrap(), "kills::attaches_if_asked", "--exact"];
     let calls = [&CALLS[..], &OLDER].concat();
     let run = |stop| {
         let asked = Cell::new(false);

@@ -13,7 +13,6 @@ const fn micros(time: u64) -> Duration {
 const COSTS: MachineCosts =
     MachineCosts { block: micros(10), timer_latency: micros(10), wake_latency: micros(5) };
 
-/// A server on which an event takes 3 µs of CPU time, an interrupt with its wake-up 8, a sleep that a timer ends 10.
 /// Events that have waited for so many seconds each.
 fn all(delay: f64, events: u64) -> Delays {
     let mut delays = Delays::default();
@@ -21,6 +20,7 @@ fn all(delay: f64, events: u64) -> Delays {
     delays
 }
 
+/// A server on which an event takes 3 µs of CPU time, an interrupt with its wake-up 8, a sleep that a timer ends 10.
 struct Server {
     law: PollingLaw,
     /// Of all steps so far.
@@ -331,9 +331,7 @@ fn from_outside_the_kernels_timer_polls_and_waits_do_only_where_the_core_is_satu
     server.run(150_000.0, Duration::from_secs(1));
     let settings = *server.law.settings();
     assert_eq!((settings.mode, settings.polls()), (QueueMode::Grace, true), "{settings}");
-    // They last for a batch.
-    let deferrals = QueueSettings::GRACE_DEFERRALS..=QueueSettings::MOST_DEFERRALS;
-    assert!(deferrals.contains(&settings.defer_hard_irqs) && settings.poll_interval.is_zero());
+    assert!(settings.poll_interval.is_zero());
     server.run(60_000.0, Duration::from_secs(1));
     assert_eq!(server.mode(), QueueMode::Deferral, "{}", server.law.settings());
 }
@@ -409,12 +407,29 @@ fn values_of_timed_mode_that_nobody_changes_are_polled_while_packets_come_and_le
 }
 
 #[test]
-fn a_grace_time_that_nobody_changes_is_left_to_interrupts() {
-    let mut server = Server::with(50, 0, LawLimits::default());
-    server.run(60_000.0, Duration::from_secs(1));
-    server.law.fix(QueueSettings { why: Reason::Unsupervised, ..*server.law.settings() });
-    server.run(60_000.0, Duration::from_secs(1));
-    assert_eq!((server.mode(), server.law.settings().why), (QueueMode::Plain, Reason::Unsupervised));
+fn a_grace_time_that_nobody_changes_is_polled_by_the_timer_alone() {
+    let fixed = |mode, rate| {
+        let mut server = Server::with(50, 0, LawLimits::default());
+        server.run(rate, Duration::from_secs(1));
+        assert_eq!(server.mode(), mode);
+        server.law.fix(QueueSettings { why: Reason::Unsupervised, ..*server.law.settings() });
+        server.run(rate, Duration::from_secs(1));
+        let settings = server.law.settings();
+        (settings.mode, settings.polls(), settings.why)
+    };
+    assert_eq!(fixed(QueueMode::Grace, 150_000.0), (QueueMode::Plain, false, Reason::Unsupervised));
+    assert_eq!(fixed(QueueMode::Deferral, 60_000.0), (QueueMode::Deferral, false, Reason::Unsupervised));
+}
+
+#[test]
+fn a_load_that_varies_for_too_long_to_be_judged_is_left_to_interrupts() {
+    let mut server = Server::new(0, 0);
+    server.run(90_000.0, Duration::from_secs(1));
+    assert_eq!(server.mode(), QueueMode::Timed);
+    for _ in 0..60 {
+        server.run(60_000.0, Duration::from_millis(10)).run(130_000.0, Duration::from_millis(10));
+    }
+    assert_eq!((server.mode(), server.law.settings().why), (QueueMode::Plain, Reason::Measures));
 }
 
 #[test]
