@@ -29,7 +29,7 @@ impl FileSender {
     /// returns how many; 0 if the file ends at `offset` or before it.
     ///
     /// The worker waits for the disk if the bytes are not in the page cache: read them on another thread before, where
-    /// that may be. As with [`copy`](crate::copy), a program that doesn't ignore SIGPIPE, as Rust programs do, is killed if
+    /// that may be. A program that doesn't ignore SIGPIPE, as Rust programs do, is killed if
     /// the connection breaks.
     ///
     /// # Errors
