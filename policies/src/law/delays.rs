@@ -41,6 +41,13 @@ impl Delays {
     /// Adds events that have waited for between two times: some as long as the one, some as long as the other, and as many for any time
     /// between them.
     pub fn add(&mut self, [from, to]: [Duration; 2], events: f32) {
+        // Most waits bring one event or none.
+        if events <= 0.0 {
+            return;
+        }
+        if from == to {
+            return self.add_at(from, events);
+        }
         let part = to.saturating_sub(from) / (2 * PARTS);
         (0..PARTS).for_each(|index| self.add_at(from + part * (2 * index + 1), events / PARTS as f32));
     }
