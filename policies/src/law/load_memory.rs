@@ -67,7 +67,7 @@ impl KnownLoad {
             let is_like = before.is_saturated() == plain.is_saturated();
             let earlier = [Some(before.delay), self.earlier_delays[0]];
             self.earlier_delays = if is_like { earlier } else { Default::default() };
-            self.most_age = (self.most_age.max(FIRST_PAUSE) * 2).min(LONGEST_PAUSE);
+            take_pause(&mut self.most_age);
         }
         (self.plain, self.age) = (Some(plain), Duration::ZERO);
     }
@@ -80,16 +80,13 @@ impl KnownLoad {
             self.failed = true;
             return;
         }
-        self.refused = self.next_pause.max(FIRST_PAUSE);
-        self.next_pause = (self.refused * 2).min(LONGEST_PAUSE);
+        self.refused = take_pause(&mut self.next_pause);
         self.interval = None;
     }
 
     /// With this interval events wait for too long.
     pub(super) fn bar_from(&mut self, interval: Duration) {
-        let pause = self.next_bar.max(FIRST_PAUSE);
-        self.next_bar = (pause * 2).min(LONGEST_PAUSE);
-        self.barred_from = Some((interval, pause));
+        self.barred_from = Some((interval, take_pause(&mut self.next_bar)));
     }
 
     pub(super) fn is_barred(&self, interval: Duration) -> bool {
@@ -117,6 +114,13 @@ impl KnownLoad {
         self.interval = Some(interval);
         self.failed = false;
     }
+}
+
+/// Returns a pause that begins now. The next one takes twice as long.
+fn take_pause(next: &mut Duration) -> Duration {
+    let pause = (*next).max(FIRST_PAUSE);
+    *next = (pause * 2).min(LONGEST_PAUSE);
+    pause
 }
 
 /// What is known of all loads.
