@@ -17,7 +17,7 @@ use tests::testbed::{enter, server_runtime};
 
 const CLIENTS: usize = 16;
 const PATIENCE: Duration = Duration::from_secs(20);
-/// So many datagrams tell how packets are received.
+/// The number of datagrams over which the share of busy polls is taken.
 const ENOUGH: usize = 1_000;
 
 /// Clients on the testbed's other side, each with one datagram in flight, until this is dropped.

@@ -90,7 +90,7 @@ pub(super) fn sample(pids: impl IntoIterator<Item = u32>) -> io::Result<Waits> {
 /// Where tracefs may be mounted.
 const TRACEFS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 const MOMENT: Duration = Duration::from_millis(50);
-/// A thread that gets no core meanwhile is traced for so many times as long.
+/// How often the trace is read at most, until it has a wait: the thread may get no core at first.
 const MOMENTS: u32 = 20;
 /// What the names of this program's instances begin with; the process and the thread follow.
 const PREFIX: &str = "lull-";

@@ -13,7 +13,7 @@ const fn micros(time: u64) -> Duration {
 const COSTS: MachineCosts =
     MachineCosts { block: micros(10), timer_latency: micros(10), wake_latency: micros(5) };
 
-/// Events that have waited for so many seconds each.
+/// The delays of `events` events that waited for `delay` seconds each.
 fn all(delay: f64, events: u64) -> Delays {
     let mut delays = Delays::default();
     delays.add([Duration::from_secs_f64(delay); 2], events as f32);

@@ -139,7 +139,7 @@ impl RingSocket {
         Poll::Ready(failed.map_or(Ok(()), Err))
     }
 
-    /// Cancels the receive, and waits until it takes nothing more from the socket. What it has brought is still to be taken.
+    /// Cancels the pending receive and waits for its last completion. Data that it has received before stays buffered.
     fn poll_set_aside(&self, context: &mut Context<'_>) -> Poll<()> {
         let mut receive = self.state.receive.borrow_mut();
         // That of a reader which has gone: it would let a lack of buffers arm the receive again.
