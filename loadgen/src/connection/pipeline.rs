@@ -129,7 +129,9 @@ impl Connection {
             return None;
         }
         let WaitingRequest { due, send_lag, sendable_since } = if worker.closed_loop {
-            if worker.stopping.get() || self.in_flight.borrow().len() + thinking.len() >= worker.depth {
+            // Nothing is sent after the end, however late the worker says that it stops.
+            let has_ended = now >= worker.end || worker.stopping.get();
+            if has_ended || self.in_flight.borrow().len() + thinking.len() >= worker.depth {
                 return None;
             }
             WaitingRequest { due: now, send_lag: Duration::ZERO, sendable_since: None }
