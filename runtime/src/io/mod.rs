@@ -12,7 +12,6 @@ mod ready_guard;
 mod ring;
 mod ring_fd;
 mod ring_operation;
-mod worker_state;
 
 pub use io_uring;
 pub use policies::descriptors::{incoming_napi_id, steer_by_queue};
@@ -25,7 +24,6 @@ pub use self::ready_guard::{AsyncFdReadyGuard, TryIoError};
 pub use self::ring::{ring_listener, ring_socket};
 pub use self::ring_fd::RingFd;
 pub use self::ring_operation::{NoRing, RingOperation, has_ring, submit};
-pub use self::worker_state::{WorkerState, worker_state};
 pub use crate::coop::poll_operation;
 pub use crate::driver::readiness::{Direction, SourceKind};
 pub use crate::driver::uring::listener::RingListener;

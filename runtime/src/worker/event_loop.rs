@@ -18,7 +18,6 @@ use super::early_logs::EarlyLogs;
 use super::queue_control::QueueControl;
 use super::run_queue::RunQueue;
 use super::worker_handle::{Message, WorkerHandle};
-use super::worker_states::WorkerStates;
 use crate::config::hooks::Stall;
 use crate::config::wait_strategy::WaitStrategy;
 use crate::coop;
@@ -65,7 +64,6 @@ pub(crate) struct Worker {
     stopping: Cell<bool>,
     closed: Cell<bool>,
     messages: RefCell<Vec<Message>>,
-    pub(crate) states: WorkerStates,
     pub(super) early_logs: EarlyLogs,
 }
 
@@ -96,7 +94,6 @@ impl Worker {
             stopping: Cell::new(false),
             closed: Cell::new(false),
             messages: RefCell::default(),
-            states: WorkerStates::default(),
             early_logs: EarlyLogs::default(),
         })
     }
@@ -187,7 +184,6 @@ impl Worker {
                 // What was written goes out also if nobody waits in this driver for a while.
                 // An error that lasts is returned by the next wait.
                 let _ = self.driver.submit();
-                self.states.pause();
                 return Ok(Some(output));
             }
             if self.handle.stop.load(Ordering::Relaxed) {

@@ -7,7 +7,6 @@
 //!   [`thread_parker`]: where they sleep;
 //! - [`wake_task`]: what a task's waker does;
 //! - [`worker_thread`]: pins the thread, and gives it back;
-//! - [`worker_states`]: what libraries keep on it;
 //! - [`runtime_state`]: what all workers of a runtime share;
 //! - [`early_logs`]: warnings that come before there is a subscriber;
 //! - [`startup`]: opens the driver, finds out which policy is in effect.
@@ -26,7 +25,6 @@ pub(crate) mod thread_parker;
 pub(crate) mod thread_wait;
 mod wake_task;
 pub(crate) mod worker_handle;
-pub(crate) mod worker_states;
 pub(crate) mod worker_thread;
 
 pub use self::napi_map::OwnedQueue;
