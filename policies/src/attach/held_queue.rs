@@ -209,8 +209,7 @@ impl HeldQueue {
         // In deferral mode no wait has to poll.
         let polled_share = if in_effect.mode == QueueMode::Deferral { 1.0 } else { polled_share };
         let polled = (load.epoch.packets as f64 * polled_share) as u64;
-        let is_plain = in_effect.mode == QueueMode::Plain;
-        let harm = self.watchdog.step(!is_plain, load.delay, drops, load.epoch.packets, polled);
+        let harm = self.watchdog.step(!in_effect.is_plain(), load.delay, drops, load.epoch.packets, polled);
         if let Some(back) = harm {
             self.hold_back(back.pause, Reason::Failed);
             events.push(AttachEvent::SteppedBack { queue: self.name.clone(), reason: back.reason });
@@ -225,8 +224,8 @@ impl HeldQueue {
                 }
                 let chosen = match self.plain_until {
                     // The law that begins with plain interrupts waits until they are in effect.
-                    Some((end, why)) if Instant::now() < end || !is_plain => {
-                        (!is_plain && !self.change.is_paused()).then(|| QueueSettings {
+                    Some((end, why)) if Instant::now() < end || !in_effect.is_plain() => {
+                        (!in_effect.is_plain() && !self.change.is_paused()).then(|| QueueSettings {
                             suspend_timeout: in_effect.suspend_timeout,
                             ..QueueSettings::plain(why)
                         })
@@ -259,7 +258,7 @@ impl HeldQueue {
                 let mode = if in_effect.polls() { QueueMode::Plain } else { in_effect.mode };
                 let unpolled = QueueSettings { mode, spin: Duration::ZERO, why, ..in_effect };
                 self.law.fix(unpolled);
-                if !is_plain {
+                if !in_effect.is_plain() {
                     events.extend(self.set_waiting(unpolled));
                 }
             }

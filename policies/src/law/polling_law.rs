@@ -175,7 +175,7 @@ impl PollingLaw {
         self.window.add(epoch);
         let too_short = self.window.duration < SHORTEST_WINDOW;
         // Polls in vain cost a wake-up each, so while it polls the law doesn't wait for more of them.
-        let in_vain = !self.is_plain() && self.window.events == 0;
+        let in_vain = !self.settings.is_plain() && self.window.events == 0;
         let too_few = self.window.events < FEW_EVENTS && self.window.duration < LONGEST_WINDOW && !in_vain;
         if too_short || too_few {
             return None;
@@ -186,7 +186,7 @@ impl PollingLaw {
             Choice::Plain(why)
         } else if !self.limits.has_to_pay {
             self.choose_polling_always(&window)
-        } else if !self.is_plain() {
+        } else if !self.settings.is_plain() {
             self.judge_polling(&window)
         } else {
             self.judge_plain(&window)
@@ -195,7 +195,9 @@ impl PollingLaw {
             self.before_trial = None;
         }
         let wanted = self.permitted(match choice {
-            Choice::Stay(why) if !self.is_plain() => QueueSettings { why, ..self.within_ring(self.settings) },
+            Choice::Stay(why) if !self.settings.is_plain() => {
+                QueueSettings { why, ..self.within_ring(self.settings) }
+            }
             // Also without a change: the queue may have kept the values of a mode that polls.
             Choice::Stay(why) | Choice::Plain(why) => {
                 // The present timeout ends a suspension that nobody resumes when the worker stops polling.
@@ -228,7 +230,7 @@ impl PollingLaw {
         }
         self.unjudged = if self.is_measured() { Duration::ZERO } else { self.unjudged + window.duration };
         self.memory.pass(window.duration);
-        if !self.is_plain() {
+        if !self.settings.is_plain() {
             self.memory.polled(window.duration);
         }
         self.peak_rate = window.packet_rate().max(self.peak_rate * PEAK_DECAY);
@@ -240,16 +242,14 @@ impl PollingLaw {
         }
     }
 
-    fn is_plain(&self) -> bool {
-        self.settings.mode == QueueMode::Plain
-    }
-
     /// Whether the core is saturated under interrupts, or although the kernel's timer polls for it. Then waits poll, too: no request waits
     /// for a timer, which clients that wait for their replies would ask the less for.
     fn outgrows_deferral(&self) -> bool {
         let load = self.memory.known(self.present.rate);
         let plain_saturated = load.fresh_plain().is_some_and(|plain| plain.is_saturated());
-        plain_saturated || load.outgrows_deferral() || (!self.is_plain() && self.present.is_saturated())
+        plain_saturated
+            || load.outgrows_deferral()
+            || (!self.settings.is_plain() && self.present.is_saturated())
     }
 
     /// Whether the mode in effect was measured for long enough to judge.
@@ -571,7 +571,7 @@ impl PollingLaw {
     fn permitted(&self, wanted: QueueSettings) -> QueueSettings {
         let Some(fixed) = self.limits.fixed else { return wanted };
         let is_unsupervised = fixed.why == Reason::Unsupervised;
-        let wants_plain = wanted.mode == QueueMode::Plain;
+        let wants_plain = wanted.is_plain();
         let polls = match fixed.mode {
             QueueMode::Plain => false,
             // Packets would wait for the watchdog. The first one of an idle queue doesn't.

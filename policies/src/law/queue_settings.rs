@@ -182,6 +182,11 @@ impl QueueSettings {
         Self { mode, grace_time, defer_hard_irqs, suspend_timeout, ..Self::plain(Reason::Fixed) }
     }
 
+    /// Whether interrupts drive the queue.
+    pub fn is_plain(&self) -> bool {
+        self.mode == QueueMode::Plain
+    }
+
     /// Whether a wait in timed mode polls for as long as it would sleep otherwise.
     pub fn never_sleeps(&self) -> bool {
         self.mode == QueueMode::Timed && self.spin >= self.poll_interval

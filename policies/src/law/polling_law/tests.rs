@@ -60,7 +60,7 @@ impl Server {
         let rate = rate.max(1.0);
         let settings = self.law.settings();
         let events = (rate * seconds) as u64;
-        let polls = settings.mode != QueueMode::Plain;
+        let polls = !settings.is_plain();
         let (cost, sleeps, delay, wakes) = if let Some((cost, delay)) = self.fixed_polled.filter(|_| polls) {
             (cost * 1e-6, rate / 10.0, delay * 1e-6, 0.0)
         } else if polls {
