@@ -1,5 +1,7 @@
 //! One turn under a fleet: what the fleet measured, and what the host did meanwhile.
 
+use std::time::Duration;
+
 use policies::counters::{CpuTime, Delta, PerfReading, Snapshot};
 use serde_json::json;
 
@@ -13,6 +15,8 @@ pub(super) struct HostReading {
     pub(super) cpu: f64,
     pub(super) user: f64,
     pub(super) snapshot: Snapshot,
+    /// For how long each core was idle, where no other clock counts what the server's network work takes.
+    pub(super) idle: Option<Vec<Duration>>,
     /// Counters of the server's core. `None` on a machine without.
     pub(super) perf: Option<PerfReading>,
     /// Segments that the server's kernel has sent again.
@@ -64,13 +68,17 @@ fn host_turn(
     let cpu = after.cpu - before.cpu;
     let kernel_threads = kernel_threads(&delta);
     let elsewhere = receiver != cores.server && receiver != cores.client;
+    let stolen = |core: u32| time(core).map_or(0.0, |time| time.steal.as_secs_f64()) / seconds;
     let used = match model {
         Receiver::Fifo | Receiver::Thread => cpu + kernel_threads,
         // No thread is charged for a softirq that interrupts an idle core.
         Receiver::Rps => {
+            let idle = |reading: &HostReading, core: u32| reading.idle.as_ref()?.get(core as usize).copied();
             let awake = |core| {
-                let idle = time(core).map_or(0.0, |time| (time.idle + time.steal).as_secs_f64());
-                (seconds - idle).max(0.0)
+                let idle = idle(after, core)
+                    .zip(idle(before, core))
+                    .map_or(Duration::ZERO, |(after, before)| after - before);
+                (seconds - idle.as_secs_f64() - stolen(core) * seconds).max(0.0)
             };
             awake(cores.server) + if elsewhere { awake(receiver) } else { 0.0 }
         }
@@ -80,7 +88,6 @@ fn host_turn(
     // Without those on behalf of a system call and those of the kernel thread.
     let softirq = share(time(cores.server).map_or(0.0, |time| time.softirq.as_secs_f64())).min(1.0 - user);
     let busy = |core: u32| time(core).map_or(0.0, |time: CpuTime| time.busy.as_secs_f64()) / seconds;
-    let stolen = |core: u32| time(core).map_or(0.0, |time| time.steal.as_secs_f64()) / seconds;
     let wakes: u64 = delta.napi_threads.iter().map(|thread| thread.wakes).sum();
     let mut turn = Turn::new([
         (Figure::CpuPerRequest, used * 1e6 / replies),

@@ -2,6 +2,7 @@
 
 mod capacity;
 mod contender;
+mod idle_time;
 mod kernel_settings;
 mod measurement;
 mod plan;

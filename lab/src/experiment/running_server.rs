@@ -15,6 +15,7 @@ use runtime::DriverKind;
 use serde::Serialize;
 
 use super::contender::Contender;
+use super::idle_time::idle_times;
 use super::measurement::{AttachReading, HostReading, ServerCores};
 use super::server_command::ServerCommand;
 use crate::Error;
@@ -95,8 +96,9 @@ impl RunningServer {
     }
 
     pub(super) fn read(&mut self) -> Result<HostReading, Error> {
-        let Self { attacher, server, testbed, interface, perf, adapts, .. } = self;
+        let Self { attacher, server, testbed, interface, perf, cores, adapts, .. } = self;
         let (adapts, interface) = (*adapts, &*interface);
+        let idle = (cores.model == Receiver::Rps).then(idle_times).transpose()?;
         let (cpu, user) = (server.cpu_seconds()?, server.user_seconds()?);
         let snapshot = testbed.server.run(|| Snapshot::take(interface).map_err(io::Error::other))?;
         let drops = testbed.client.run(ring_drops)?;
@@ -106,7 +108,7 @@ impl RunningServer {
         });
         let (attach, retransmitted) = (attach.transpose()?, testbed.server_retransmissions()?);
         let perf = perf.as_mut().and_then(|perf| perf.read().ok());
-        Ok(HostReading { cpu, user, snapshot, retransmitted, drops, queue, attach, perf })
+        Ok(HostReading { cpu, user, snapshot, idle, retransmitted, drops, queue, attach, perf })
     }
 }
 
