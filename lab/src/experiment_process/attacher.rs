@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use policies::attach::{AttachConfig, AttachEvent, Attachment, Target, observe};
 use policies::explain::Severity;
-use policies::law::Budgets;
 use policies::{Cpus, JournalDir};
 
 use super::messages::{AttachProgress, AttachSpec, send};
@@ -50,7 +49,7 @@ pub(super) fn run(spec: &AttachSpec) -> Result<(), Error> {
     let seen = Arc::clone(&reported);
     let config = AttachConfig {
         interface: Some(spec.interface.clone()),
-        budgets: Budgets { latency: spec.latency_budget, ..Budgets::default() },
+        latency_budget: spec.latency_budget,
         ..AttachConfig::new(target)
     };
     let on_event =

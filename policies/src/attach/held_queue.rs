@@ -43,7 +43,6 @@ pub(super) struct HeldQueue {
     pub(super) name: QueueName,
     pub(super) instances: BTreeMap<InstanceKey, Attached>,
     epolls: EpollJournal,
-    budgets: Budgets,
     limits: LawLimits,
     law: PollingLaw,
     change: QueueChange,
@@ -64,13 +63,12 @@ impl HeldQueue {
         costs: MachineCosts,
         events: Sender<AttachEvent>,
     ) -> Result<Self, Error> {
-        let budgets = config.budgets;
         let refused = |reason: String| Error::NoTarget { target: name.to_string(), reason };
         let interface = interface_by_index(name.ifindex)?;
         let settings = Settings {
             queues: Some(vec![name.queue]),
             gro_flush_timeout: GraceTime::Adaptive,
-            latency_budget: budgets.latency,
+            latency_budget: config.latency_budget,
             ..Settings::default()
         };
         let plan = Plan::new(Policy::KernelPolling, &interface, &settings);
@@ -95,12 +93,12 @@ impl HeldQueue {
             .map_err(Error::kernel("start a supervisor"))?;
         let limits =
             LawLimits { has_to_pay: !config.ignores_polling_costs, ..limits_of(&interface, name.queue) };
+        let budgets = Budgets { latency: config.latency_budget, ..Budgets::default() };
         let law = PollingLaw::new(budgets, costs, limits);
         Ok(Self {
             name: name.clone(),
             instances: BTreeMap::new(),
             epolls,
-            budgets,
             change: QueueChange::new(name.queue, Some(requests), *law.settings()),
             begun: Instant::now(),
             limits,
@@ -126,7 +124,7 @@ impl HeldQueue {
     }
 
     pub(super) fn in_effect(&self) -> (QueueSettings, Budgets) {
-        (self.change.in_effect(), self.budgets)
+        (self.change.in_effect(), self.law.budgets())
     }
 
     /// Attaches an instance that has the kernel's default parameters.

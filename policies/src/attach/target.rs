@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use crate::error::Error;
 use crate::host::identity::ProcessIdentity;
 use crate::journal::JournalDir;
-use crate::law::Budgets;
+use crate::law::LatencyBudget;
 
 /// The mount points of a control group hierarchy that holds units: version 2, hybrid, version 1.
 const HIERARCHIES: [&str; 3] = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup/systemd", "/sys/fs/cgroup"];
@@ -22,8 +22,9 @@ pub struct AttachConfig {
     pub target: Target,
     /// Only queues of this interface of the server's network namespace; `None` is all interfaces.
     pub interface: Option<String>,
-    /// Delay that may be paid for less CPU time, and CPU time for less delay.
-    pub budgets: Budgets,
+    /// Delay that may be paid for less CPU time. A CPU budget buys nothing from outside: where a core has time left, the kernel's timer
+    /// delays more than interrupts do.
+    pub latency_budget: LatencyBudget,
     /// Whether listeners with `SO_REUSEPORT`, one for each queue, are steered: each then gets the new connections of one
     /// queue.
     pub steer: bool,
@@ -35,12 +36,12 @@ pub struct AttachConfig {
 }
 
 impl AttachConfig {
-    /// All interfaces, budgets of 0, and the default journals.
+    /// All interfaces, no latency budget, and the default journals.
     pub fn new(target: Target) -> Self {
         Self {
             target,
             interface: None,
-            budgets: Budgets::default(),
+            latency_budget: LatencyBudget::ZERO,
             steer: false,
             journals: JournalDir::default(),
             ignores_polling_costs: false,

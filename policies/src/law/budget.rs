@@ -55,8 +55,8 @@ impl FromStr for LatencyBudget {
 
 /// How much more CPU time than under vanilla a request may take, in exchange for less delay: 0 (the default) to 400 percent.
 ///
-/// With more than 0 the queue is polled as often as the budget allows, up to a wait that never sleeps. A [`LatencyBudget`] has no
-/// effect then.
+/// With more than 0 the queue is polled as often as the budget allows and as long as delay falls by at least the same share, up to a
+/// wait that never sleeps. A [`LatencyBudget`] has no effect then.
 ///
 /// [`FromStr`] accepts whole percents (`50`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]

@@ -17,7 +17,7 @@ use policies::attach::{AttachConfig, Attachment, Observation, Target, observe};
 use policies::explain::Severity;
 use policies::explain::measured::Measured;
 use policies::host::Machine;
-use policies::law::{Budgets, CpuBudget, LatencyBudget};
+use policies::law::LatencyBudget;
 use policies::{JournalDir, signals};
 use serde_json::json;
 
@@ -67,9 +67,6 @@ pub struct PollingArguments {
     /// Microseconds that the median request may take longer than under plain interrupts, in exchange for CPU time
     #[arg(long, value_name = "US", default_value_t)]
     latency_budget: LatencyBudget,
-    /// CPU time that a request may take beyond that under plain interrupts, in exchange for less delay, in percent
-    #[arg(long, value_name = "PERCENT", default_value_t)]
-    cpu_budget: CpuBudget,
     /// If the server has a listener for each queue (SO_REUSEPORT), give each listener the new connections of one queue,
     /// until the command ends. A program that the server has attached to its listeners is replaced
     #[arg(long)]
@@ -80,7 +77,7 @@ impl PollingArguments {
     fn config(&self, target: Target, journals: &JournalDir) -> AttachConfig {
         AttachConfig {
             interface: self.interface.clone(),
-            budgets: Budgets { latency: self.latency_budget, cpu: self.cpu_budget },
+            latency_budget: self.latency_budget,
             steer: self.steer,
             journals: journals.clone(),
             ..AttachConfig::new(target)
