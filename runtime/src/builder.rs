@@ -219,7 +219,7 @@ impl Builder {
     }
 
     /// A poll of a task that takes longer is a stall: it is counted ([`Metrics::stalls`](crate::Metrics::stalls)), logged
-    /// (level info) with the place where the task was spawned, and given to [`on_stall`](Self::on_stall). While a task
+    /// (level warn) with the place where the task was spawned, and given to [`on_stall`](Self::on_stall). While a task
     /// computes or blocks its thread, its worker's other tasks, timers and sockets wait, and its queue is not polled.
     /// Default: 100 ms. The resolution is the kernel's tick, 1 to 10 ms.
     ///
@@ -273,7 +273,7 @@ impl Builder {
         self
     }
 
-    /// The name of the threads of workers and of blocking work, to which `-0` or `-blocking-0` with the thread's number is added.
+    /// The name of the threads of workers and of blocking work, to which `-1` or `-blocking-1` with the thread's number is added.
     /// The kernel keeps 15 bytes. Default: `lull`. The thread of [`Runtime::block_on`] keeps its name.
     pub fn thread_name(mut self, name: impl Into<String>) -> Self {
         self.code.threads.name = Some(name.into());

@@ -231,7 +231,7 @@ pub struct SelfTestFlags {
     /// Time that one of the servers computes more for each request (microseconds)
     #[arg(long, default_value_t = 5, value_name = "US", value_parser = clap::value_parser!(u8).range(1..=100))]
     pub work: u8,
-    /// Repeat it so many times under each receiver; it passes if 19 of 20 find the equal servers equal, and the work
+    /// Repeat it this number of times under each receiver; it passes if 19 of 20 find the equal servers equal, and the work
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=100))]
     pub runs: u8,
     #[command(flatten)]
@@ -326,7 +326,7 @@ pub struct InstructionFlags {
     /// Loads, separated by commas: RATE:SECONDS, where a rate of 0 is the closed loop [default: 3000:0.3,6000:0.3,9000:0.3,0:0.3]
     #[arg(long, value_delimiter = ',', value_parser = load)]
     pub loads: Vec<String>,
-    /// Count everything so many times; the table has the difference
+    /// Count everything this number of times; the table has the difference
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=10))]
     pub runs: u8,
 }
