@@ -1,20 +1,47 @@
-//! For how long cores were idle.
+//! For how long a core was awake.
 
 use std::fs;
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-/// For how long each core was idle since it is up, by its number. From `/proc/timer_list`, which counts nanoseconds: the ticks of
-/// `/proc/stat` are 10 ms, some percent of what a server uses in a turn.
-///
-/// # Errors
-/// Fails without the right to read the file (root has it), and where its lines are unknown.
-pub(super) fn idle_times() -> io::Result<Vec<Duration>> {
-    let times = parse(&fs::read_to_string("/proc/timer_list")?);
-    if times.is_empty() {
-        return Err(io::Error::other("/proc/timer_list has no idle_sleeptime"));
+use policies::Cpus;
+
+/// For how long a core was idle until a moment. From `/proc/timer_list`, which counts nanoseconds: the ticks of `/proc/stat` are 10 ms,
+/// some percent of what a server uses in a turn.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct IdleTime {
+    core: u32,
+    at: Instant,
+    idle: Duration,
+}
+
+impl IdleTime {
+    /// # Errors
+    /// Fails without the right to read the file (root has it), where its lines are unknown, and on a core that this thread may not use.
+    pub(super) fn of(core: u32) -> io::Result<Self> {
+        let allowed = Cpus::of_thread(None)?;
+        // The kernel counts idle time when it ends: it does when this thread runs on the core.
+        Cpus::one(core).pin(None)?;
+        let (at, text) = (Instant::now(), fs::read_to_string("/proc/timer_list"));
+        allowed.pin(None)?;
+        match parse(&text?).get(core as usize) {
+            Some(idle) => Ok(Self { core, at, idle: *idle }),
+            None => Err(io::Error::other(format!("/proc/timer_list has no idle_sleeptime of core {core}"))),
+        }
     }
-    Ok(times)
+
+    /// For how long the core was awake between two readings.
+    fn awake_since(&self, before: &Self) -> Duration {
+        (self.at - before.at).saturating_sub(self.idle.saturating_sub(before.idle))
+    }
+}
+
+/// For how long the cores of these readings were awake, summed.
+pub(super) fn awake_between(before: &[IdleTime], after: &[IdleTime]) -> Duration {
+    let awake = |after: &IdleTime| {
+        before.iter().find(|before| before.core == after.core).map(|before| after.awake_since(before))
+    };
+    after.iter().filter_map(awake).sum()
 }
 
 /// The kernel adds a core's waits for disks to a counter of their own.
@@ -49,16 +76,28 @@ mod tests {
     }
 
     #[test]
-    fn a_core_that_sleeps_is_idle() {
+    fn a_core_is_awake_while_a_thread_runs_on_it_and_not_while_it_sleeps() {
         if !rustix::process::geteuid().is_root() {
             println!("skipped: /proc/timer_list needs root");
             return;
         }
-        let sum = || idle_times().unwrap().iter().sum::<Duration>();
-        let before = sum();
-        assert!((0..1_000).any(|_| {
-            std::thread::sleep(Duration::from_millis(10));
-            sum() > before
-        }));
+        let core = Cpus::allowed().unwrap().iter().next().unwrap();
+        let awake = |work: fn()| {
+            let before = IdleTime::of(core).unwrap();
+            work();
+            awake_between(&[before], &[IdleTime::of(core).unwrap()])
+        };
+        // Other programs may run there, but not all the time.
+        let slept = || awake(|| std::thread::sleep(Duration::from_millis(50))) < Duration::from_millis(50);
+        assert!((0..1_200).any(|_| slept()));
+        let computed = awake(|| {
+            let begun = Instant::now();
+            let core = Cpus::allowed().unwrap().iter().next().unwrap();
+            let allowed = Cpus::of_thread(None).unwrap();
+            Cpus::one(core).pin(None).unwrap();
+            while begun.elapsed() < Duration::from_millis(50) {}
+            allowed.pin(None).unwrap();
+        });
+        assert!(computed >= Duration::from_millis(45), "{computed:?}");
     }
 }

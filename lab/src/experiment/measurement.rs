@@ -1,10 +1,9 @@
 //! One turn under a fleet: what the fleet measured, and what the host did meanwhile.
 
-use std::time::Duration;
-
 use policies::counters::{CpuTime, Delta, PerfReading, Snapshot};
 use serde_json::json;
 
+use super::idle_time::{IdleTime, awake_between};
 use crate::engine::{CoreAssignment, Figure, Turn};
 use crate::experiment_process::AttachProgress;
 use crate::fleet::FleetMeasurement;
@@ -15,8 +14,8 @@ pub(super) struct HostReading {
     pub(super) cpu: f64,
     pub(super) user: f64,
     pub(super) snapshot: Snapshot,
-    /// For how long each core was idle, where no other clock counts what the server's network work takes.
-    pub(super) idle: Option<Vec<Duration>>,
+    /// Of the cores that work for the server, under a receiver whose work no thread is charged for.
+    pub(super) idle: Vec<IdleTime>,
     /// Counters of the server's core. `None` on a machine without.
     pub(super) perf: Option<PerfReading>,
     /// Segments that the server's kernel has sent again.
@@ -50,43 +49,38 @@ pub(super) struct ServerCores {
     pub(super) model: Receiver,
 }
 
+impl ServerCores {
+    /// The cores on which nobody else works.
+    pub(super) fn own(&self) -> Vec<u32> {
+        let Self { cores, receiver, .. } = self;
+        let elsewhere = *receiver != cores.server && *receiver != cores.client;
+        [Some(cores.server), elsewhere.then_some(*receiver)].into_iter().flatten().collect()
+    }
+}
+
 fn kernel_threads(delta: &Delta) -> f64 {
     // The sum of none is -0.
     delta.napi_threads.iter().map(|thread| thread.cpu_time.as_secs_f64()).fold(0.0, |sum, it| sum + it)
 }
 
 /// What a turn cost the server, whatever loaded it, while it sent `replies`.
-fn host_turn(
-    before: &HostReading,
-    after: &HostReading,
-    ServerCores { cores, receiver, model }: ServerCores,
-    replies: u64,
-) -> Turn {
+fn host_turn(before: &HostReading, after: &HostReading, server: ServerCores, replies: u64) -> Turn {
     let delta = after.snapshot.since(&before.snapshot);
     let (replies, seconds) = (replies.max(1) as f64, delta.elapsed.as_secs_f64());
     let time = |core: u32| delta.cpus.get(core as usize).copied();
     let cpu = after.cpu - before.cpu;
     let kernel_threads = kernel_threads(&delta);
-    let elsewhere = receiver != cores.server && receiver != cores.client;
     let stolen = |core: u32| time(core).map_or(0.0, |time| time.steal.as_secs_f64()) / seconds;
-    let used = match model {
+    let used = match server.model {
         Receiver::Fifo | Receiver::Thread => cpu + kernel_threads,
         // No thread is charged for a softirq that interrupts an idle core.
-        Receiver::Rps => {
-            let idle = |reading: &HostReading, core: u32| reading.idle.as_ref()?.get(core as usize).copied();
-            let awake = |core| {
-                let idle = idle(after, core)
-                    .zip(idle(before, core))
-                    .map_or(Duration::ZERO, |(after, before)| after - before);
-                (seconds - idle.as_secs_f64() - stolen(core) * seconds).max(0.0)
-            };
-            awake(cores.server) + if elsewhere { awake(receiver) } else { 0.0 }
-        }
+        Receiver::Rps => awake_between(&before.idle, &after.idle).as_secs_f64(),
     };
     let share = |seconds: f64| (seconds / used.max(1e-9)).clamp(0.0, 1.0);
     let user = share(after.user - before.user);
     // Without those on behalf of a system call and those of the kernel thread.
-    let softirq = share(time(cores.server).map_or(0.0, |time| time.softirq.as_secs_f64())).min(1.0 - user);
+    let softirq =
+        share(time(server.cores.server).map_or(0.0, |time| time.softirq.as_secs_f64())).min(1.0 - user);
     let busy = |core: u32| time(core).map_or(0.0, |time: CpuTime| time.busy.as_secs_f64()) / seconds;
     let wakes: u64 = delta.napi_threads.iter().map(|thread| thread.wakes).sum();
     let mut turn = Turn::new([
@@ -95,7 +89,7 @@ fn host_turn(
         (Figure::Wakes, wakes as f64 / replies),
         (Figure::PacketsPerInterrupt, delta.packets_per_interrupt().value),
         (Figure::BusyPollShare, delta.busy_poll_share() * 100.0),
-        (Figure::CoreBusy, busy(cores.server) * 100.0),
+        (Figure::CoreBusy, busy(server.cores.server) * 100.0),
         (Figure::App, user * 100.0),
         (Figure::System, (1.0 - user - softirq).max(0.0) * 100.0),
         (Figure::Softirq, softirq * 100.0),
@@ -119,7 +113,7 @@ fn host_turn(
             "changes": both(|it| &it.changes),
         }});
     }
-    turn.steal = Some(stolen(cores.server) + if elsewhere { stolen(receiver) } else { 0.0 });
+    turn.steal = Some(server.own().into_iter().map(stolen).sum());
     turn.queue.clone_from(&after.queue);
     turn.invalid = after.detached();
     turn

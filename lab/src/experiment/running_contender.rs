@@ -79,6 +79,7 @@ impl RunningContender {
     }
 
     pub(super) fn measure(&mut self, load: &FleetLoad) -> Result<Turn, Error> {
+        self.server.keep_receiver()?;
         // Before and after the whole run the server is idle, so that no CPU time is attributed to the wrong side.
         let before = self.server.read()?;
         let measurement = self.fleet.run_fleet(load)?;
@@ -86,7 +87,11 @@ impl RunningContender {
         // The fleet's own packets count on its core, too, and GRO merges several requests in flight.
         let server = self.server.cores;
         let counts_received = self.depth == 1 && server.receiver != server.cores.client;
-        Ok(fleet_turn(measurement, &before, &after, server, counts_received, self.attachers))
+        let mut turn = fleet_turn(measurement, &before, &after, server, counts_received, self.attachers);
+        if !self.server.keep_receiver()? {
+            turn.invalid = Some("the server's supervisor has changed what receives".to_owned());
+        }
+        Ok(turn)
     }
 }
 

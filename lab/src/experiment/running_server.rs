@@ -15,7 +15,7 @@ use runtime::DriverKind;
 use serde::Serialize;
 
 use super::contender::Contender;
-use super::idle_time::idle_times;
+use super::idle_time::IdleTime;
 use super::measurement::{AttachReading, HostReading, ServerCores};
 use super::server_command::ServerCommand;
 use crate::Error;
@@ -50,6 +50,8 @@ pub(super) struct RunningServer {
     /// Cycles, instructions and cache misses of the server's core, if the machine counts them.
     perf: Option<PerfCounters>,
     pub(super) cores: ServerCores,
+    /// Whether what receives is set here: as another one than that of the server's policy.
+    sets_receiver: bool,
     adapts: bool,
     pub(super) address: SocketAddr,
     pub(super) policy: Option<RunningPolicy>,
@@ -72,22 +74,34 @@ impl RunningServer {
         let receiver = if packing || polled { cores.packing } else { cores.server };
         // A thread that polls all the time needs no interrupt.
         let model = if polled { Receiver::Fifo } else { model };
-        if !polled && (model != Receiver::Fifo || policy.is_none()) {
-            model.receive(&testbed, server.id(), receiver)?;
-        }
+        let sets_receiver = !polled && (model != Receiver::Fifo || policy.is_none());
         let perf = PerfCounters::start(PerfTarget::Cpu(cores.server)).ok();
         let adapts = contender.polls();
-        Ok(Self {
+        let server = Self {
             attacher: None,
             server,
             testbed,
             interface,
             perf,
             cores: ServerCores { cores, receiver, model },
+            sets_receiver,
             adapts,
             address,
             policy,
-        })
+        };
+        server.keep_receiver()?;
+        Ok(server)
+    }
+
+    /// Sets what receives the queue's packets, if it is not that of the experiment. Returns whether it was.
+    pub(super) fn keep_receiver(&self) -> Result<bool, Error> {
+        let ServerCores { receiver, model, .. } = self.cores;
+        let server = self.server.id();
+        let receives = !self.sets_receiver || model.receives(&self.testbed, server, receiver)?;
+        if !receives {
+            model.receive(&self.testbed, server, receiver)?;
+        }
+        Ok(receives)
     }
 
     pub(super) fn attach(&mut self, contender: &Contender) -> Result<(), Error> {
@@ -98,7 +112,8 @@ impl RunningServer {
     pub(super) fn read(&mut self) -> Result<HostReading, Error> {
         let Self { attacher, server, testbed, interface, perf, cores, adapts, .. } = self;
         let (adapts, interface) = (*adapts, &*interface);
-        let idle = (cores.model == Receiver::Rps).then(idle_times).transpose()?;
+        let counted = if cores.model == Receiver::Rps { cores.own() } else { Vec::new() };
+        let idle = counted.into_iter().map(IdleTime::of).collect::<io::Result<_>>()?;
         let (cpu, user) = (server.cpu_seconds()?, server.user_seconds()?);
         let snapshot = testbed.server.run(|| Snapshot::take(interface).map_err(io::Error::other))?;
         let drops = testbed.client.run(ring_drops)?;

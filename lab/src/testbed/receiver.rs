@@ -47,15 +47,11 @@ impl Receiver {
                 // A thread of before is ended: who looks at it has noted its class.
                 netdev.set_napi(napi.id, NapiSetting::Threaded, 0)?;
                 if self == Self::Rps {
-                    // By the server's view of /sys, which is of its network namespace.
-                    let sys = format!("/proc/{server}/root/sys/class/net/{SERVER_INTERFACE}");
-                    let file = format!("{sys}/queues/rx-{}/rps_cpus", queue.index);
-                    fs::write(file, Cpus::one(core).to_mask())?;
+                    fs::write(rps_cpus(server, queue.index), Cpus::one(core).to_mask())?;
                     continue;
                 }
                 netdev.set_napi(napi.id, NapiSetting::Threaded, 1)?;
-                let thread = netdev.napi(napi.id)?.pid.and_then(|pid| i32::try_from(pid).ok());
-                let Some(thread) = thread.and_then(Pid::from_raw) else { continue };
+                let Some(thread) = thread_of(&mut netdev, napi.id)? else { continue };
                 Cpus::one(core).pin(Some(thread))?;
                 if self == Self::Fifo {
                     host::scheduler::set_fifo_priority(thread, host::scheduler::INTERRUPT_THREAD_PRIORITY)?;
@@ -64,4 +60,40 @@ impl Receiver {
             Ok(())
         })
     }
+
+    /// Whether it receives. A supervisor of the server that finds the queue changed when it starts takes it for reset by its device, and
+    /// sets its own receiver again.
+    pub fn receives(self, testbed: &Testbed, server: u32, core: u32) -> io::Result<bool> {
+        testbed.server.run(|| {
+            let mut netdev = Netdev::open()?;
+            for queue in host::interface(SERVER_INTERFACE).map_err(io::Error::other)?.queues {
+                let Some(napi) = queue.napi else { continue };
+                let receives = match thread_of(&mut netdev, napi.id)? {
+                    Some(thread) => match self {
+                        Self::Fifo => host::scheduler::fifo_priority(thread)? > 0,
+                        Self::Thread => host::scheduler::fifo_priority(thread)? == 0,
+                        Self::Rps => false,
+                    },
+                    None if self == Self::Rps => {
+                        let mask = fs::read_to_string(rps_cpus(server, queue.index))?;
+                        Cpus::from_mask(mask.trim()).is_ok_and(|cores| cores == Cpus::one(core))
+                    }
+                    None => false,
+                };
+                if !receives {
+                    return Ok(false);
+                }
+            }
+            Ok(true)
+        })
+    }
+}
+
+fn thread_of(netdev: &mut Netdev, napi: u32) -> io::Result<Option<Pid>> {
+    Ok(netdev.napi(napi)?.pid.and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw))
+}
+
+/// By the server's view of /sys, which is of its network namespace.
+fn rps_cpus(server: u32, queue: u32) -> String {
+    format!("/proc/{server}/root/sys/class/net/{SERVER_INTERFACE}/queues/rx-{queue}/rps_cpus")
 }
