@@ -48,7 +48,7 @@ fn the_page_of_drivers_has_the_table_of_the_code() {
     assert_eq!(page[start..end], table, "set {UPDATE}=1 to write it");
 }
 
-/// The programs that run on both runtimes: the file on Lull, and what it shows.
+/// The programs that were ported from tokio: the file on Lull, and what it shows.
 const PORTS: [(&str, &str); 8] = [
     ("adapters/examples/axum_hello.rs", "axum with tower-http's layers"),
     ("adapters/examples/chat.rs", "a chat with all of tokio's channels"),
@@ -121,13 +121,13 @@ fn the_table_of_crates_has_the_versions_of_the_lock_file_and_every_crate_that_is
 fn the_page_says_how_many_lines_a_port_changes() {
     let mut table = "| Program | Lines on tokio | Changed on Lull |\n|---|---|---|\n".to_owned();
     for (path, what) in PORTS {
-        let name = Path::new(path).file_name().unwrap().to_str().unwrap();
         let read = |path: &str| std::fs::read_to_string(root().join(path)).unwrap();
-        let (on_lull, on_tokio) = (read(path), read(&format!("adapters/examples/tokio/{name}")));
-        let (on_lull, on_tokio) = (program_lines(&on_lull), program_lines(&on_tokio));
-        let changed = changed_lines(&on_tokio, &on_lull);
-        let lines = on_tokio.len();
-        table += &format!("| [{what}](../{path}) | {lines} | {changed} |\n");
+        let patch = patch_of(path);
+        let (program, change) = (read(path), Change::of(&read(&patch)));
+        // Without what says how it is run.
+        let lines = program.lines().filter(|line| !line.starts_with("//!")).count();
+        let (on_tokio, changed) = (lines + change.removed - change.added, change.changed);
+        table += &format!("| [{what}](../{path}) | {on_tokio} | [{changed}](../{patch}) |\n");
     }
     let path = root().join("docs/from-tokio.md");
     let page = std::fs::read_to_string(&path).unwrap();
@@ -140,42 +140,56 @@ fn the_page_says_how_many_lines_a_port_changes() {
     assert_eq!(page[start..end], table, "set {UPDATE}=1 to write it");
 }
 
-/// The lines of a program without what says how it is run.
-fn program_lines(program: &str) -> Vec<&str> {
-    program.lines().filter(|line| !line.starts_with("//!")).collect()
+#[test]
+fn the_program_on_tokio_is_made_of_each_example_by_its_patch() {
+    for (path, _) in PORTS {
+        let mut undo = std::process::Command::new("git");
+        undo.args(["apply", "--check", "--reverse", &patch_of(path)]).current_dir(root());
+        let undone = undo.output().expect("git must be installed");
+        let said = String::from_utf8_lossy(&undone.stderr);
+        assert!(undone.status.success(), "change the patch with its example: {said}");
+    }
 }
 
-/// How many lines were changed, added or removed: of each run of differing lines the larger side counts.
-fn changed_lines(before: &[&str], after: &[&str]) -> usize {
-    // The longest common subsequence of what follows each pair of lines.
-    let mut common = vec![vec![0_usize; after.len() + 1]; before.len() + 1];
-    for old in (0..before.len()).rev() {
-        for new in (0..after.len()).rev() {
-            common[old][new] = match before[old] == after[new] {
-                true => common[old + 1][new + 1] + 1,
-                false => common[old + 1][new].max(common[old][new + 1]),
-            };
+/// The patch that made an example of tokio's program.
+fn patch_of(path: &str) -> String {
+    let name = Path::new(path).file_stem().unwrap().to_str().unwrap();
+    format!("adapters/examples/from-tokio/{name}.patch")
+}
+
+/// How many lines a patch removes and adds.
+#[derive(Debug, Default, PartialEq)]
+struct Change {
+    removed: usize,
+    added: usize,
+    /// Of each run of differing lines the larger side counts.
+    changed: usize,
+}
+
+impl Change {
+    fn of(patch: &str) -> Self {
+        let (mut change, mut run) = (Self::default(), (0, 0));
+        // The first two lines name the files.
+        for line in patch.lines().skip(2).chain([""]) {
+            match line.as_bytes().first() {
+                Some(b'-') => run.0 += 1,
+                Some(b'+') => run.1 += 1,
+                _ => {
+                    change.removed += run.0;
+                    change.added += run.1;
+                    change.changed += usize::max(run.0, run.1);
+                    run = (0, 0);
+                }
+            }
         }
+        change
     }
-    let (mut old, mut new, mut changed, mut run) = (0, 0, 0, (0, 0));
-    while old < before.len() || new < after.len() {
-        if old < before.len() && new < after.len() && before[old] == after[new] {
-            changed += usize::max(run.0, run.1);
-            (old, new, run) = (old + 1, new + 1, (0, 0));
-        } else if new == after.len() || old < before.len() && common[old + 1][new] >= common[old][new + 1] {
-            (old, run.0) = (old + 1, run.0 + 1);
-        } else {
-            (new, run.1) = (new + 1, run.1 + 1);
-        }
-    }
-    changed + usize::max(run.0, run.1)
 }
 
 #[test]
 fn changed_lines_are_those_of_the_larger_side() {
-    assert_eq!(changed_lines(&["a", "b", "c"], &["a", "b", "c"]), 0);
-    assert_eq!(changed_lines(&["a", "b", "c"], &["a", "x", "y", "c", "d"]), 3);
-    assert_eq!(changed_lines(&["a", "b", "c", "d"], &["d"]), 3);
+    let patch = "--- a/x\n+++ b/x\n@@ -1,4 +1,5 @@\n a\n-b\n+x\n+y\n c\n-d\n@@ -9 +9 @@\n-e\n+z\n";
+    assert_eq!(Change::of(patch), Change { removed: 3, added: 3, changed: 4 });
 }
 
 #[test]
