@@ -34,10 +34,6 @@ pub enum Policy {
 }
 
 impl Policy {
-    /// The policies of the paper, in its order. None of them needs a core that only polls.
-    pub const PAPER: [Policy; 4] =
-        [Policy::Vanilla, Policy::Packing, Policy::Suppression, Policy::KernelPolling];
-
     /// The names of all policies for a help text: `vanilla, packing, … or kernel-thread`.
     pub fn names() -> String {
         listed(Self::NAMES)

@@ -61,14 +61,4 @@ impl Delta {
         };
         PacketsPer { name, value: self.rx_packets.total() as f64 / events as f64 }
     }
-
-    /// CPU time of the kernel threads that poll the interface's queues and ran last on another CPU than `core`: the
-    /// part of the receiving that the busy time of a worker's core leaves out.
-    pub fn napi_thread_time_beside(&self, core: u32) -> Duration {
-        self.napi_threads
-            .iter()
-            .filter(|thread| thread.core != Some(core))
-            .map(|thread| thread.cpu_time)
-            .sum()
-    }
 }

@@ -12,7 +12,6 @@ use serde::Serialize;
 pub enum PerfTarget {
     /// One CPU, including softirqs and other processes. Needs `CAP_PERFMON`.
     Cpu(u32),
-    Thread(i32),
     ThisThread,
 }
 
@@ -49,7 +48,6 @@ impl PerfCounters {
             builder.include_kernel();
             match observed {
                 PerfTarget::Cpu(cpu) => builder.any_pid().one_cpu(cpu as usize),
-                PerfTarget::Thread(thread) => builder.observe_pid(thread).any_cpu(),
                 PerfTarget::ThisThread => builder.observe_self().any_cpu(),
             };
             let mut counter = builder.build()?;

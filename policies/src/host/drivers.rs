@@ -296,33 +296,13 @@ impl Driver {
     }
 }
 
+#[cfg(feature = "tools")]
 fn yes_or_no(it: Option<bool>) -> &'static str {
     match it {
         Some(true) => "yes",
         Some(false) => "no",
         None => "not known",
     }
-}
-
-pub fn drivers_as_markdown() -> String {
-    let mut text = "| Driver | Queue to NAPI | NAPI to interrupt | Interrupts | Settings stay | Coalescing per queue | Deferral | Known from | |\n\
-                    |---|---|---|---|---|---|---|---|---|\n"
-        .to_owned();
-    for driver in DRIVERS {
-        text.push_str(&format!(
-            "| {} | {} | {} | {} | {} | {} | {} | {} | {} |\n",
-            driver.name,
-            driver.links_queues,
-            driver.reports_irqs,
-            driver.irq_names,
-            driver.keeps_settings,
-            yes_or_no(Some(driver.per_queue_coalescing)),
-            yes_or_no(driver.honours_deferral),
-            driver.evidence,
-            driver.remark
-        ));
-    }
-    text
 }
 
 #[cfg(all(test, feature = "tools"))]

@@ -23,7 +23,7 @@ pub mod scheduler;
 pub use crate::cpus::{Cpus, InvalidCpus, Pid};
 pub use discover::{interface, interface_of_address, interfaces};
 pub(crate) use discover::{interface_by_index, wait_for_queues};
-pub use drivers::{DRIVERS, Driver, Evidence, Since, drivers_as_markdown};
+pub use drivers::{DRIVERS, Driver, Evidence, Since};
 pub(crate) use host_facts::HostFacts;
 pub(crate) use interface::sysfs;
 pub use interface::{Interface, NapiThreadSettings, RxQueue, TxQueue};

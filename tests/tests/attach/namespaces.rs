@@ -9,7 +9,7 @@ use serial_test::serial;
 use tests::isolated;
 use tests::memcached::wait_until;
 
-use super::attached::{CONNECTIONS, Observed, epolls};
+use super::attached::{CONNECTIONS, Observed, epolls, is_aligned};
 use super::load::Load;
 use super::servers;
 
@@ -33,7 +33,7 @@ fn a_server_in_another_network_namespace_is_attached_there_and_recovered_from_ou
     wait_until("the server serves", || load.requests() > 100);
     let target = Target::Process(server.pid());
     let observation = observe(&target, Some(SERVER_INTERFACE), &JournalDir::default()).unwrap();
-    assert!(observation.is_aligned(), "{observation:?}");
+    assert!(is_aligned(&observation), "{observation:?}");
     let attached = Observed::start_with(AttachConfig {
         interface: Some(SERVER_INTERFACE.to_owned()),
         ..AttachConfig::new(target)

@@ -14,7 +14,6 @@ use std::time::{Duration, Instant};
 
 use clap::{ArgGroup, Args};
 use policies::attach::{AttachConfig, Attachment, Observation, Target, observe};
-use policies::explain::Severity;
 use policies::explain::measured::Measured;
 use policies::host::Machine;
 use policies::law::LatencyBudget;
@@ -119,8 +118,7 @@ pub fn explain(
         text::print_observation(&observation);
         print_line!("{}", measured::to_text(&last, &Machine::read()));
     });
-    let prevents = observation.findings.iter().any(|finding| finding.severity == Severity::Prevents);
-    Ok(if prevents { PREVENTED.into() } else { ExitCode::SUCCESS })
+    Ok(if observation.is_prevented() { PREVENTED.into() } else { ExitCode::SUCCESS })
 }
 
 /// Looks at a server, and at that of a unit or control group until it has an epoll instance, for some seconds.

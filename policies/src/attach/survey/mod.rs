@@ -82,11 +82,6 @@ pub fn observe(
 }
 
 impl Observation {
-    /// Whether any instance can be attached to now.
-    pub fn is_aligned(&self) -> bool {
-        self.instances().any(|instance| instance.fitness == Fitness::Aligned)
-    }
-
     /// Whether something other than the lack of connections prevents attaching.
     pub fn is_prevented(&self) -> bool {
         self.findings.iter().any(|finding| finding.severity == Severity::Prevents)
