@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs::{self, File};
-use std::io;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
 use crate::error::Error;
 use crate::host::identity::ProcessIdentity;
+use crate::host::process_stat::ProcessStat;
 use crate::journal::JournalDir;
 use crate::law::LatencyBudget;
 
@@ -180,9 +180,10 @@ fn descendants(root: u32) -> BTreeSet<u32> {
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
         let pid = entry.file_name().to_str().and_then(|name| name.parse().ok());
         if let Some(pid) = pid
-            && let Ok(parent) = parent(pid)
+            && let Ok(stat) = ProcessStat::read(pid)
+            && stat.is_running()
         {
-            children.entry(parent).or_default().push(pid);
+            children.entry(stat.parent).or_default().push(pid);
         }
     }
     let mut found = BTreeSet::new();
@@ -194,17 +195,6 @@ fn descendants(root: u32) -> BTreeSet<u32> {
         }
     }
     found
-}
-
-fn parent(pid: u32) -> io::Result<u32> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // The name before it may have spaces and parentheses.
-    let (_, rest) = stat.rsplit_once(')').ok_or(io::ErrorKind::InvalidData)?;
-    let mut words = rest.split_whitespace();
-    match (words.next(), words.next().and_then(|word| word.parse().ok())) {
-        (Some("Z"), _) | (_, None) => Err(io::ErrorKind::NotFound.into()),
-        (_, Some(parent)) => Ok(parent),
-    }
 }
 
 #[cfg(test)]

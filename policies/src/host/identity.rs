@@ -57,7 +57,7 @@ impl ProcessIdentity {
             return if ended { ProcessState::Ended } else { ProcessState::Hidden };
         }
         match ProcessStat::read(self.pid) {
-            Ok(stat) if is_running(&stat) && stat.start_time == self.start => ProcessState::Running,
+            Ok(stat) if stat.is_running() && stat.start_time == self.start => ProcessState::Running,
             Err(_) if exists(self.pid) => ProcessState::Hidden,
             _ => ProcessState::Ended,
         }
@@ -81,12 +81,7 @@ impl ProcessIdentity {
 
 /// The start time of a running process, in clock ticks since boot; `None` if there is no such process.
 pub(crate) fn start_time(pid: u32) -> Option<u64> {
-    ProcessStat::read(pid).ok().filter(is_running).map(|stat| stat.start_time)
-}
-
-/// A zombie no longer runs, and no longer holds what it set.
-fn is_running(stat: &ProcessStat) -> bool {
-    stat.state != 'Z'
+    ProcessStat::read(pid).ok().filter(ProcessStat::is_running).map(|stat| stat.start_time)
 }
 
 /// Whether a process has this id, also one that `/proc` does not show.

@@ -9,6 +9,7 @@ pub(crate) struct ProcessStat {
     pub(crate) name: String,
     /// `Z` for a zombie.
     pub(crate) state: char,
+    pub(crate) parent: u32,
     /// In clock ticks since boot.
     pub(crate) start_time: u64,
     /// 1 to 99 for a real-time thread.
@@ -18,6 +19,7 @@ pub(crate) struct ProcessStat {
 }
 
 /// The positions of fields after the name, where the state is the first.
+const PARENT: usize = 1;
 const START_TIME: usize = 19;
 const RT_PRIORITY: usize = 37;
 const CLASS: usize = 38;
@@ -32,6 +34,11 @@ impl ProcessStat {
         })?;
         parse(&String::from_utf8_lossy(&text)).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
+
+    /// A zombie no longer runs, and no longer holds what it set.
+    pub(crate) fn is_running(&self) -> bool {
+        self.state != 'Z'
+    }
 }
 
 /// Parses `12 (name) S 1 12 …`. The name may contain spaces and parentheses.
@@ -42,6 +49,7 @@ fn parse(text: &str) -> Option<ProcessStat> {
     Some(ProcessStat {
         name: name.to_owned(),
         state: fields.first()?.chars().next()?,
+        parent: fields.get(PARENT)?.parse().ok()?,
         start_time: fields.get(START_TIME)?.parse().ok()?,
         rt_priority: fields.get(RT_PRIORITY)?.parse().ok()?,
         class: fields.get(CLASS)?.parse().ok()?,
@@ -60,6 +68,7 @@ mod tests {
         let expected = ProcessStat {
             name: "a) b (c".to_owned(),
             state: 'S',
+            parent: 2,
             start_time: 20,
             rt_priority: 38,
             class: 39,
