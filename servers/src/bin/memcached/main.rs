@@ -23,9 +23,9 @@ use servers::memcached::{Config, Server, VERSION, logging};
 
 use daemon::Background;
 use flags::Flags;
-use shared::guardian;
 use shared::network_flags::interface_of;
 use shared::process::{PidFile, RunAsUser, inherited_listeners, raise_descriptor_limit};
+use shared::{guardian, serving};
 
 type Error = Box<dyn std::error::Error>;
 
@@ -103,31 +103,10 @@ fn run(flags: &Flags, mut config: Config, background: Option<Background>) -> Res
         limits::remove_core_limit()?;
     }
     config.interface = flags.network.interface.clone().or_else(|| serving_interface(&config));
-    // Started while the process is still root: it restores the host's settings when this process no longer can.
-    let guardian = match &user {
-        Some(user) if !user.is_root() && rustix::process::geteuid().is_root() => {
-            config.interface.is_some().then(|| guardian::start(flags.daemon)).transpose()?
-        }
-        _ => None,
-    };
-    let mut builder = flags.network.builder();
-    if let Some(threads) = flags.threads {
-        builder = builder.workers(threads.into());
-    }
-    if let Some(name) = &config.interface {
-        builder = builder.interface(name);
-    }
-    if let Some(guardian) = &guardian {
-        builder = builder.queue_delegate(guardian.delegate());
-    }
-    let mut runtime = builder.build()?;
-    runtime.applied().iter().for_each(|step| tracing::debug!("{step}"));
-    runtime.block_on(serve(flags, config, user, background))?;
-    drop(runtime);
-    if let Some(guardian) = guardian {
-        guardian.release();
-    }
-    Ok(())
+    let interface = config.interface.as_deref();
+    let guardian = serving::guard(interface, user.as_ref(), flags.daemon)?;
+    let builder = flags.network.builder(flags.threads, interface);
+    serving::run(builder, guardian, serve(flags, config, user, background))
 }
 
 async fn serve(
@@ -150,10 +129,7 @@ async fn serve(
         limits::lock_memory(config.memory, runtime::workers() as u64, stays_root)?;
     }
     // Only the policy needs root, and it is applied. Drop root before anything is written or served.
-    if let Some(user) = user.filter(|_| rustix::process::geteuid().is_root()) {
-        user.switch()?;
-        tracing::info!("running as {}", user.describe());
-    }
+    serving::give_up_root(user)?;
     let mut server = Server::start(&config)?;
     for listener in inherited.drain(..) {
         server.add_listener(listener)?;
@@ -163,13 +139,7 @@ async fn serve(
     }
     write_ports(&server)?;
     let pidfile = flags.pidfile.as_deref().map(PidFile::write).transpose()?;
-    for report in runtime::reports() {
-        // A fallback to less than the requested policy is always logged.
-        match report.steps_down.is_empty() {
-            true => tracing::info!("{report}"),
-            false => tracing::warn!("{report}"),
-        }
-    }
+    serving::log_workers();
     server.addresses().iter().for_each(|address| tracing::info!("listening on {address}"));
     server.udp_addresses().for_each(|address| tracing::info!("listening on UDP {address}"));
     if let Some(background) = background {
@@ -193,10 +163,7 @@ async fn serve(
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
     let report = server.shutdown(SHUTDOWN_DEADLINE).await;
     drop(pidfile);
-    match report.aborted {
-        0 => tracing::info!("stopped; {} connections closed", report.finished),
-        aborted => tracing::warn!("stopped; {} connections closed, {aborted} aborted", report.finished),
-    }
+    serving::log_stop(report);
     Ok(())
 }
 

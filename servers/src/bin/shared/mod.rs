@@ -3,3 +3,4 @@
 pub mod guardian;
 pub mod network_flags;
 pub mod process;
+pub mod serving;

@@ -47,12 +47,19 @@ pub struct NetworkFlags {
 }
 
 impl NetworkFlags {
-    /// A runtime's builder with what was given, except the interface. Changes of the host's settings are logged.
-    pub fn builder(&self) -> Builder {
+    /// A runtime's builder with these flags, and in place of `--interface` the interface that was found. Changes of the host's
+    /// settings are logged.
+    pub fn builder(&self, workers: Option<u16>, interface: Option<&str>) -> Builder {
         let mut builder = Builder::new().on_host_change(|change| match change {
             Change::QueueSettings { .. } => tracing::info!("{change}"),
             _ => tracing::warn!("{change}"),
         });
+        if let Some(workers) = workers {
+            builder = builder.workers(workers.into());
+        }
+        if let Some(name) = interface {
+            builder = builder.interface(name);
+        }
         if let Some(policy) = self.policy {
             builder = builder.policy(policy);
         }

@@ -18,9 +18,9 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use flags::Flags;
-use shared::guardian;
 use shared::network_flags::interface_of;
 use shared::process::{PidFile, RunAsUser, inherited_listeners, raise_descriptor_limit};
+use shared::{guardian, serving};
 
 type Error = Box<dyn std::error::Error>;
 
@@ -71,39 +71,14 @@ fn run(flags: &Flags, config: Config) -> Result<(), Error> {
     let descriptors = connections.saturating_add(files.saturating_mul(workers));
     let addresses = config.listen.len() + config.tls.as_ref().map_or(0, |tls| tls.listen.len());
     raise_descriptor_limit(descriptors, workers, addresses as u64);
-    // Started while the process is still root: it restores the host's settings when this process no longer can.
-    let is_root = rustix::process::geteuid().is_root();
-    let guardian = match &user {
-        Some(user) if !user.is_root() && is_root && !flags.check => {
-            interface.is_some().then(|| guardian::start(false)).transpose()?
-        }
-        _ => None,
-    };
-    let mut builder = flags.network.builder();
-    if let Some(workers) = flags.workers {
-        builder = builder.workers(workers.into());
-    }
-    if let Some(name) = &interface {
-        builder = builder.interface(name);
-    }
+    let interface = interface.as_deref();
+    let builder = flags.network.builder(flags.workers, interface);
     if flags.check {
         // A check changes nothing.
-        builder = builder.policy(policies::Policy::Vanilla);
+        return serving::run(builder.policy(policies::Policy::Vanilla), None, check(&config, user));
     }
-    if let Some(guardian) = &guardian {
-        builder = builder.queue_delegate(guardian.delegate());
-    }
-    let mut runtime = builder.build()?;
-    runtime.applied().iter().for_each(|step| tracing::debug!("{step}"));
-    match flags.check {
-        true => runtime.block_on(check(&config, user))?,
-        false => runtime.block_on(serve(flags, &config, user))?,
-    }
-    drop(runtime);
-    if let Some(guardian) = guardian {
-        guardian.release();
-    }
-    Ok(())
+    let guardian = serving::guard(interface, user.as_ref(), false)?;
+    serving::run(builder, guardian, serve(flags, &config, user))
 }
 
 async fn check(config: &Config, user: Option<RunAsUser>) -> Result<(), Error> {
@@ -127,19 +102,10 @@ async fn serve(flags: &Flags, config: &Config, user: Option<RunAsUser>) -> Resul
     let mut log_moved = signal(SignalKind::user_defined1())?;
     let mut server = Server::start_paused(config, inherited_listeners()?)?;
     // Ports below 1024 need root, and so do the certificates' keys, mostly. Files are served without.
-    if let Some(user) = user.filter(|_| rustix::process::geteuid().is_root()) {
-        user.switch()?;
-        tracing::info!("running as {}", user.describe());
-    }
+    serving::give_up_root(user)?;
     server.resume().await?;
     let pidfile = flags.pidfile.as_deref().map(PidFile::write).transpose()?;
-    for report in runtime::reports() {
-        // A fallback to less than the requested policy is always logged.
-        match report.steps_down.is_empty() {
-            true => tracing::info!("{report}"),
-            false => tracing::warn!("{report}"),
-        }
-    }
+    serving::log_workers();
     server.addresses().iter().for_each(|address| println!("http://{address}"));
     server.tls_addresses().iter().for_each(|address| println!("https://{address}"));
     println!("ready");
@@ -160,10 +126,7 @@ async fn serve(flags: &Flags, config: &Config, user: Option<RunAsUser>) -> Resul
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
     let report = server.shutdown().await;
     drop(pidfile);
-    match report.aborted {
-        0 => tracing::info!("stopped; {} connections closed", report.finished),
-        aborted => tracing::warn!("stopped; {} connections closed, {aborted} aborted", report.finished),
-    }
+    serving::log_stop(report);
     Ok(())
 }
 
