@@ -65,17 +65,14 @@ impl QueueStatus {
 
     /// The mode, with the times that count in it: `grace 20 µs`.
     pub fn mode_text(&self) -> String {
-        let mut text = self.mode.to_string();
-        match self.mode {
-            QueueMode::Grace | QueueMode::Deferral => text.push_str(&format!(" {} µs", self.grace_time_us)),
-            QueueMode::Timed if self.spin_us >= self.poll_interval_us => return text + ", never sleeps",
-            QueueMode::Timed => text.push_str(&format!(" {} µs", self.poll_interval_us)),
-            _ => {}
-        }
-        if self.spin_us > 0 {
-            text.push_str(&format!(", spins {} µs", self.spin_us));
-        }
-        text
+        let settings = QueueSettings {
+            mode: self.mode,
+            grace_time: Duration::from_micros(self.grace_time_us),
+            poll_interval: Duration::from_micros(self.poll_interval_us),
+            spin: Duration::from_micros(self.spin_us),
+            ..QueueSettings::plain(self.why)
+        };
+        settings.mode_text()
     }
 }
 

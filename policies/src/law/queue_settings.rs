@@ -201,20 +201,25 @@ impl QueueSettings {
     pub fn polls(&self) -> bool {
         !matches!(self.mode, QueueMode::Plain | QueueMode::Deferral)
     }
+
+    /// The mode, with the times that count in it: `grace 20 µs`.
+    pub(crate) fn mode_text(&self) -> String {
+        let mut text = self.mode.to_string();
+        match self.mode {
+            QueueMode::Grace | QueueMode::Deferral => text += &format!(" {} µs", self.grace_time.as_micros()),
+            QueueMode::Timed if self.never_sleeps() => return text + ", never sleeps",
+            QueueMode::Timed => text += &format!(" {} µs", self.poll_interval.as_micros()),
+            QueueMode::Plain | QueueMode::InterruptFirst => {}
+        }
+        if !self.spin.is_zero() {
+            text += &format!(", spins {} µs", self.spin.as_micros());
+        }
+        text
+    }
 }
 
 impl fmt::Display for QueueSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.mode)?;
-        match self.mode {
-            QueueMode::Grace | QueueMode::Deferral => write!(f, " {} µs", self.grace_time.as_micros())?,
-            QueueMode::Timed if self.never_sleeps() => return write!(f, ", never sleeps ({})", self.why),
-            QueueMode::Timed => write!(f, " {} µs", self.poll_interval.as_micros())?,
-            QueueMode::Plain | QueueMode::InterruptFirst => {}
-        }
-        if !self.spin.is_zero() {
-            write!(f, ", spins {} µs", self.spin.as_micros())?;
-        }
-        write!(f, " ({})", self.why)
+        write!(f, "{} ({})", self.mode_text(), self.why)
     }
 }
