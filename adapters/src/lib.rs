@@ -50,6 +50,8 @@
 
 #[cfg(feature = "axum")]
 pub mod axum;
+#[cfg(any(feature = "io", feature = "tls"))]
+mod forward_write;
 #[cfg(feature = "hyper")]
 pub mod hyper;
 #[cfg(feature = "io")]

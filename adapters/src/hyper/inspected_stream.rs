@@ -1,10 +1,12 @@
 //! A stream that looks at what it reads.
 
-use std::io::{self, IoSlice};
+use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use futures_io::{AsyncBufRead, AsyncRead, AsyncWrite};
+
+use crate::forward_write::forward_write;
 
 /// Looks at the bytes of a stream.
 pub(super) trait Inspect {
@@ -72,28 +74,4 @@ impl<S: AsyncRead + Unpin, I: Inspect + Unpin> AsyncRead for InspectedStream<S, 
     }
 }
 
-impl<S: AsyncWrite + Unpin, I: Unpin> AsyncWrite for InspectedStream<S, I> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, buffer)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffers: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(context, buffers)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_close(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_close(context)
-    }
-}
+forward_write!([S: AsyncWrite + Unpin, I: Unpin] InspectedStream<S, I>, stream);

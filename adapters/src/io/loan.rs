@@ -186,8 +186,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for SendIo<S> {
     }
 }
 
-impl_write!(SendIo, ::hyper::rt::Write);
-impl_write!(SendIo, tokio::io::AsyncWrite);
+impl_write!([S: AsyncWrite + Unpin] SendIo<S>, ::hyper::rt::Write);
+impl_write!([S: AsyncWrite + Unpin] SendIo<S>, tokio::io::AsyncWrite);
 
 impl<S> std::fmt::Debug for SendIo<S> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -9,3 +9,5 @@ pub use self::loan::SendIo;
 #[cfg(feature = "hyper")]
 pub(crate) use self::loan::lend;
 pub use self::stream_io::Io;
+#[cfg(feature = "client")]
+pub(crate) use self::stream_io::impl_write;

@@ -6,6 +6,8 @@ use std::task::{Context, Poll, ready};
 
 use futures_io::{AsyncBufRead, AsyncRead, AsyncWrite};
 
+use crate::forward_write::forward_write;
+
 /// A stream with the I/O traits of hyper ([`hyper::rt::Read`](::hyper::rt::Read), [`Write`](::hyper::rt::Write)) and
 /// tokio ([`AsyncRead`](tokio::io::AsyncRead), [`AsyncWrite`](tokio::io::AsyncWrite)), and still those of futures-io.
 ///
@@ -120,8 +122,8 @@ impl<S: AsyncBufRead + Unpin> tokio::io::AsyncBufRead for Io<S> {
 
 /// hyper's and tokio's write traits by futures-io's, which has the same methods by other names.
 macro_rules! impl_write {
-    ($stream:ident, $trait:path) => {
-        impl<S: AsyncWrite + Unpin> $trait for $stream<S> {
+    ([$($generics:tt)*] $type:ty, $trait:path) => {
+        impl<$($generics)*> $trait for $type {
             fn poll_write(
                 self: Pin<&mut Self>,
                 context: &mut Context<'_>,
@@ -154,10 +156,10 @@ macro_rules! impl_write {
     };
 }
 
-pub(super) use impl_write;
+pub(crate) use impl_write;
 
-impl_write!(Io, ::hyper::rt::Write);
-impl_write!(Io, tokio::io::AsyncWrite);
+impl_write!([S: AsyncWrite + Unpin] Io<S>, ::hyper::rt::Write);
+impl_write!([S: AsyncWrite + Unpin] Io<S>, tokio::io::AsyncWrite);
 
 impl<S: AsyncRead + Unpin> AsyncRead for Io<S> {
     fn poll_read(
@@ -169,24 +171,4 @@ impl<S: AsyncRead + Unpin> AsyncRead for Io<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Io<S> {
-    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &[u8]) -> Poll<io::Result<usize>> {
-        self.stream().poll_write(context, buffer)
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffers: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        self.stream().poll_write_vectored(context, buffers)
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.stream().poll_flush(context)
-    }
-
-    fn poll_close(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.stream().poll_close(context)
-    }
-}
+forward_write!([S: AsyncWrite + Unpin] Io<S>, 0);

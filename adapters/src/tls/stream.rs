@@ -1,12 +1,14 @@
 //! An encrypted stream.
 
 use std::cell::Cell;
-use std::io::{self, IoSlice};
+use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use futures_io::{AsyncBufRead, AsyncRead, AsyncWrite};
 use futures_rustls::TlsStream;
+
+use crate::forward_write::forward_write;
 
 /// What a TLS record carries at most.
 const RECORD: usize = 16 << 10;
@@ -124,24 +126,4 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Stream<S> {
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Stream<S> {
-    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().tls).poll_write(context, buffer)
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffers: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().tls).poll_write_vectored(context, buffers)
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().tls).poll_flush(context)
-    }
-
-    fn poll_close(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().tls).poll_close(context)
-    }
-}
+forward_write!([S: AsyncRead + AsyncWrite + Unpin] Stream<S>, tls);

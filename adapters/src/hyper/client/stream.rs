@@ -8,7 +8,8 @@ use std::task::{Context, Poll};
 use futures_io::{AsyncBufRead, AsyncRead, AsyncWrite};
 use hyper_util::client::legacy::connect::{Connected, Connection};
 
-use crate::io::SendIo;
+use crate::forward_write::forward_write;
+use crate::io::{SendIo, impl_write};
 
 /// What carries HTTP: a socket, or TLS on one.
 pub(super) trait Transport: AsyncBufRead + AsyncRead + AsyncWrite + Unpin {}
@@ -58,32 +59,5 @@ impl ::hyper::rt::Read for HttpStream {
     }
 }
 
-impl ::hyper::rt::Write for HttpStream {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        ::hyper::rt::Write::poll_write(Pin::new(&mut self.stream), context, buffer)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ::hyper::rt::Write::poll_flush(Pin::new(&mut self.stream), context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ::hyper::rt::Write::poll_shutdown(Pin::new(&mut self.stream), context)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        ::hyper::rt::Write::is_write_vectored(&self.stream)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffers: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        ::hyper::rt::Write::poll_write_vectored(Pin::new(&mut self.stream), context, buffers)
-    }
-}
+forward_write!([] HttpStream, stream);
+impl_write!([] HttpStream, ::hyper::rt::Write);
