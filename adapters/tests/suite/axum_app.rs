@@ -46,7 +46,9 @@ fn app() -> Router {
 /// Echoes texts. It holds an `Rc` across awaits, and serves from the worker of its connection.
 async fn chat(upgrade: WebSocketUpgrade) -> Response {
     let worker = runtime::current_worker();
-    upgrade.protocols(["other", "chat"]).on_upgrade(move |mut socket: WebSocket| async move {
+    let upgrade = upgrade.protocols(["other", "chat"]);
+    let selected = upgrade.selected_protocol().cloned();
+    let response = upgrade.on_upgrade(move |mut socket: WebSocket| async move {
         let received = std::rc::Rc::new(std::cell::Cell::new(0));
         assert_eq!(runtime::current_worker(), worker);
         while let Some(Ok(message)) = socket.next().await {
@@ -60,7 +62,9 @@ async fn chat(upgrade: WebSocketUpgrade) -> Response {
                 break;
             }
         }
-    })
+    });
+    assert_eq!(response.headers().get("sec-websocket-protocol"), selected.as_ref());
+    response
 }
 
 async fn send(

@@ -16,6 +16,10 @@ const LIMIT: Duration = Duration::from_secs(30);
 async fn options_set_before_are_those_of_the_connection() {
     let listening = TcpSocket::new_v4().unwrap();
     listening.set_recv_buffer_size(20_000).unwrap();
+    listening.set_reuseaddr(true).unwrap();
+    listening.set_reuseport(true).unwrap();
+    let options = socket2::SockRef::from(&listening);
+    assert!(options.reuse_address().unwrap() && options.reuse_port().unwrap());
     listening.bind(local()).unwrap();
     let listener = listening.listen(16).unwrap();
     let client = TcpSocket::new_v4().unwrap();

@@ -188,6 +188,11 @@ async fn a_datagram_is_answered_from_the_address_that_it_was_sent_to() {
     assert_eq!(answered.expect("no answer").unwrap(), (3, asked));
     let foreign = server.send_from(b"no", received.sender, [192, 0, 2, 1].into()).await;
     assert!(foreign.is_err(), "sent from an address that this host has not");
+    // Without waiting.
+    assert_eq!(client.try_recv_msg(&mut buffer).unwrap_err().kind(), ErrorKind::WouldBlock);
+    assert_eq!(server.try_send_msg(b"all", received.sender, &SendOptions::new()).unwrap(), 3);
+    client.readable().await;
+    assert_eq!(client.try_recv_msg(&mut buffer).unwrap().length, 3);
 }
 
 #[runtime::test]

@@ -94,7 +94,9 @@ async fn exit_codes_and_signals_are_those_of_the_child() {
 #[runtime::test]
 async fn arguments_and_environment_reach_the_child() {
     let mut command = shell("echo \"$0 $1 $A $B $C\"; pwd");
-    command.arg("zero").arg("one").env_clear().env("A", "a").envs([("B", "b"), ("C", "c")]);
+    command.as_std_mut().arg("zero");
+    assert_eq!(command.as_std().get_program(), "sh");
+    command.arg("one").env_clear().env("A", "a").envs([("B", "b"), ("C", "c")]);
     command.env_remove("C").env("PATH", "/usr/bin:/bin").current_dir("/");
     let output = in_time(command.output()).await.unwrap();
     assert_eq!(String::from_utf8(output.stdout).unwrap(), "zero one a b \n/\n");
