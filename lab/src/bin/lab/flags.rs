@@ -27,8 +27,6 @@ pub struct Flags {
 pub enum Command {
     /// Compare policies with the better vanilla, as users get them (the default)
     Compare(CompareFlags),
-    /// Compare the drivers under vanilla and under kernel polling
-    Drivers(RunFlags),
     /// Compare an echo server on Lull with those on tokio, monoio, compio and a bare epoll loop, or an axum application on
     /// Lull with the same on tokio
     Peers(PeerFlags),

@@ -59,13 +59,6 @@ pub fn compare(flags: &CompareFlags) -> Result<(), Failure> {
     report.write()
 }
 
-pub fn drivers(flags: &RunFlags) -> Result<(), Failure> {
-    let drivers = [DriverKind::Epoll, DriverKind::Uring];
-    let under = |policy| drivers.map(|driver| Contender::lull(policy, driver, PollingConfig::default()));
-    let contenders = [Policy::Vanilla, Policy::KernelPolling].into_iter().flat_map(under).collect();
-    run("drivers", Experiment::new(contenders, flags.quick), flags.cores()?, flags)?.write()
-}
-
 pub fn peers(flags: &PeerFlags) -> Result<(), Failure> {
     let service = flags.service;
     let contenders = Contender::peers(service, PollingConfig::default());

@@ -37,7 +37,6 @@ fn main() -> ExitCode {
 fn run(flags: Flags) -> Result<(), Failure> {
     match flags.command.unwrap_or(Command::Compare(flags.compare)) {
         Command::Compare(flags) => fleet_presets::compare(&flags),
-        Command::Drivers(flags) => fleet_presets::drivers(&flags),
         Command::Peers(flags) => fleet_presets::peers(&flags),
         Command::Attach(flags) => fleet_presets::attach(&flags),
         Command::Steps(flags) => fleet_presets::steps(&flags),
