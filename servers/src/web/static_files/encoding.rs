@@ -79,34 +79,3 @@ fn weight(parameters: &str) -> u16 {
     let thousandths = |value: &str| value.parse::<f32>().ok().filter(|quality| (0.0..=1.0).contains(quality));
     quality.map_or(1000, |value| thousandths(value).map_or(0, |quality| (quality * 1000.0) as u16))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn choice(accepted: &str, available: &[Encoding]) -> Option<Encoding> {
-        let headers = HeaderMap::from_iter([(ACCEPT_ENCODING, accepted.parse().unwrap())]);
-        preferred(&headers, |encoding| available.contains(&encoding))
-    }
-
-    #[test]
-    fn the_client_s_preference_comes_before_the_server_s() {
-        assert_eq!(choice("gzip, deflate, br, zstd", &ENCODINGS), Some(Encoding::Brotli));
-        assert_eq!(choice("gzip, deflate, br", &[Encoding::Gzip]), Some(Encoding::Gzip));
-        assert_eq!(choice("br;q=0.5, gzip;q=0.8", &ENCODINGS), Some(Encoding::Gzip));
-        assert_eq!(choice("identity;q=0.5, gzip", &ENCODINGS), Some(Encoding::Gzip));
-        assert_eq!(choice("identity, gzip;q=0.5", &ENCODINGS), None);
-        assert_eq!(choice("*", &ENCODINGS), Some(Encoding::Brotli));
-        assert_eq!(choice("*;q=0.1, br;q=0", &ENCODINGS), Some(Encoding::Zstandard));
-        assert_eq!(choice("X-GZip", &ENCODINGS), Some(Encoding::Gzip));
-    }
-
-    #[test]
-    fn what_the_client_refuses_or_does_not_name_is_not_sent() {
-        for accepted in ["identity", "", "br;q=0", "gzip;q=0.000", "gzip;q=x", "brotli", "*;q=0"] {
-            assert_eq!(choice(accepted, &ENCODINGS), None, "{accepted}");
-        }
-        assert_eq!(preferred(&HeaderMap::new(), |_| true), None);
-        assert_eq!(choice("br", &[]), None);
-    }
-}

@@ -155,25 +155,3 @@ async fn read(file: &Arc<File>, length: usize) -> io::Result<Bytes> {
     }
     Ok(bytes.into())
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn types_follow_the_name_and_text_is_utf_8() {
-        for (name, expected) in [
-            ("index.html", "text/html; charset=utf-8"),
-            ("a/b.CSS", "text/css; charset=utf-8"),
-            ("app.js", "text/javascript; charset=utf-8"),
-            ("data.json", "application/json; charset=utf-8"),
-            ("logo.svg", "image/svg+xml"),
-            ("photo.webp", "image/webp"),
-            ("module.wasm", "application/wasm"),
-            ("archive.tar.gz", "application/gzip"),
-            ("unknown", "application/octet-stream"),
-        ] {
-            assert_eq!(content_type(Path::new(name)), expected, "{name}");
-        }
-    }
-}

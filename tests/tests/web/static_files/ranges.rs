@@ -17,6 +17,7 @@ fn a_range_is_sent_with_its_place() {
         for (range, first, end) in [
             ("0-0".to_owned(), 0, 0),
             ("0-99".to_owned(), 0, 99),
+            ("200-500".to_owned(), 200, 500),
             ("500-".to_owned(), 500, last),
             ("-1".to_owned(), last, last),
             (format!("-{}", length * 2), 0, last),
@@ -40,6 +41,8 @@ fn a_range_beyond_the_end_gets_416_with_the_length() {
     let site = Site::new().with("file", pattern(1000)).with("empty", "");
     let server = site.serve(&[]);
     for (path, range, length) in [
+        // An empty set has no range that could be satisfied.
+        ("/file", "", 1000),
         ("/file", "1000-", 1000),
         ("/file", "-0", 1000),
         ("/file", "5000-6000,7000-", 1000),
@@ -59,14 +62,22 @@ fn what_is_no_range_gets_the_whole_file() {
     let server = site.serve(&[]);
     let many: Vec<String> = (0..200).map(|part| format!("{0}-{0}", part * 2)).collect();
     let many = format!("bytes={}", many.join(","));
-    for range in
-        ["lines=0-1", "bytes=5-2", "bytes=a-b", "bytes=1", "bytes=", "bytes=+1-2", "bytes=--1", "0-1", &many]
-    {
+    for range in [
+        "",
+        "bytes",
+        "lines=0-1",
+        "bytes=5-2",
+        "bytes=a-b",
+        "bytes=1",
+        "bytes=+1-2",
+        "bytes=--1",
+        "bytes=0-5,3-7",
+        "b\u{e9}\u{e9}s=0-1",
+        "0-1",
+        &many,
+    ] {
         let whole = server.get("/file", &[&format!("range: {range}")]);
-        // An empty set has no range that could be satisfied.
-        let expected = if range == "bytes=" { [200, 416] } else { [200, 200] };
-        assert!(expected.contains(&whole.status()), "{range}: {}", whole.head);
-        assert!(whole.status() == 416 || whole.body == content, "{range}");
+        assert!(whole.status() == 200 && whole.body == content, "{range}: {}", whole.head);
     }
     // The header is defined for GET only (section 14.2).
     let head = server.request("HEAD", "/file", &["range: bytes=0-1"]);
@@ -108,7 +119,7 @@ fn several_ranges_are_sent_as_parts() {
         let content = pattern(length);
         let site = Site::new().with("file.txt", &content);
         let server = site.serve(&[]);
-        let response = server.get("/file.txt", &["range: bytes=0-9, 500-599,-100"]);
+        let response = server.get("/file.txt", &["range: Bytes=0-9, 500-599,-100 ,"]);
         assert_eq!(response.status(), 206);
         assert!(response.header("content-range").is_none());
         assert_eq!(response.header("content-length"), Some(&response.body.len().to_string()[..]));

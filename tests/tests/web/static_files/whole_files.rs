@@ -28,14 +28,18 @@ fn a_file_is_sent_whole_with_its_type_and_length() {
 #[test]
 fn types_follow_the_ending_of_the_name() {
     let types = [
+        ("a.html", "text/html; charset=utf-8"),
         ("a.css", "text/css; charset=utf-8"),
+        ("b.CSS", "text/css; charset=utf-8"),
         ("a.js", "text/javascript; charset=utf-8"),
         ("a.json", "application/json; charset=utf-8"),
         ("a.svg", "image/svg+xml"),
         ("a.png", "image/png"),
+        ("a.webp", "image/webp"),
         ("a.wasm", "application/wasm"),
         ("a.woff2", "font/woff2"),
         ("a.pdf", "application/pdf"),
+        ("a.tar.gz", "application/gzip"),
         ("a.txt", "text/plain; charset=utf-8"),
         ("a", "application/octet-stream"),
     ];
