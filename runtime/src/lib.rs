@@ -76,6 +76,7 @@ pub mod process;
 mod runtime;
 
 pub mod signal;
+mod skipped_tests;
 pub mod stdio;
 mod sync;
 pub mod task;

@@ -4,9 +4,7 @@ use crate::builder::Builder;
 pub use crate::config::settings::Attribute;
 use crate::error::BuildError;
 use crate::runtime::Runtime;
-
-/// The variable with which a missing driver fails a test instead of skipping it.
-const REQUIRE_ALL: &str = "LULL_REQUIRE_ALL";
+use crate::skipped_tests::require;
 
 /// Starts the runtime of `#[runtime::main]`. Prints why and ends the process if it can't.
 pub fn start(attribute: Attribute) -> Runtime {
@@ -32,9 +30,7 @@ pub fn on_each_driver<R: Outcome>(mut attribute: Attribute, mut test: impl FnMut
         let runtime = match Builder::from_attribute(attribute.clone()).ignore_environment().build() {
             Ok(runtime) => runtime,
             Err(error @ BuildError::Worker { .. }) => {
-                let required = std::env::var_os(REQUIRE_ALL).is_some_and(|value| !value.is_empty());
-                assert!(!required, "{REQUIRE_ALL} is set, and the {driver} driver is missing: {error}");
-                eprintln!("skipped on {driver}: {error}");
+                require(&format!("the {driver} driver: {error}"), None::<()>);
                 continue;
             }
             Err(error) => panic!("the test's runtime can't be built: {error}"),
