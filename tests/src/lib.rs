@@ -19,7 +19,6 @@ pub mod hung_thread;
 pub mod isolated;
 pub mod kill_at_call;
 pub mod load;
-pub mod pairs;
 pub mod poll_trace;
 mod processes;
 pub mod random;
@@ -28,5 +27,5 @@ pub mod seccomp;
 pub mod testbed;
 
 pub use processes::{KillOnDrop, memcached, web, with_inherited_socket};
-pub use requirements::{descriptors, drivers, own_program, program, require, root};
+pub use requirements::{descriptors, drivers, own_program, policies_command, program, require, root};
 pub use tests_macros::isolated;

@@ -1,27 +1,17 @@
 //! What a test needs of the machine it runs on.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::CapabilitySet;
 
-pub use requirements::require;
+pub use requirements::{descriptors, require};
 
 /// Requires the capabilities to make the testbed's namespaces.
 pub fn root() -> Option<()> {
     let needed = CapabilitySet::SYS_ADMIN | CapabilitySet::NET_ADMIN;
     let held = rustix::thread::capabilities(None).is_ok_and(|sets| sets.effective.contains(needed));
     require("CAP_SYS_ADMIN and CAP_NET_ADMIN (run as root)", held.then_some(()))
-}
-
-/// Requires that a process may have `count` descriptors, and raises the soft limit of this process to the hard one.
-pub fn descriptors(count: u64) -> Option<()> {
-    let limit = getrlimit(Resource::Nofile).maximum;
-    let able = limit.is_none_or(|most| most >= count);
-    require(&format!("{count} descriptors (ulimit -n)"), able.then_some(()))?;
-    // What it may have can be set.
-    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit, maximum: limit });
-    Some(())
 }
 
 /// The path of one of the workspace's binaries: in the folder that `LULL_PROGRAMS` names, if it has one of that name, else in the
@@ -43,6 +33,13 @@ pub fn own_program(name: &str) -> PathBuf {
         "build the {name} command first: cargo test --workspace --no-run --test commands"
     );
     program
+}
+
+/// The command `policies` with some arguments.
+pub fn policies_command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(own_program("policies"));
+    command.args(arguments);
+    command
 }
 
 pub fn program(name: &str) -> Option<PathBuf> {

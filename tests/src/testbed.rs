@@ -1,12 +1,13 @@
 //! Tests inside the two-namespace testbed. Each one's process enters a namespace, so that nothing of the host
 //! is touched.
 
+use std::process::Command;
 use std::sync::OnceLock;
 
 use lab::idle_cores::AwakeCores;
 use lab::testbed::{CLIENT_INTERFACE, Namespace, SERVER_INTERFACE, Testbed};
 use policies::host::{self, scheduler};
-use policies::netlink::netdev::{NapiSetting, Netdev};
+use policies::netlink::netdev::{Napi, NapiSetting, Netdev};
 use policies::{Cpus, Pid, Policy};
 use runtime::{Builder, Runtime};
 
@@ -24,6 +25,23 @@ pub fn enter(queues: u32) -> Testbed {
     let file = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(testbed.server.file()));
     Namespace::open(&file).unwrap().enter_process().unwrap();
     testbed
+}
+
+/// The NAPI of the server's first queue, without the id of its thread, which is another one each time it is started.
+pub fn napi() -> Napi {
+    let mut napi = host::interface(SERVER_INTERFACE).unwrap().queues.remove(0).napi.unwrap();
+    napi.pid = None;
+    napi
+}
+
+/// Whether the interrupts of the server's first queue are deferred.
+pub fn is_deferred() -> bool {
+    napi().defer_hard_irqs != Some(0)
+}
+
+/// Changes links and addresses by the command `ip`.
+pub fn ip(arguments: &[&str]) {
+    assert!(Command::new("ip").args(arguments).status().unwrap().success(), "{arguments:?}");
 }
 
 /// The real-time priority of the kernel thread that receives for the client, above those of tests' threads.

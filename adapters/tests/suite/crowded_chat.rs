@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 
 use futures_util::{AsyncReadExt, AsyncWriteExt};
 use net::TcpStream;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::sync::{broadcast, mpsc};
 
 use crate::common::listener;
@@ -137,12 +136,7 @@ async fn quiet_clients_are_answered_within_5_ms_while_channels_are_full() {
         );
         return;
     }
-    let wanted = (QUIET + BUSY + 200) as u64;
-    let maximum = getrlimit(Resource::Nofile).maximum;
-    let raised = setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum });
-    if requirements::require("limit of 10,300 descriptors", raised.ok()).is_none() {
-        return;
-    }
+    let Some(()) = requirements::descriptors((QUIET + BUSY + 200) as u64) else { return };
     if let Ok(address) = std::env::var(CLIENTS_OF) {
         run_clients(address.parse().unwrap());
     }

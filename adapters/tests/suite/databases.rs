@@ -10,6 +10,8 @@ use redis::aio::MultiplexedConnection;
 use sqlx::postgres::PgPoolOptions;
 use sqlx::sqlite::SqlitePoolOptions;
 
+use crate::drivers::on_each_driver;
+
 async fn connect_redis(address: SocketAddr) -> MultiplexedConnection {
     let stream = TcpStream::connect(address).await.unwrap();
     stream.set_nodelay(true).unwrap();
@@ -26,7 +28,7 @@ fn a_multiplexed_connection_of_redis_answers_each_its_own_and_loses_nothing_to_t
     let Some(server) = requirements::require("program redis-server", crate::servers::redis().unwrap()) else {
         return;
     };
-    on_each_driver(async || {
+    on_each_driver(1, async || {
         let connection = connect_redis(server.address).await;
         let keys = (0..200_u64).map(|number| {
             let mut connection = connection.clone();
@@ -60,7 +62,7 @@ fn tokio_postgres_queries_and_pipelines_and_reports_errors() {
     else {
         return;
     };
-    on_each_driver(async || {
+    on_each_driver(1, async || {
         let stream = TcpStream::connect(server.address).await.unwrap();
         let mut config = tokio_postgres::Config::new();
         config.user("postgres").dbname("postgres");
@@ -190,7 +192,7 @@ fn pools_of_deadpool_and_bb8_share_connections_of_tokio_postgres() {
     else {
         return;
     };
-    on_each_driver(async || {
+    on_each_driver(1, async || {
         let deadpool: deadpool::managed::Pool<Connector> =
             deadpool::managed::Pool::builder(Connector::new(server.address)).max_size(3).build().unwrap();
         clients_are_shared!(deadpool);
@@ -245,7 +247,7 @@ fn a_pool_of_sqlx_queries_postgres_without_and_within_tokios_context() {
     };
     let url = format!("postgres://postgres@{}/postgres", server.address);
     let pool = async || PgPoolOptions::new().max_connections(3).connect(&url).await.unwrap();
-    on_each_driver(async || {
+    on_each_driver(1, async || {
         pool_works!(pool().await, "select count(*) from pg_sleep(0.05)");
         let _tokio = adapters::tokio_context::start().await.unwrap();
         pool_works!(pool().await, "select count(*) from pg_sleep(0.05)");
@@ -254,7 +256,7 @@ fn a_pool_of_sqlx_queries_postgres_without_and_within_tokios_context() {
 
 #[test]
 fn a_pool_of_sqlx_queries_sqlite() {
-    on_each_driver(async || {
+    on_each_driver(1, async || {
         let folder = tempfile::tempdir().unwrap();
         let url = format!("sqlite://{}?mode=rwc", folder.path().join("notes").display());
         let pool = SqlitePoolOptions::new().max_connections(3).connect(&url).await.unwrap();
@@ -264,15 +266,4 @@ fn a_pool_of_sqlx_queries_sqlite() {
              select count(*) from numbers"
         );
     });
-}
-
-/// Like `#[runtime::test]`, with something that outlives the runtimes.
-fn on_each_driver(test: impl AsyncFn()) {
-    for driver in [runtime::DriverKind::Epoll, runtime::DriverKind::Uring] {
-        eprintln!("on {driver}");
-        let built = runtime::Builder::new().ignore_environment().workers(1).driver(driver).build();
-        if let Some(mut runtime) = requirements::require(&format!("the {driver} driver"), built.ok()) {
-            runtime.block_on(test());
-        }
-    }
 }

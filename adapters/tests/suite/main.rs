@@ -24,3 +24,6 @@ mod authority;
 mod chat;
 #[path = "../servers/mod.rs"]
 mod servers;
+
+#[path = "../../../runtime/tests/suite/drivers.rs"]
+mod drivers;

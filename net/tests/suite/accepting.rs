@@ -137,10 +137,10 @@ fn client_that_has_asked(address: std::net::SocketAddr) -> std::net::TcpStream {
 
 #[test]
 fn a_graceful_stop_serves_the_connections_that_wait_in_the_backlog() {
-    for driver in crate::common::drivers() {
+    for driver in crate::drivers::drivers() {
         // A stop may also come before the first accept.
         for turns in [0, 2] {
-            crate::common::one_worker(driver).block_on(async {
+            crate::drivers::one_worker(driver).block_on(async {
                 let listener = TcpListener::bind(local()).unwrap();
                 let address = listener.local_addr().unwrap();
                 let serving = crate::common::serve_echo(listener);

@@ -11,7 +11,8 @@ use rand::{RngExt, SeedableRng};
 
 use tests_macros::isolated;
 
-use crate::common::{drivers, local, one_worker, open_descriptors, pair, poll_times, serve_echo};
+use crate::common::{local, open_descriptors, pair, poll_times, serve_echo};
+use crate::drivers::{drivers, one_worker};
 
 /// The number of rounds of the randomized tests; `DROPS` in the environment sets it.
 fn drops() -> u32 {

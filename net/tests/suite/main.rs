@@ -12,3 +12,6 @@ mod sockets;
 mod stream_contract;
 mod udp;
 mod without_waiting;
+
+#[path = "../../../runtime/tests/suite/drivers.rs"]
+mod drivers;

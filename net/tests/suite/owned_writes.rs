@@ -9,7 +9,8 @@ use futures_util::{AsyncReadExt, AsyncWriteExt};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
-use crate::common::{drivers, one_worker, pair};
+use crate::common::pair;
+use crate::drivers::{drivers, one_worker};
 
 struct Counted(Vec<u8>, Arc<AtomicUsize>);
 

@@ -10,20 +10,8 @@ use runtime::{Builder, DriverKind};
 
 use tests_macros::isolated;
 
-use crate::common::{drivers, drivers_with_a_ring, local, one_worker, open_descriptors, pair, serve_echo};
-
-#[runtime::test]
-async fn bytes_written_before_a_stream_is_dropped_arrive() {
-    for size in [1usize, 3000, 200_000] {
-        let (mut client, mut server) = pair().await;
-        let writing = runtime::spawn(async move { client.write_all(&vec![7; size]).await.unwrap() });
-        let mut bytes = Vec::new();
-        server.read_to_end(&mut bytes).await.unwrap();
-        writing.await.unwrap();
-        assert_eq!(bytes.len(), size);
-        assert!(bytes.iter().all(|&byte| byte == 7));
-    }
-}
+use crate::common::{drivers_with_a_ring, local, open_descriptors, pair, serve_echo};
+use crate::drivers::{drivers, one_worker};
 
 #[runtime::test]
 async fn writes_to_a_slow_reader_with_a_small_send_buffer_arrive_whole_and_in_order() {
@@ -186,18 +174,6 @@ fn a_socket_that_outlives_its_runtime_returns_errors_and_does_not_hang() {
 }
 
 #[runtime::test]
-async fn writes_after_a_shutdown_of_writing_fail() {
-    let (mut client, mut server) = pair().await;
-    client.write_all(b"last").await.unwrap();
-    client.shutdown(std::net::Shutdown::Write).unwrap();
-    let error = client.write(b"more").await.unwrap_err();
-    assert_eq!(error.kind(), std::io::ErrorKind::BrokenPipe);
-    let mut bytes = Vec::new();
-    server.read_to_end(&mut bytes).await.unwrap();
-    assert_eq!(bytes, b"last");
-}
-
-#[runtime::test]
 async fn slow_readers_do_not_take_the_buffers_of_others() {
     let listener = TcpListener::bind(local()).unwrap();
     let address = listener.local_addr().unwrap();
@@ -258,12 +234,6 @@ async fn a_burst_of_connections_is_accepted_in_full() {
     drop(clients.join().unwrap());
 }
 
-fn resident_kib() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-    line.trim().trim_end_matches(" kB").parse().unwrap()
-}
-
 const CONNECTIONS: usize = 10_000;
 
 /// Opens all connections, and sends on some of them.
@@ -280,12 +250,7 @@ fn run_clients(address: std::net::SocketAddr) {
 #[test]
 #[isolated]
 fn ten_thousand_idle_connections_leak_neither_descriptors_nor_memory() {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let maximum = getrlimit(Resource::Nofile).maximum;
-    let raised = setrlimit(Resource::Nofile, Rlimit { current: Some(CONNECTIONS as u64 + 100), maximum });
-    if requirements::require("limit of 10,100 descriptors", raised.ok()).is_none() {
-        return;
-    }
+    let Some(()) = requirements::descriptors(CONNECTIONS as u64 + 100) else { return };
     if let Ok(address) = std::env::var("CLIENTS_OF") {
         return run_clients(address.parse().unwrap());
     }
@@ -301,7 +266,7 @@ fn ten_thousand_idle_connections_leak_neither_descriptors_nor_memory() {
                 let (done, finished) = std::os::unix::net::UnixStream::pair().unwrap();
                 let clients = std::thread::spawn(move || {
                     let status =
-                        crate::common::once_more().env("CLIENTS_OF", address.to_string()).status().unwrap();
+                        requirements::once_more().env("CLIENTS_OF", address.to_string()).status().unwrap();
                     drop(done);
                     assert!(status.success());
                 });
@@ -315,7 +280,7 @@ fn ten_thousand_idle_connections_leak_neither_descriptors_nor_memory() {
                     runtime::sleep(Duration::from_millis(10)).await;
                 }
                 assert_eq!(serving.connections(), 0, "on {driver}");
-                resident.push(resident_kib());
+                resident.push(requirements::resident_kib(std::process::id()));
             }
             // Turns for the last operations that were cancelled.
             let give_up = std::time::Instant::now() + Duration::from_secs(30);

@@ -75,7 +75,7 @@ async fn a_shutdown_of_writing_sends_what_was_written_before_the_end() {
         stream.close().await.unwrap();
         let mut received = Vec::new();
         peer.read_to_end(&mut received).unwrap();
-        assert_eq!(received.len(), bytes.len());
+        assert!(received == bytes, "{} bytes", received.len());
     }
 }
 
@@ -130,13 +130,13 @@ async fn empty_reads_and_writes_do_not_wait() {
 
 #[runtime::test]
 async fn dropping_a_stream_sends_what_was_written_and_then_the_end() {
-    for size in [10, 100_000] {
+    for size in [1, 3000, 200_000] {
         let (mut stream, mut server) = pair().await;
         let writing = runtime::spawn(async move { stream.write_all(&vec![1; size]).await.unwrap() });
         let mut bytes = Vec::new();
         server.read_to_end(&mut bytes).await.unwrap();
         writing.await.unwrap();
-        assert_eq!(bytes.len(), size);
+        assert!(bytes == vec![1; size], "{} of {size} bytes", bytes.len());
     }
 }
 

@@ -1,5 +1,8 @@
 //! The spans of tasks, as a subscriber sees them: what they say, when they are entered, and when they close.
 
+#[path = "../suite/drivers.rs"]
+mod drivers;
+
 use std::collections::HashMap;
 use std::fmt::Debug;
 use std::future::pending;
@@ -137,16 +140,7 @@ fn unique(name: &str) -> String {
 
 fn on_each_driver(test: impl AsyncFn()) {
     observe();
-    for driver in ["epoll", "uring"] {
-        let builder = runtime::Builder::new().ignore_environment().workers(2).driver(driver.parse().unwrap());
-        match builder.build() {
-            Ok(mut runtime) => runtime.block_on(test()),
-            Err(error) => {
-                assert!(std::env::var_os("LULL_REQUIRE_ALL").is_none(), "{driver}: {error}");
-                println!("skipped: {driver}: {error}");
-            }
-        }
-    }
+    drivers::on_each_driver(2, test);
 }
 
 #[test]

@@ -7,15 +7,11 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use runtime::io::{AsyncFd, Direction, SourceKind};
-use runtime::{Builder, Cpus, DriverKind, Runtime};
+use runtime::{Builder, Cpus, DriverKind};
 
-use crate::drivers::drivers;
+use crate::drivers::{drivers, one_worker};
 
 const LIMIT: Duration = Duration::from_secs(30);
-
-fn one_worker(driver: DriverKind) -> Runtime {
-    Builder::new().ignore_environment().workers(1).driver(driver).build().unwrap()
-}
 
 #[test]
 fn a_descriptor_is_usable_in_a_later_block_on() {
@@ -58,24 +54,6 @@ fn tasks_and_timers_go_on_in_the_next_block_on() {
         assert_eq!(ran.get(), before, "on {driver}");
         assert_eq!(runtime.block_on(task.unwrap()).expect("the task was dropped"), 7);
         assert_eq!(ran.get(), 3, "on {driver}");
-    }
-}
-
-#[test]
-fn dropping_the_runtime_drops_the_tasks_that_outlived_block_on() {
-    for driver in drivers() {
-        let mut runtime = one_worker(driver);
-        let held = Rc::new(());
-        runtime.block_on(async {
-            let held = Rc::clone(&held);
-            drop(runtime::spawn(async move {
-                let _held = held;
-                std::future::pending::<()>().await;
-            }));
-            runtime::yield_now().await;
-        });
-        drop(runtime);
-        assert_eq!(Rc::strong_count(&held), 1, "on {driver}");
     }
 }
 

@@ -10,7 +10,7 @@ use futures_util::{AsyncReadExt, AsyncWriteExt};
 use runtime::process::{Child, Command, Stdio};
 use runtime::{Builder, timeout};
 
-use crate::drivers::drivers;
+use crate::drivers::{drivers, one_worker};
 
 const LIMIT: Duration = Duration::from_secs(30);
 const SIGKILL: i32 = 9;
@@ -163,8 +163,7 @@ async fn dropped_children_leave_no_zombies() {
 #[test]
 fn a_child_that_outlives_its_runtime_is_reaped_by_the_next_spawn() {
     for driver in drivers() {
-        let runtime = || Builder::new().ignore_environment().workers(1).driver(driver).build().unwrap();
-        let mut first = runtime();
+        let mut first = one_worker(driver);
         // One is dropped while the runtime runs, the other after it.
         let (stdin, dropped, kept) = first.block_on(async {
             let mut dropped = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
@@ -176,7 +175,7 @@ fn a_child_that_outlives_its_runtime_is_reaped_by_the_next_spawn() {
         drop(first);
         let kept_folder = folder(&kept);
         drop((stdin, kept));
-        runtime().block_on(async {
+        one_worker(driver).block_on(async {
             let begun = Instant::now();
             while dropped.exists() || kept_folder.exists() {
                 assert!(begun.elapsed() < LIMIT, "on {driver}");

@@ -12,11 +12,11 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use runtime::DriverKind;
 use runtime::io::io_uring::{opcode, squeue, types};
 use runtime::io::{NoRing, RingFd, RingOperation, has_ring, submit};
-use runtime::{Builder, DriverKind};
 
-use crate::drivers::drivers;
+use crate::drivers::{drivers, one_worker};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -313,7 +313,7 @@ async fn what_a_dropped_operation_has_brought_is_disposed_of() {
 #[test]
 fn the_end_of_the_runtime_waits_for_its_operations() {
     for driver in drivers().into_iter().filter(|driver| *driver != DriverKind::Epoll) {
-        let mut runtime = Builder::new().ignore_environment().workers(1).driver(driver).build().unwrap();
+        let mut runtime = one_worker(driver);
         let count = Rc::new(Cell::new(0));
         let (reader, _writer) = pipe();
         let mut outliving = None;

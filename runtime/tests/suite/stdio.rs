@@ -6,9 +6,9 @@ use futures_util::io::BufReader;
 use futures_util::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, TryStreamExt};
 use runtime::process::{Command, Stdio};
 use runtime::stdio::{stderr, stdin, stdout};
-use runtime::{Builder, DriverKind, timeout};
+use runtime::{DriverKind, timeout};
 
-use crate::drivers::drivers;
+use crate::drivers::{drivers, one_worker};
 
 /// The driver of the process that this program starts of itself.
 const CHILD: &str = "LULL_TEST_STDIO_CHILD";
@@ -32,10 +32,11 @@ async fn bracket_lines() {
 
 #[test]
 fn standard_streams_are_read_and_written_while_the_worker_goes_on() {
-    let run = |driver| Builder::new().ignore_environment().workers(1).driver(driver).build().unwrap();
     match std::env::var(CHILD) {
-        Ok(driver) => run(driver.parse().unwrap()).block_on(bracket_lines()),
-        Err(_) => drivers().into_iter().for_each(|driver| run(driver).block_on(talk_to_a_child(driver))),
+        Ok(driver) => one_worker(driver.parse().unwrap()).block_on(bracket_lines()),
+        Err(_) => {
+            drivers().into_iter().for_each(|driver| one_worker(driver).block_on(talk_to_a_child(driver)));
+        }
     }
 }
 

@@ -104,6 +104,7 @@ async fn missed_ticks_are_made_up_for_or_delayed_or_skipped() {
     let (start, late, ticks) = late_ticks(MissedTickBehavior::Delay).await;
     assert!(ticks[0] >= start + PERIOD);
     assert!(ticks[1] >= late + PERIOD && ticks[2] >= ticks[1] + PERIOD);
+    assert_eq!(runtime::interval(PERIOD).missed_tick_behavior(), MissedTickBehavior::Skip);
     let (start, late, ticks) = late_ticks(MissedTickBehavior::Skip).await;
     assert_eq!(ticks[0], start + PERIOD);
     assert!(ticks[1] > late && ticks[2] > ticks[1]);

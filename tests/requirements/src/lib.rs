@@ -2,12 +2,14 @@
 //! `tests/skipped` prints: cargo shows nothing of tests that pass.
 #![forbid(unsafe_code)]
 
+mod process;
 // `#[runtime::test]` uses the same.
 #[path = "../../../runtime/src/skipped_tests.rs"]
 mod skipped_tests;
 
 use std::fmt::Display;
 
+pub use process::{descriptors, once_more, resident_kib};
 pub use skipped_tests::{note, require};
 
 /// Those of some drivers that `build` can build a runtime on. The others are noted with the reason.

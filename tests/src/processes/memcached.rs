@@ -135,10 +135,7 @@ impl Memcached {
 
     /// Its resident memory in KiB.
     pub fn resident_kib(&self) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap_or_default();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-        let number = line.and_then(|line| line.trim().trim_end_matches(" kB").parse().ok());
-        number.expect("VmRSS of the server")
+        requirements::resident_kib(self.child.id())
     }
 
     pub fn signal(&self, signal: rustix::process::Signal) {

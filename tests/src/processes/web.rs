@@ -130,6 +130,11 @@ impl Web {
         self.log.read()
     }
 
+    /// Its resident memory in KiB.
+    pub fn resident_kib(&self) -> u64 {
+        requirements::resident_kib(self.child.id())
+    }
+
     pub fn id(&self) -> u32 {
         self.child.id()
     }

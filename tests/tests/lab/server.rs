@@ -12,7 +12,6 @@ use loadgen::Workload;
 use policies::{Cpus, Policy};
 use runtime::Running;
 use runtime::io::{AsyncFd, Direction, SourceKind};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use servers::memcached::{Config, Server};
 use tests::testbed::{enter, server_builder};
 
@@ -24,8 +23,7 @@ pub fn serve<T: Send + 'static>(
     max_connections: usize,
     client: impl FnOnce(&Testbed, SocketAddrV4) -> T + Send + 'static,
 ) -> T {
-    let limit = getrlimit(Resource::Nofile);
-    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }).unwrap();
+    tests::descriptors(max_connections as u64 + 100).expect("descriptors for the connections");
     let testbed = Arc::new(enter(1));
     let mut runtime = server_builder(policy, 1).build().unwrap();
     let config = Config {

@@ -15,7 +15,6 @@ use tests::web::Web;
 
 use crate::authority::Authority;
 use crate::frames::*;
-use crate::http2::resident;
 use crate::site::{Site, text};
 use crate::slow::{counter, open};
 
@@ -155,7 +154,7 @@ fn responses_that_nobody_reads_take_a_megabyte_for_each_connection_until_they_en
     let config = site.configure("", "[limits]\nstall-timeout = '2s'");
     let server = site.serve(&["--config", text(&config), "--stats", "/stats"]);
     server.get("/file", &[]);
-    let before = resident(&server);
+    let before = server.resident_kib();
     // Of the connection, besides those of the streams.
     let window = frame(WINDOW_UPDATE, 0, 0, &0x7fff_0000_u32.to_be_bytes());
     let sent = requests("/large", 0x7fff_ffff, 128);
@@ -167,7 +166,7 @@ fn responses_that_nobody_reads_take_a_megabyte_for_each_connection_until_they_en
             let begun = Instant::now();
             let mut most = 0;
             while begun.elapsed() < Duration::from_secs(1) {
-                most = most.max(resident(&server).saturating_sub(before));
+                most = most.max(server.resident_kib().saturating_sub(before));
                 std::thread::sleep(Duration::from_millis(20));
             }
             assert!(most < 30 << 10, "{most} KiB for 20 connections");
@@ -395,7 +394,7 @@ impl Flooded {
         let server = site.serve_configured("", &format!("{tls}\n{}", proxies.concat()));
         let encrypted = server.urls[1].strip_prefix("https://").unwrap().parse().unwrap();
         server.get("/file", &[]);
-        let before = resident(&server);
+        let before = server.resident_kib();
         Self { server, encrypted, _silent: silent, before, _kept: (site, upstream, authority) }
     }
 
@@ -410,7 +409,7 @@ impl Flooded {
                 held.pop_front();
             }
             opened += 1;
-            most = most.max(resident(&self.server).saturating_sub(self.before));
+            most = most.max(self.server.resident_kib().saturating_sub(self.before));
             std::thread::sleep(pause);
         }
         (opened, most)

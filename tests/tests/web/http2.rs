@@ -213,10 +213,3 @@ fn malformed_requests_get_no_file() {
     });
     assert_eq!(server.get("/file", &[]).text(), "file");
 }
-
-/// The memory of a server's process in KiB.
-pub fn resident(server: &Web) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", server.child.id())).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-    line.trim().trim_end_matches(" kB").parse().unwrap()
-}

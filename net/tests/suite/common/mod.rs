@@ -4,7 +4,9 @@ use std::task::Poll;
 
 use futures_util::{AsyncReadExt, AsyncWriteExt};
 use net::{TcpListener, TcpStream};
-use runtime::{Builder, DriverKind};
+use runtime::DriverKind;
+
+use crate::drivers::drivers;
 
 /// Port 0 of loopback: any free port.
 pub fn local() -> std::net::SocketAddr {
@@ -42,17 +44,8 @@ pub async fn poll_times<F: Future>(future: F, mut left: u32) -> Option<F::Output
     .await
 }
 
-pub fn drivers() -> Vec<DriverKind> {
-    let all = [DriverKind::Epoll, DriverKind::Uring];
-    requirements::drivers(all, |driver| Builder::new().ignore_environment().workers(1).driver(driver).build())
-}
-
 pub fn drivers_with_a_ring() -> Vec<DriverKind> {
     drivers().into_iter().filter(|driver| *driver != DriverKind::Epoll).collect()
-}
-
-pub fn one_worker(driver: DriverKind) -> runtime::Runtime {
-    Builder::new().ignore_environment().workers(1).driver(driver).build().unwrap()
 }
 
 pub fn serve_echo(listener: TcpListener) -> net::Serving {
@@ -70,12 +63,4 @@ pub fn serve_echo(listener: TcpListener) -> net::Serving {
 
 pub fn open_descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
-}
-
-/// A command that runs the calling test, which is isolated, in one more process.
-pub fn once_more() -> std::process::Command {
-    let mut command = std::process::Command::new(std::env::current_exe().unwrap());
-    // An isolated process is started with the arguments that select its test.
-    command.args(std::env::args_os().skip(1));
-    command
 }
