@@ -14,7 +14,6 @@ use super::directory::{Contents, JournalDir, JournalFile};
 use super::queue_holders::journals_of;
 use super::record::{Journal, Lifetime};
 use super::restore::{recover, restore_all};
-use crate::error::Error;
 use crate::host::identity::ProcessIdentity;
 use crate::policy::Policy;
 
@@ -311,18 +310,6 @@ fn a_journal_of_an_earlier_boot_is_removed_unless_its_process_runs() {
     let path = directory.write(Lifetime::Host, ended()).path;
     edit(&path, |journal| journal["boot"] = json!(""));
     assert_eq!(directory.abandoned(), [false]);
-}
-
-#[test]
-fn without_the_directorys_lock_nothing_is_restored() {
-    let directory = Directory::new();
-    fs::create_dir(directory.journals.path().join("lock")).unwrap();
-    let recovery = recover(&directory.journals).unwrap();
-    assert!(recovery.reports.is_empty() && !recovery.failed(), "there is nothing to restore");
-    let file = directory.write(Lifetime::Process, ended());
-    let error = recover(&directory.journals).unwrap_err();
-    assert!(matches!(&error, Error::Journal { path, .. } if path.ends_with("lock")), "{error}");
-    assert!(file.path.exists());
 }
 
 #[test]

@@ -1,23 +1,15 @@
 //! `policies attach`, `policies run` and `policies explain --pid` as commands.
 
-use std::process::Command;
-
 use lab::testbed::SERVER_ADDRESS;
 use rustix::process::{Pid, Signal, kill_process};
 use serial_test::serial;
 use tests::memcached::wait_until;
 use tests::testbed::enter;
-use tests::{KillOnDrop, isolated};
+use tests::{KillOnDrop, isolated, policies_command};
 
 use super::attached::{CONNECTIONS, epolls, family, nothing_is_left, state};
 use super::load::{Exchange, Load};
 use super::servers;
-
-fn policies(arguments: &[&str]) -> Command {
-    let mut command = Command::new(tests::own_program("policies"));
-    command.args(arguments);
-    command
-}
 
 #[test]
 #[isolated(root)]
@@ -30,7 +22,7 @@ fn an_interrupted_attach_prints_what_it_did_and_leaves_nothing() {
     let before = state(&[server.pid()]);
     for signal in [Signal::INT, Signal::TERM] {
         let pid = server.pid().to_string();
-        let mut command = policies(&["attach", "--pid", &pid, "--latency-budget", "1000"]);
+        let mut command = policies_command(&["attach", "--pid", &pid, "--latency-budget", "1000"]);
         let printed = tempfile::NamedTempFile::new().unwrap();
         let child: KillOnDrop = command.stdout(printed.reopen().unwrap()).spawn().unwrap().into();
         let text = || std::fs::read_to_string(printed.path()).unwrap();
@@ -59,7 +51,7 @@ fn an_interrupted_attach_prints_what_it_did_and_leaves_nothing() {
 fn a_command_that_is_run_is_attached_and_its_exit_code_is_passed_on() {
     let testbed = enter(1);
     for (script, code) in [("exit 7", 7), ("kill -9 $$", 128 + 9), ("exit 0", 0)] {
-        let status = policies(&["run", "--", "sh", "-c", script]).status().unwrap();
+        let status = policies_command(&["run", "--", "sh", "-c", script]).status().unwrap();
         assert_eq!(status.code(), Some(code), "{script}");
     }
     if servers::memcached(&["-t", "1"]).is_none() {
@@ -67,7 +59,7 @@ fn a_command_that_is_run_is_attached_and_its_exit_code_is_passed_on() {
     }
     let address = SERVER_ADDRESS.to_string();
     let server = ["/usr/bin/memcached", "-u", "nobody", "-t", "1", "-p", "7001", "-l", &address];
-    let mut command = policies(&["run", "--latency-budget", "1000", "--"]);
+    let mut command = policies_command(&["run", "--latency-budget", "1000", "--"]);
     let child: KillOnDrop = command.args(server).spawn().unwrap().into();
     let address = std::net::SocketAddr::from((SERVER_ADDRESS, 7001));
     wait_until("the server listens", || std::net::TcpStream::connect(address).is_ok());
@@ -90,13 +82,13 @@ fn a_command_that_is_run_is_attached_and_its_exit_code_is_passed_on() {
 fn explain_names_the_processes_and_needs_one_target() {
     let _testbed = enter(1);
     let own = std::process::id().to_string();
-    let output = policies(&["explain", "--pid", &own, "--format", "json"]).output().unwrap();
+    let output = policies_command(&["explain", "--pid", &own, "--format", "json"]).output().unwrap();
     assert_eq!(output.status.code(), Some(3), "a test waits in no epoll instance: {output:?}");
     let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(json["processes"][0]["pid"].to_string(), own, "{json}");
-    let output = policies(&["explain"]).output().unwrap();
+    let output = policies_command(&["explain"]).output().unwrap();
     assert!(!output.status.success(), "{output:?}");
-    let output = policies(&["attach", "--unit", "lull-nonesuch"]).output().unwrap();
+    let output = policies_command(&["attach", "--unit", "lull-nonesuch"]).output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success() && text.contains("unit lull-nonesuch"), "{output:?}");
 }

@@ -7,12 +7,11 @@ use std::time::{Duration, Instant};
 use lab::testbed::{SERVER_ADDRESS, SERVER_INTERFACE, Testbed};
 use policies::counters::Snapshot;
 use policies::law::{LatencyBudget, QueueMode, QueueSettings};
-use policies::netlink::netdev::Napi;
 use policies::{Change, Cpus, Policy, host};
 use runtime::{Builder, DriverKind};
 use serial_test::serial;
 use tests::isolated;
-use tests::testbed::{self, receive_on_client_core, server_builder};
+use tests::testbed::{self, napi, receive_on_client_core, server_builder};
 
 use super::echo::server::{Connection, ECHO, EchoServer, Load, preempt_on_client_core, quantile};
 
@@ -79,13 +78,6 @@ fn enter() -> Testbed {
     let testbed = testbed::enter(1);
     receive_on_client_core(&testbed);
     testbed
-}
-
-/// The queue's NAPI. Its thread has another id each time it is started.
-fn napi() -> Napi {
-    let mut napi = host::interface(SERVER_INTERFACE).unwrap().queues.remove(0).napi.unwrap();
-    napi.pid = None;
-    napi
 }
 
 /// Deferrals and grace time.

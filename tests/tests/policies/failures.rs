@@ -5,16 +5,16 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use lab::testbed::{SERVER_ADDRESS, SERVER_INTERFACE, Testbed};
+use lab::testbed::{SERVER_ADDRESS, Testbed};
 use policies::law::{QueueMode, Reason};
-use policies::{Change, Policy, host};
+use policies::{Change, Policy};
 use runtime::Builder;
 use rustix::event::epoll;
 use serial_test::serial;
 use tests::hung_thread::{HungThread, stop_if_asked};
 use tests::isolated;
 use tests::memcached::wait_until;
-use tests::testbed::{enter, server_builder};
+use tests::testbed::{enter, is_deferred, server_builder};
 
 use super::echo::server::{ECHO, EchoServer, Load};
 
@@ -31,10 +31,6 @@ fn wait_for(server: &mut EchoServer, mode: QueueMode, why: Option<Reason>) {
         let queue = server.report().queue.unwrap();
         queue.mode == mode && why.is_none_or(|why| queue.why == why)
     });
-}
-
-fn is_deferred() -> bool {
-    host::interface(SERVER_INTERFACE).unwrap().queues.remove(0).napi.unwrap().defer_hard_irqs != Some(0)
 }
 
 #[test]

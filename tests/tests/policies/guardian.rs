@@ -8,13 +8,12 @@ use std::time::{Duration, Instant};
 
 use lab::testbed::{SERVER_ADDRESS, SERVER_INTERFACE};
 use policies::host::scheduler;
-use policies::netlink::netdev::Napi;
 use policies::{JournalDir, Lifetime, Pid, Plan, Policy, Settings, host};
 use rustix::mount::{MountFlags, mount};
 use rustix::process::{Signal, kill_process};
 use serial_test::serial;
 use tests::memcached::{Memcached, command, free_port, wait_until};
-use tests::testbed::enter;
+use tests::testbed::{enter, is_deferred, napi};
 use tests::{KillOnDrop, isolated};
 
 use super::crash_recovery::settings;
@@ -25,17 +24,6 @@ const MISSES: Exchange = Exchange {
     request: b"get k\r\nget k\r\nget k\r\nget k\r\nget k\r\nget k\r\nget k\r\nget k\r\n",
     response: b"END\r\nEND\r\nEND\r\nEND\r\nEND\r\nEND\r\nEND\r\nEND\r\n",
 };
-
-/// The queue's NAPI. Its thread has another id each time it is started.
-fn napi() -> Napi {
-    let mut napi = host::interface(SERVER_INTERFACE).unwrap().queues.remove(0).napi.unwrap();
-    napi.pid = None;
-    napi
-}
-
-fn is_deferred() -> bool {
-    napi().defer_hard_irqs != Some(0)
-}
 
 /// Whether no thread of the process has an effective capability.
 pub(super) fn is_unprivileged(process: u32) -> bool {

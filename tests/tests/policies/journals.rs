@@ -4,40 +4,34 @@ use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use lab::testbed::SERVER_INTERFACE;
 use policies::netlink::ethtool::{Coalescing, Ethtool};
-use policies::netlink::netdev::{Napi, NapiSetting, Netdev};
+use policies::netlink::netdev::{NapiSetting, Netdev};
 use policies::{JournalDir, Lifetime, Plan, Policy, Settings, host};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use rustix::process::{Signal, kill_process};
 use serde_json::{Value, json};
 use serial_test::serial;
 use tests::memcached::wait_until;
-use tests::testbed::{enter, server_runtime};
-use tests::{KillOnDrop, isolated};
+use tests::testbed::{enter, napi, server_runtime};
+use tests::{KillOnDrop, isolated, policies_command};
 
 const JOURNALS: &str = "/run/lull";
 
-fn policies(arguments: &[&str]) -> Output {
-    Command::new(tests::own_program("policies")).args(arguments).output().unwrap()
+fn restore() -> Output {
+    policies_command(&["restore"]).output().unwrap()
 }
 
 fn apply(policy: Policy) -> Output {
-    policies(&["apply", SERVER_INTERFACE, "--policy", policy.name(), "--worker-cores", "0"])
+    let arguments = ["apply", SERVER_INTERFACE, "--policy", policy.name(), "--worker-cores", "0"];
+    policies_command(&arguments).output().unwrap()
 }
 
 fn text(output: &Output) -> String {
     let (stdout, stderr) = (&output.stdout, &output.stderr);
     format!("{}: {}{}", output.status, String::from_utf8_lossy(stdout), String::from_utf8_lossy(stderr))
-}
-
-/// The queue's settings, without the id of a thread that is started and ended.
-fn napi() -> Napi {
-    let mut napi = host::interface(SERVER_INTERFACE).unwrap().queues.remove(0).napi.unwrap();
-    napi.pid = None;
-    napi
 }
 
 fn content(journal: &Path) -> Value {
@@ -97,7 +91,7 @@ fn a_process_in_another_pid_namespace_keeps_its_settings_until_it_ends() {
     let owner = hold(&wrapper);
     let held = napi();
     assert_ne!(held, fresh);
-    let restored = policies(&["restore"]);
+    let restored = restore();
     assert!(restored.status.success(), "{}", text(&restored));
     assert_eq!(napi(), held, "restored under a running process: {}", text(&restored));
     assert_eq!(journals().len(), 1, "{}", text(&restored));
@@ -105,7 +99,7 @@ fn a_process_in_another_pid_namespace_keeps_its_settings_until_it_ends() {
     assert!(!applied.status.success() && text(&applied).contains("in use by process"), "{}", text(&applied));
     kill(owner);
     wait_until("the namespace has ended, and a restore puts everything back", || {
-        assert!(policies(&["restore"]).status.success());
+        assert!(restore().status.success());
         napi() == fresh
     });
     assert!(!Path::new(JOURNALS).exists());
@@ -178,68 +172,6 @@ fn a_restore_to_which_proc_shows_no_other_process_leaves_running_ones() {
     assert!(!Path::new(JOURNALS).exists());
 }
 
-/// Two journals of ended processes, the second of which has set the grace time that the first had set before.
-fn write_overlapping_journals() -> [PathBuf; 2] {
-    const FIRST: u64 = 111_000;
-    const SECOND: u64 = 222_000;
-    kill(hold(&["env"]));
-    let path = journals().remove(0);
-    let journal = content(&path);
-    let entries = journal["entries"].as_array().unwrap();
-    let entry = entries.iter().find(|entry| entry["knob"] == "napi-gro-flush-timeout").unwrap();
-    fs::remove_file(&path).unwrap();
-    [(entry["old"].as_u64().unwrap(), FIRST), (FIRST, SECOND)].map(|(old, new)| {
-        let mut entry = entry.clone();
-        (entry["old"], entry["new"], entry["own"]) = (json!(old), json!(new), json!("new"));
-        let mut journal = journal.clone();
-        journal["entries"] = json!([entry]);
-        let napi = Netdev::open().and_then(|mut netdev| {
-            netdev.set_napi(napi().id, NapiSetting::GroFlushTimeout, new)?;
-            Ok(())
-        });
-        napi.unwrap();
-        let sequence = if new == FIRST { 1 } else { 2 };
-        journal["sequence"] = json!(sequence);
-        let path = path.with_file_name(format!("overlap-s{sequence}.json"));
-        fs::write(&path, journal.to_string()).unwrap();
-        path
-    })
-}
-
-fn set_modified(path: &Path, seconds_ago: u64) {
-    let time = SystemTime::now() - Duration::from_secs(seconds_ago);
-    File::options().write(true).open(path).unwrap().set_modified(time).unwrap();
-}
-
-#[test]
-#[isolated(root)]
-#[serial]
-fn policies_are_undone_in_their_order_although_the_clock_was_set_back() {
-    if holds() {
-        return;
-    }
-    let _testbed = enter(1);
-    let grace = || napi().gro_flush_timeout;
-    let fresh = grace();
-    let [first, second] = write_overlapping_journals();
-    set_modified(&first, 10);
-    set_modified(&second, 1000);
-    let restored = policies(&["restore"]);
-    assert!(restored.status.success(), "{}", text(&restored));
-    assert_eq!(grace(), fresh, "{}", text(&restored));
-    // Journals of an earlier version have only the time.
-    let paths = write_overlapping_journals();
-    for (path, seconds_ago) in paths.iter().zip([1000, 10]) {
-        let mut journal = content(path);
-        journal.as_object_mut().unwrap().remove("sequence");
-        fs::write(path, journal.to_string()).unwrap();
-        set_modified(path, seconds_ago);
-    }
-    let restored = policies(&["restore"]);
-    assert!(restored.status.success(), "{}", text(&restored));
-    assert_eq!(grace(), fresh, "{}", text(&restored));
-}
-
 #[test]
 #[isolated(root)]
 #[serial]
@@ -253,10 +185,10 @@ fn journals_that_can_not_be_read_are_named_and_the_others_restored() {
     assert!(applied.status.success(), "{}", text(&applied));
     assert!(text(&applied).contains("garbage.json"), "{}", text(&applied));
     assert_ne!(napi(), fresh);
-    let explained = policies(&["explain", SERVER_INTERFACE]);
+    let explained = policies_command(&["explain", SERVER_INTERFACE]).output().unwrap();
     assert!(explained.status.success(), "{}", text(&explained));
     assert!(text(&explained).contains("garbage.json can't be read"), "{}", text(&explained));
-    let restored = policies(&["--format", "json", "restore"]);
+    let restored = policies_command(&["--format", "json", "restore"]).output().unwrap();
     assert_eq!(restored.status.code(), Some(1), "{}", text(&restored));
     assert_eq!(napi(), fresh, "{}", text(&restored));
     let reports: Value = serde_json::from_slice(&restored.stdout).unwrap();
@@ -268,7 +200,7 @@ fn journals_that_can_not_be_read_are_named_and_the_others_restored() {
     }
     fs::remove_dir(format!("{JOURNALS}/directory.json")).unwrap();
     fs::remove_file(format!("{JOURNALS}/garbage.json")).unwrap();
-    assert!(policies(&["restore"]).status.success());
+    assert!(restore().status.success());
     assert!(!Path::new(JOURNALS).exists());
 }
 
@@ -286,7 +218,7 @@ fn without_the_directorys_lock_nothing_is_applied_and_a_process_still_restores_i
     let applied = apply(Policy::KernelPolling);
     assert!(!applied.status.success() && text(&applied).contains(&lock), "{}", text(&applied));
     assert_eq!(napi(), fresh, "{}", text(&applied));
-    assert!(policies(&["restore"]).status.success(), "there is nothing to restore");
+    assert!(restore().status.success(), "there is nothing to restore");
     fs::remove_dir(&lock).unwrap();
 
     let mut owner = hold(&["env"]);
@@ -296,10 +228,10 @@ fn without_the_directorys_lock_nothing_is_applied_and_a_process_still_restores_i
     owner.wait().unwrap();
     assert_eq!(napi(), fresh);
     assert_eq!(journals().len(), 1, "it could not be removed");
-    let restored = policies(&["restore"]);
+    let restored = restore();
     assert!(!restored.status.success() && text(&restored).contains(&lock), "{}", text(&restored));
     fs::remove_dir(&lock).unwrap();
-    assert!(policies(&["restore"]).status.success());
+    assert!(restore().status.success());
     assert!(!Path::new(JOURNALS).exists());
 }
 
@@ -312,7 +244,7 @@ fn a_restore_of_ended_processes_leaves_what_apply_has_set() {
     }
     let _testbed = enter(1);
     let fresh = napi();
-    let ended = || policies(&["restore", "--ended", SERVER_INTERFACE]);
+    let ended = || policies_command(&["restore", "--ended", SERVER_INTERFACE]).output().unwrap();
     assert!(apply(Policy::KernelPolling).status.success());
     let applied = napi();
     assert_ne!(applied, fresh);
@@ -327,7 +259,9 @@ fn a_restore_of_ended_processes_leaves_what_apply_has_set() {
     assert!(restored.status.success(), "{}", text(&restored));
     assert_eq!(napi(), applied, "{}", text(&restored));
     assert!(!overlapping.exists() && journals().len() == 1, "{}", text(&restored));
-    assert!(policies(&["restore"]).status.success());
+    // Both at once are restored in the order that undoes them.
+    kill_holder_over_apply();
+    assert!(restore().status.success());
     assert_eq!(napi(), fresh);
 }
 
@@ -354,7 +288,7 @@ fn a_journal_that_cant_be_restored_keeps_only_what_failed_and_holds_no_queue() {
     let refused = json!({ "knob": "coalesce", "parameter": "rx-frames", "old": 1, "new": 2, "own": "new" });
     journal["entries"].as_array_mut().unwrap().push(refused.clone());
     fs::write(&path, journal.to_string()).unwrap();
-    let restored = policies(&["restore"]);
+    let restored = restore();
     assert!(!restored.status.success(), "{}", text(&restored));
     assert_eq!(napi(), fresh);
     let left = content(&path);
@@ -388,15 +322,15 @@ fn a_process_that_sets_what_another_could_not_restore_takes_over_the_original_va
     fs::write(&path, journal.to_string()).unwrap();
     let mut netdev = Netdev::open().unwrap();
     netdev.set_napi(fresh.id, NapiSetting::DeferHardIrqs, 3).unwrap();
-    assert!(!policies(&["restore"]).status.success());
+    assert!(!restore().status.success());
     let owner = hold(&["env"]);
     assert_ne!(napi().defer_hard_irqs, Some(3));
     let taken = journals();
     assert!(taken.len() == 1 && taken[0] != path, "{taken:?}");
     // Nothing is restored under the process that runs, and its own restore knows the original value.
-    assert!(policies(&["restore"]).status.success());
+    assert!(restore().status.success());
     kill(owner);
-    let restored = policies(&["restore"]);
+    let restored = restore();
     let told = format!("can't be set to {refused}");
     assert!(!restored.status.success() && text(&restored).contains(&told), "{}", text(&restored));
     let mut journal = content(&taken[0]);
@@ -404,7 +338,7 @@ fn a_process_that_sets_what_another_could_not_restore_takes_over_the_original_va
     assert_eq!((&entry["knob"], &entry["old"], &entry["left"]), (&json!(knob), &json!(refused), &json!(3)));
     entry["old"] = json!(fresh.defer_hard_irqs);
     fs::write(&taken[0], journal.to_string()).unwrap();
-    let restored = policies(&["restore"]);
+    let restored = restore();
     assert!(restored.status.success(), "{}", text(&restored));
     assert_eq!(napi(), fresh);
     assert!(!Path::new(JOURNALS).exists());
@@ -434,7 +368,7 @@ fn a_device_that_makes_another_value_of_the_old_one_is_not_restored_and_the_jour
     kill(hold(&["env"]));
     let path = journals().remove(0);
     let mut journal = content(&path);
-    assert!(policies(&["restore"]).status.success());
+    assert!(restore().status.success());
     (journal["interface"], journal["ifindex"]) = (json!("clamps"), json!(index));
     let entry = |old: u32, new: u32| {
         let (knob, parameter, own) = ("coalesce", "rx-frames", "new");
@@ -445,14 +379,14 @@ fn a_device_that_makes_another_value_of_the_old_one_is_not_restored_and_the_jour
     fs::write(&path, journal.to_string()).unwrap();
     // The second one must not take the value for somebody else's.
     for reason in ["it was set to 100, and is 64"; 2] {
-        let restored = policies(&["restore"]);
+        let restored = restore();
         let told = format!("rx-frames: NOT restored: {reason}");
         assert!(!restored.status.success() && text(&restored).contains(&told), "{}", text(&restored));
         assert_eq!(journals(), std::slice::from_ref(&path), "{}", text(&restored));
     }
     journal["entries"] = entry(48, 64);
     fs::write(&path, journal.to_string()).unwrap();
-    let restored = policies(&["restore"]);
+    let restored = restore();
     assert!(restored.status.success(), "{}", text(&restored));
     assert!(ethtool.coalescing(index).unwrap().contains(&(Coalescing::RxFrames, 48)));
     assert!(!Path::new(JOURNALS).exists());
@@ -513,7 +447,7 @@ fn with_a_full_file_system_for_journals_nothing_is_applied_and_nothing_is_lost()
     tmpfs.fill();
     let applied = apply(Policy::Packing);
     assert!(applied.status.success() || is_refused(&applied) && napi() == fresh, "{}", text(&applied));
-    let restored = policies(&["restore"]);
+    let restored = restore();
     assert!(restored.status.success(), "{}", text(&restored));
     assert_eq!(napi(), fresh, "{}", text(&restored));
     assert!(journals().is_empty());

@@ -1,16 +1,10 @@
 //! Interfaces above others: what receives for them is found, or named.
 
-use std::process::Command;
-
 use lab::testbed::SERVER_INTERFACE;
 use policies::{Plan, Policy, Settings, host};
 use serial_test::serial;
 use tests::isolated;
-use tests::testbed::enter;
-
-fn ip(arguments: &[&str]) {
-    assert!(Command::new("ip").args(arguments).status().unwrap().success(), "{arguments:?}");
-}
+use tests::testbed::{enter, ip};
 
 #[test]
 #[isolated(root)]
@@ -44,8 +38,7 @@ fn interfaces_of_a_bridge_are_named_and_none_is_chosen() {
     ip(&["link", "set", "bridge0", "up"]);
     let found = host::interface_of_address("198.18.7.1".parse().unwrap()).unwrap().unwrap();
     assert_eq!(found.name, "bridge0");
-    let explained =
-        Command::new(tests::own_program("policies")).args(["explain", "bridge0"]).output().unwrap();
+    let explained = tests::policies_command(&["explain", "bridge0"]).output().unwrap();
     let text = String::from_utf8(explained.stdout).unwrap();
     assert_eq!(explained.status.code(), Some(3), "{text}");
     assert!(text.contains(&format!("it receives by {SERVER_INTERFACE}, port0.")), "{text}");

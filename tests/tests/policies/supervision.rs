@@ -1,6 +1,5 @@
 //! A policy's settings while its process runs, and their restoration after it.
 
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
@@ -19,7 +18,7 @@ use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 use serial_test::serial;
 use tests::isolated;
 use tests::memcached::wait_until;
-use tests::testbed::{enter, server_builder, server_runtime};
+use tests::testbed::{enter, ip, napi, server_builder, server_runtime};
 
 #[test]
 #[isolated(root, drivers = "epoll, uring")]
@@ -382,12 +381,4 @@ fn polling_with_changes() -> (Runtime, Receiver<String>) {
 fn has_status() -> bool {
     let files = std::fs::read_dir("/run/lull").into_iter().flatten().flatten();
     files.map(|file| file.path()).any(|path| path.extension().is_some_and(|it| it == "workers"))
-}
-
-fn napi() -> Napi {
-    host::interface(SERVER_INTERFACE).unwrap().queues[0].napi.clone().unwrap()
-}
-
-fn ip(arguments: &[&str]) {
-    assert!(Command::new("ip").args(arguments).status().unwrap().success(), "{arguments:?}");
 }
