@@ -1,7 +1,7 @@
-//! Certificates for tests of TLS.
+//! Certificates for tests of TLS. The web server's tests use them, too.
 #![allow(dead_code, reason = "each test binary uses its part of this")]
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use adapters::tls::{Certificates, Connector};
 use futures_util::{AsyncReadExt, AsyncWriteExt};
@@ -50,16 +50,25 @@ impl Authority {
         self.folder.path().join(name)
     }
 
-    /// What is written to `{file}.pem` and `{file}.key`. `name` is a DNS name or an IP address.
-    pub fn certificates(&self, file: &str, name: &str) -> Certificates {
+    /// Writes a certificate and its key to files. `name` is a DNS name or an IP address.
+    pub fn certify_to(&self, chain: &Path, key_file: &Path, name: &str) {
         let key = rcgen::KeyPair::generate().unwrap();
         let params = rcgen::CertificateParams::new([name.to_owned()]).unwrap();
         let certificate = params.signed_by(&key, &self.issuer).unwrap();
-        let chain = self.file(&format!("{file}.pem"));
-        let key_file = self.file(&format!("{file}.key"));
-        std::fs::write(&chain, certificate.pem()).unwrap();
-        std::fs::write(&key_file, key.serialize_pem()).unwrap();
-        Certificates::new(chain, key_file)
+        std::fs::write(chain, certificate.pem()).unwrap();
+        std::fs::write(key_file, key.serialize_pem()).unwrap();
+    }
+
+    /// The same, to `{file}.pem` and `{file}.key` of the folder. Returns both.
+    pub fn certify(&self, file: &str, name: &str) -> (PathBuf, PathBuf) {
+        let (chain, key) = (self.file(&format!("{file}.pem")), self.file(&format!("{file}.key")));
+        self.certify_to(&chain, &key, name);
+        (chain, key)
+    }
+
+    pub fn certificates(&self, file: &str, name: &str) -> Certificates {
+        let (chain, key) = self.certify(file, name);
+        Certificates::new(chain, key)
     }
 
     pub fn connector(&self) -> Connector {

@@ -17,7 +17,7 @@ use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use net::{TcpStream, UnixListener, UnixStream};
 
-use crate::common::{listener, settle};
+use crate::common::{listener, send_too_large_a_body, settle};
 
 /// Answers `/sleep/MILLISECONDS` later, and anything else at once, with the path and how many requests this
 /// connection has made. The counter makes the service `!Send`.
@@ -177,18 +177,7 @@ async fn a_client_that_still_sends_its_body_gets_the_response_that_refuses_it() 
     })
     .start()
     .unwrap();
-    let mut stream = TcpStream::connect(address).await.unwrap();
-    let head = "POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 100000000\r\n\r\n";
-    stream.write_all(head.as_bytes()).await.unwrap();
-    let piece = vec![b'x'; 1 << 20];
-    for _ in 0..5 {
-        stream.write_all(&piece).await.unwrap();
-        runtime::sleep(Duration::from_millis(20)).await;
-    }
-    let mut response = String::new();
-    stream.read_to_string(&mut response).await.unwrap();
-    assert!(response.starts_with("HTTP/1.1 413"), "{response}");
-    drop(stream);
+    send_too_large_a_body(TcpStream::connect(address).await.unwrap()).await;
     assert_eq!(server.shutdown(Duration::from_secs(60)).await.aborted, 0);
 }
 

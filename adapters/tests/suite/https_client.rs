@@ -18,7 +18,7 @@ use hyper_util::client::legacy;
 use net::TcpStream;
 
 use crate::authority::{Authority, serve_tls_alerts};
-use crate::common::listener;
+use crate::common::{listener, send_too_large_a_body};
 
 /// A server whose certificate is for `localhost`, and its address.
 fn start(
@@ -213,18 +213,7 @@ async fn connect(authority: &Authority, address: SocketAddr) -> adapters::tls::S
 async fn a_client_that_still_sends_its_body_gets_the_response_that_refuses_it() {
     let authority = Authority::new();
     let (server, address) = start(&authority, |acceptor| acceptor);
-    let mut stream = connect(&authority, address).await;
-    let head = "POST /length HTTP/1.1\r\nhost: x\r\ncontent-length: 100000000\r\n\r\n";
-    stream.write_all(head.as_bytes()).await.unwrap();
-    let piece = vec![b'x'; 1 << 20];
-    for _ in 0..5 {
-        stream.write_all(&piece).await.unwrap();
-        stream.flush().await.unwrap();
-        runtime::sleep(Duration::from_millis(20)).await;
-    }
-    let mut response = String::new();
-    stream.read_to_string(&mut response).await.unwrap();
-    assert!(response.starts_with("HTTP/1.1 413"), "{response}");
+    send_too_large_a_body(connect(&authority, address).await).await;
     server.shutdown(Duration::ZERO).await;
 }
 

@@ -1,6 +1,5 @@
 //! The web server as a process: what it serves, what it refuses, and how it is operated.
 
-mod authority;
 mod browser;
 mod clients;
 mod differential;
@@ -16,3 +15,6 @@ mod smuggling;
 mod static_files;
 mod strict;
 mod tls;
+
+#[path = "../../../adapters/tests/authority/mod.rs"]
+mod authority;

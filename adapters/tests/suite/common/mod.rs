@@ -1,5 +1,6 @@
 //! Helpers of the tests over loopback.
 
+use futures_util::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use net::{TcpListener, TcpStream};
 
 /// A listener on a free port of loopback.
@@ -13,6 +14,21 @@ pub async fn pair() -> (TcpStream, TcpStream) {
     let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
     let (server, _) = listener.accept().await.unwrap();
     (client, server)
+}
+
+/// Sends a request whose body is too large, and stops sending only when the response should be there, which refuses it.
+pub async fn send_too_large_a_body(mut stream: impl AsyncRead + AsyncWrite + Unpin) {
+    let head = "POST /length HTTP/1.1\r\nhost: x\r\ncontent-length: 100000000\r\n\r\n";
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let piece = vec![b'x'; 1 << 20];
+    for _ in 0..5 {
+        stream.write_all(&piece).await.unwrap();
+        stream.flush().await.unwrap();
+        runtime::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    let mut response = String::new();
+    stream.read_to_string(&mut response).await.unwrap();
+    assert!(response.starts_with("HTTP/1.1 413"), "{response}");
 }
 
 /// Turns of the worker, in each of which it looks at its sockets: more than any exchange here takes.
