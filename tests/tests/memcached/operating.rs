@@ -1,7 +1,7 @@
 //! Operating the server: starting and stopping it in every way, and reading its statistics.
 
 use std::cell::Cell;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{Read, Write};
 use std::net::{TcpStream, UdpSocket};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
@@ -252,22 +252,6 @@ fn clients_must_authenticate_and_sighup_reloads_the_users() {
     server.signal(Signal::HUP);
     wait_until("the new user is known", || login("bob other") == b"STORED\r\n");
     assert_eq!(login("ann secret"), b"CLIENT_ERROR authentication failure\r\n");
-}
-
-#[test]
-#[parallel]
-fn an_idle_client_is_disconnected_after_the_idle_timeout() {
-    let server = Memcached::start(&["-o", "idle_timeout=4"]);
-    let mut idle = server.connect();
-    let start = Instant::now();
-    idle.write_all(b"mn\r\n").unwrap();
-    expect(&mut idle, b"MN\r\n").unwrap();
-    // A disconnected client gets a reset, which a busy machine may let it see before the end of the stream.
-    let end = idle.read(&mut [0; 16]);
-    let is_reset = end.as_ref().is_err_and(|error| error.kind() == ErrorKind::ConnectionReset);
-    assert!(is_reset || matches!(end, Ok(0)), "{end:?}");
-    assert!(start.elapsed() >= Duration::from_millis(3900), "{:?}", start.elapsed());
-    assert!(server.stat("idle_kicks") >= 1);
 }
 
 #[test]
