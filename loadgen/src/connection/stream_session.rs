@@ -12,7 +12,7 @@ use crate::connection::pipeline::Connection;
 use crate::error::Error;
 use crate::protocol::ResponseDecoder;
 use crate::stats::metrics::Metric;
-use crate::transport::stream::BoxedTransport;
+use crate::transport::BoxedTransport;
 use crate::workload::verify::ExpectedValue;
 
 enum SessionEnd {

@@ -12,9 +12,9 @@ use crate::protocol::ResponseDecoder;
 use crate::protocol::message::{Response, ResponseSink};
 use crate::protocol::request_writer::RequestWriter;
 use crate::run::schedule::POLL_INTERVAL;
+use crate::transport::BoxedTransport;
 use crate::transport::address::Address;
 use crate::transport::connector::Connector;
-use crate::transport::stream::BoxedTransport;
 
 /// Records in flight on a connection, which bounds the buffers of both sides.
 const BATCH: u64 = 64;

@@ -18,9 +18,9 @@ use crate::run::schedule::{ArrivalTimes, Schedule};
 use crate::stats::collector::CollectorSender;
 use crate::stats::recorder::{IntervalHistograms, Recorder};
 use crate::stats::slicing::{LONGEST_INTERVAL, Slicing};
+use crate::transport::BoxedTransport;
 use crate::transport::address::Address;
 use crate::transport::connector::Connector;
-use crate::transport::stream::BoxedTransport;
 
 /// How long to wait, after the end, for outstanding responses.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);

@@ -12,8 +12,8 @@ use crate::error::Error;
 use crate::protocol::ResponseDecoder;
 use crate::protocol::binary::authenticate;
 use crate::protocol::message::{Response, ResponseSink};
+use crate::transport::BoxedTransport;
 use crate::transport::address::Address;
-use crate::transport::stream::BoxedTransport;
 #[cfg(feature = "tls")]
 use crate::transport::tls::Tls;
 

@@ -2,6 +2,14 @@
 
 pub(crate) mod address;
 pub(crate) mod connector;
-pub(crate) mod stream;
 #[cfg(feature = "tls")]
 mod tls;
+
+use futures_util::{AsyncBufRead, AsyncWrite};
+
+/// What the transports have in common.
+pub(crate) trait Transport: AsyncBufRead + AsyncWrite + Unpin {}
+
+impl<T: AsyncBufRead + AsyncWrite + Unpin> Transport for T {}
+
+pub(crate) type BoxedTransport = Box<dyn Transport>;

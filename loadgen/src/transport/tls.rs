@@ -19,8 +19,8 @@ use net::TcpStream;
 
 use crate::config::TlsFiles;
 use crate::error::Error;
+use crate::transport::BoxedTransport;
 use crate::transport::address::Address;
-use crate::transport::stream::BoxedTransport;
 
 /// Makes TLS connections with the run's certificates.
 pub(crate) struct Tls {

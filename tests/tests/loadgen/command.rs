@@ -31,12 +31,13 @@ fn a_late_generator_reports_an_invalid_run_and_exits_with_its_code() {
 
 #[test]
 #[serial]
-fn failed_requests_and_failed_connects_have_exit_codes() {
+fn failed_requests_and_failed_connects_have_exit_codes_and_b_a_warning() {
     let server = FakeServer::answering(|_| b"ERROR\r\n".to_vec()).address.to_string();
     let output = loadgen(&["-s", &server, "--noload", "-t", "0.3", "-w", "0"]).output().unwrap();
     assert_eq!(output.status.code(), Some(4), "{output:?}");
-    let nobody = loadgen(&["-s", "127.0.0.1:1", "-t", "1"]).output().unwrap();
+    let nobody = loadgen(&["-s", "127.0.0.1:1", "-t", "1", "-B"]).output().unwrap();
     assert_eq!(nobody.status.code(), Some(1), "{nobody:?}");
+    assert!(String::from_utf8_lossy(&nobody.stderr).contains("-B has no effect"), "{nobody:?}");
     assert!(String::from_utf8_lossy(&nobody.stderr).contains("cannot connect to 127.0.0.1:1"), "{nobody:?}");
     assert_eq!(loadgen(&["--mix", "x"]).output().unwrap().status.code(), Some(2));
 }

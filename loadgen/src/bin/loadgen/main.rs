@@ -57,6 +57,9 @@ fn run(flags: &Flags) -> Result<ExitCode, Box<dyn Error>> {
         eprintln!("loadgen: {missing}");
         return Ok(ExitCode::from(USAGE));
     }
+    if flags.blocking {
+        eprintln!("loadgen: -B has no effect: threads block unless --wait says otherwise");
+    }
     #[cfg(feature = "agents")]
     if flags.agent_mode {
         return serve_coordinators(flags).map(|()| ExitCode::SUCCESS);
