@@ -80,6 +80,11 @@ impl Interval {
         self.missed = behavior;
     }
 
+    /// What happens after missed ticks.
+    pub fn missed_tick_behavior(&self) -> MissedTickBehavior {
+        self.missed
+    }
+
     /// The time between two ticks.
     pub fn period(&self) -> Duration {
         self.period
