@@ -18,7 +18,7 @@ use super::reports::{array, lab};
 #[serial]
 fn settings_of_the_kernel_are_read_back_and_the_verdicts_row_is_measured_under_each_condition() {
     let arguments = ["--quick", "--rounds", "2", "--rates", "500"];
-    let contenders = ["--contenders", "suspend20,defer20,napibusy,busypoll50", "--receiver", "rps,thread"];
+    let contenders = ["--contenders", "suspend20,defer20,napibusy,busypoll50,vanilla:epoll", "--receiver", "rps,thread"];
     let (_folder, report) = lab(&[&arguments[..], &contenders].concat());
     let ran: Vec<&str> = array(&report["servers"]).iter().map(|it| it["ran"].as_str().unwrap()).collect();
     let napi = |defer: u32, gro: u32, suspend: u32| {
@@ -33,6 +33,8 @@ fn settings_of_the_kernel_are_read_back_and_the_verdicts_row_is_measured_under_e
         napi(100, 20_000, 0),
         napi(100, 200_000, 0) + &epoll(64, 64, 1),
         napi(0, 0, 0) + &epoll(50, 0, 0),
+        // Its supervisor would set the queue's thread again.
+        "vanilla".to_owned(),
     ];
     assert_eq!(ran, expected);
     let turns = array(&report["results"]["measurements"]).iter().flat_map(|load| array(&load["turns"]));
@@ -67,6 +69,10 @@ fn each_receiver_is_what_it_is_called() {
         (Receiver::Rps, None),
     ] {
         receiver.receive(&testbed, server, 0).unwrap();
+        for other in [Receiver::Fifo, Receiver::Thread, Receiver::Rps] {
+            let receives = other.receives(&testbed, server, 0).unwrap();
+            assert_eq!(receives, other == receiver, "{other} after {receiver}");
+        }
         let napi = Netdev::open().unwrap().napi(queue().napi.unwrap().id).unwrap();
         let thread = napi.pid.map(|pid| Pid::from_raw(pid.try_into().unwrap()).unwrap());
         assert_eq!(thread.map(|thread| fifo_priority(thread).unwrap()), priority, "{receiver}");
