@@ -18,7 +18,8 @@ use super::reports::{array, lab};
 #[serial]
 fn settings_of_the_kernel_are_read_back_and_the_verdicts_row_is_measured_under_each_condition() {
     let arguments = ["--quick", "--rounds", "2", "--rates", "500"];
-    let contenders = ["--contenders", "suspend20,defer20,napibusy,busypoll50,vanilla:epoll", "--receiver", "rps,thread"];
+    let contenders =
+        ["--contenders", "suspend20,defer20,napibusy,busypoll50,vanilla:epoll", "--receiver", "rps,thread"];
     let (_folder, report) = lab(&[&arguments[..], &contenders].concat());
     let ran: Vec<&str> = array(&report["servers"]).iter().map(|it| it["ran"].as_str().unwrap()).collect();
     let napi = |defer: u32, gro: u32, suspend: u32| {
