@@ -6,7 +6,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::require;
 
-/// A command that runs the calling test, which is in a process of its own (`#[isolated]`), in one more process.
+/// Returns a command that runs the calling `#[isolated]` test again, in a child process.
 ///
 /// # Panics
 /// If the test's own program is gone.
@@ -33,7 +33,7 @@ pub fn descriptors(count: u64) -> Option<()> {
 /// The resident memory of a process in KiB.
 ///
 /// # Panics
-/// If there is no such process.
+/// If the process does not exist.
 pub fn resident_kib(process: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
