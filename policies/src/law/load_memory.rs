@@ -7,11 +7,10 @@ use super::measured::Measured;
 
 /// Loads a factor of two in the rate: one each 19 %.
 const PER_OCTAVE: f64 = 4.0;
-/// How long polling is not tried again at a load after it did not pay twice in succession; shorter by as long as it has paid meanwhile.
-/// How long an interval that exceeded a bound is not chosen, and longer ones. After which time interrupts are measured again,
-/// because something may have disturbed the measurement, or the machine may have changed. All of them are twice as long each time.
-const FIRST_PAUSE: Duration = Duration::from_secs(2);
-const LONGEST_PAUSE: Duration = Duration::from_secs(64);
+/// How long what was found at a load is trusted: twice as long each time, because something may have disturbed the measurements, or the
+/// machine may change.
+pub(super) const FIRST_TRUST: Duration = Duration::from_secs(2);
+const LONGEST_TRUST: Duration = Duration::from_secs(64);
 
 /// What is known of a load.
 #[derive(Debug, Clone, Copy, Default)]
@@ -20,34 +19,38 @@ pub(super) struct KnownLoad {
     plain: Option<Measured>,
     /// How long ago that was.
     age: Duration,
-    /// After which time they are measured again: the first time if it is zero.
-    most_age: Duration,
     /// How long events waited the two times before.
     earlier_delays: [Option<f64>; 2],
-    /// The poll interval that has paid last, unless polling was refused since. Zero: a wait that never sleeps.
-    pub(super) interval: Option<Duration>,
-    /// Whether polling did not pay when it was in effect last. A disturbance of the machine may have caused that, so interrupts are
-    /// measured and polling is tried once more.
-    failed: bool,
-    /// For how long polling is not tried.
-    refused: Duration,
-    next_pause: Duration,
-    /// The interval that delayed events by too much, and for how long it and longer ones are not chosen.
-    barred_from: Option<(Duration, Duration)>,
-    next_bar: Duration,
-    /// For how long deferral mode is not chosen, because the core was saturated in it.
-    outgrows_deferral: Duration,
+    /// The poll interval that has paid last. Zero: a wait that never sleeps.
+    interval: Option<Duration>,
+    /// Whether polling pays, as it was found last.
+    pays: Option<bool>,
+    /// Whether that was found beside the interrupts that were measured last.
+    judged: bool,
+    /// Whether polling did not pay where it had, or was not known to, and is tried once more.
+    doubted: bool,
+    /// How long it is trusted. Then interrupts are measured, and polling is tried, again.
+    trust: Duration,
+    /// The interval that delayed events by too much. It and longer ones are not chosen until interrupts are measured again.
+    barred_from: Option<Duration>,
+    /// Whether the core was saturated in deferral mode.
+    outgrows_deferral: bool,
 }
 
 impl KnownLoad {
-    /// Whether polling did not pay when it was tried, some seconds ago.
+    /// Whether polling did not pay when it was tried.
     pub(super) fn is_refused(&self) -> bool {
-        !self.refused.is_zero()
+        self.judged && self.pays == Some(false)
     }
 
     /// Whether interrupts have to be measured again.
     pub(super) fn is_stale(&self) -> bool {
-        self.plain.is_none() || self.age > self.most_age.max(FIRST_PAUSE)
+        self.plain.is_none() || self.age > if self.judged { self.trust } else { FIRST_TRUST }
+    }
+
+    /// The interval with which polling is tried first, if it has paid here.
+    pub(super) fn interval(&self) -> Option<Duration> {
+        self.interval.filter(|interval| !self.is_refused() && !self.is_barred(*interval))
     }
 
     /// Interrupts at this load, unless they have to be measured again. Their delay is the median of the last three times: one in which the
@@ -67,60 +70,50 @@ impl KnownLoad {
             let is_like = before.is_saturated() == plain.is_saturated();
             let earlier = [Some(before.delay), self.earlier_delays[0]];
             self.earlier_delays = if is_like { earlier } else { Default::default() };
-            take_pause(&mut self.most_age);
+            (self.judged, self.barred_from, self.outgrows_deferral) = (false, None, false);
         }
         (self.plain, self.age) = (Some(plain), Duration::ZERO);
-    }
-
-    /// Polling did not pay.
-    pub(super) fn fail(&mut self) {
-        // Interrupts are measured before the next trial.
-        self.age = Duration::MAX;
-        if !self.failed {
-            self.failed = true;
-            return;
-        }
-        self.refused = take_pause(&mut self.next_pause);
-        self.interval = None;
-    }
-
-    /// With this interval events wait for too long.
-    pub(super) fn bar_from(&mut self, interval: Duration) {
-        self.barred_from = Some((interval, take_pause(&mut self.next_bar)));
-    }
-
-    pub(super) fn is_barred(&self, interval: Duration) -> bool {
-        self.barred_from.is_some_and(|(from, _)| interval >= from)
-    }
-
-    /// The core was saturated in deferral mode.
-    pub(super) fn outgrow_deferral(&mut self) {
-        self.outgrows_deferral = LONGEST_PAUSE;
-    }
-
-    pub(super) fn outgrows_deferral(&self) -> bool {
-        !self.outgrows_deferral.is_zero()
-    }
-
-    fn pass(&mut self, time: Duration) {
-        self.outgrows_deferral = self.outgrows_deferral.saturating_sub(time);
-        self.refused = self.refused.saturating_sub(time);
-        self.age = self.age.saturating_add(time);
-        self.barred_from = self.barred_from.and_then(|(from, left)| Some((from, left.checked_sub(time)?)));
     }
 
     /// Polling pays with this interval.
     pub(super) fn accept(&mut self, interval: Duration) {
         self.interval = Some(interval);
-        self.failed = false;
+        if !self.judged || self.pays == Some(false) {
+            self.judge(true);
+        }
     }
-}
 
-/// Returns a pause that begins now. The next one takes twice as long.
-fn take_pause(next: &mut Duration) -> Duration {
-    let pause = (*next).max(FIRST_PAUSE);
-    *next = (pause * 2).min(LONGEST_PAUSE);
-    pause
+    /// Polling does not pay. Where that was not found before, interrupts are measured and polling is tried once more at once.
+    pub(super) fn refuse(&mut self) {
+        if self.pays == Some(false) || self.doubted {
+            self.judge(false);
+        } else {
+            (self.doubted, self.age) = (true, Duration::MAX);
+        }
+    }
+
+    fn judge(&mut self, pays: bool) {
+        self.trust = (self.trust * 2).clamp(FIRST_TRUST, LONGEST_TRUST);
+        (self.pays, self.judged, self.doubted) = (Some(pays), true, false);
+    }
+
+    /// With this interval events wait for too long.
+    pub(super) fn bar_from(&mut self, interval: Duration) {
+        self.barred_from = Some(interval);
+    }
+
+    pub(super) fn is_barred(&self, interval: Duration) -> bool {
+        self.barred_from.is_some_and(|from| interval >= from)
+    }
+
+    /// The core was saturated in deferral mode.
+    pub(super) fn outgrow_deferral(&mut self) {
+        self.outgrows_deferral = true;
+    }
+
+    pub(super) fn outgrows_deferral(&self) -> bool {
+        self.outgrows_deferral
+    }
 }
 
 /// What is known of all loads.
@@ -134,15 +127,7 @@ pub(super) struct LoadMemory {
 impl LoadMemory {
     /// Lets time pass.
     pub(super) fn pass(&mut self, time: Duration) {
-        self.loads.values_mut().for_each(|load| load.pass(time));
-    }
-
-    /// Polling was in effect for some time at the present load.
-    pub(super) fn polled(&mut self, time: Duration) {
-        let load = self.loads.entry(self.present).or_default();
-        if load.interval.is_some() {
-            load.next_pause = load.next_pause.saturating_sub(time);
-        }
+        self.loads.values_mut().for_each(|load| load.age = load.age.saturating_add(time));
     }
 
     /// The load has this rate now.
@@ -150,11 +135,19 @@ impl LoadMemory {
         self.present = self.bucket(rate);
     }
 
-    /// That of the present load, if the rate is within a bucket of it: one between two buckets would be taken for either in turn.
+    /// That of the present load if the rate is within a bucket of it, or else the nearest of a known load: a rate between two buckets
+    /// would be taken for either in turn.
     fn bucket(&self, rate: f64) -> u32 {
         let position = rate.max(1.0).log2() * PER_OCTAVE;
-        let is_near = (position - f64::from(self.present)).abs() <= 1.0;
-        if is_near { self.present } else { position.round() as u32 }
+        let distance = |bucket: &u32| (position - f64::from(*bucket)).abs();
+        if distance(&self.present) <= 1.0 {
+            return self.present;
+        }
+        let around = [position.floor(), position.ceil()].map(|bucket| bucket as u32);
+        let known = around.into_iter().filter(|bucket| self.loads.contains_key(bucket));
+        known
+            .min_by(|one, other| distance(one).total_cmp(&distance(other)))
+            .unwrap_or(position.round() as u32)
     }
 
     /// The load of so many events a second.
@@ -181,84 +174,80 @@ impl LoadMemory {
 mod tests {
     use super::*;
 
+    /// What was found is trusted for so long, then interrupts are measured.
+    fn expires_after(memory: &mut LoadMemory, trust: Duration) -> bool {
+        memory.pass(trust);
+        let trusted = !memory.known(50_000.0).is_stale();
+        memory.pass(Duration::from_millis(1));
+        let is_stale = memory.known(50_000.0).is_stale();
+        memory.at(50_000.0).set_plain(Measured { rate: 50_000.0, ..Measured::default() });
+        trusted && is_stale
+    }
+
     #[test]
-    fn a_refusal_holds_at_its_load_only_and_twice_as_long_each_time() {
-        let mut memory = LoadMemory::default();
-        memory.at(50_000.0).fail();
-        assert!(!memory.at(50_000.0).is_refused(), "it is tried once more");
-        for seconds in [2, 4, 8, 16, 32, 64, 64] {
-            memory.at(50_000.0).fail();
-            memory.pass(Duration::from_secs(seconds) - Duration::from_millis(1));
-            assert!(memory.at(50_000.0).is_refused() && memory.at(50_500.0).is_refused());
-            assert!(!memory.at(100_000.0).is_refused());
-            memory.pass(Duration::from_millis(1));
+    fn what_is_found_at_a_load_is_trusted_twice_as_long_each_time() {
+        let (mut memory, interval) = (LoadMemory::default(), Duration::from_micros(20));
+        memory.at(50_000.0).set_plain(Measured::default());
+        memory.at(50_000.0).refuse();
+        assert!(memory.known(50_000.0).is_stale(), "interrupts are measured and polling is tried once more");
+        memory.at(50_000.0).set_plain(Measured::default());
+        for seconds in [2, 4, 8] {
+            memory.at(50_000.0).refuse();
+            assert!(memory.at(50_500.0).is_refused() && !memory.at(100_000.0).is_refused());
+            assert!(expires_after(&mut memory, Duration::from_secs(seconds)), "{seconds} s");
             assert!(!memory.at(50_000.0).is_refused());
         }
-        memory.at(50_000.0).accept(Duration::from_micros(20));
-        memory.follow(50_000.0);
-        memory.polled(Duration::from_secs(1));
-        memory.follow(100_000.0);
-        memory.polled(Duration::from_secs(64));
-        memory.at(50_000.0).fail();
-        memory.at(50_000.0).fail();
-        memory.pass(Duration::from_secs(62));
-        assert!(memory.at(50_000.0).is_refused(), "it has paid for a second only");
-        memory.pass(Duration::from_secs(1));
-        memory.at(50_000.0).accept(Duration::from_micros(20));
-        memory.follow(50_000.0);
-        memory.polled(Duration::from_secs(64));
-        memory.at(50_000.0).fail();
-        memory.at(50_000.0).fail();
-        memory.pass(Duration::from_secs(2));
-        assert!(!memory.at(50_000.0).is_refused(), "it has paid for a minute since");
+        for seconds in [16, 32, 64, 64] {
+            memory.at(50_000.0).accept(interval);
+            memory.at(50_000.0).accept(interval);
+            assert_eq!(memory.known(50_000.0).interval(), Some(interval));
+            assert!(expires_after(&mut memory, Duration::from_secs(seconds)), "{seconds} s");
+        }
+        memory.at(50_000.0).refuse();
+        assert!(memory.known(50_000.0).is_stale(), "it has paid before");
     }
 
     #[test]
-    fn a_rate_that_varies_between_two_loads_is_of_the_one_that_it_was_of_before() {
-        let mut memory = LoadMemory::default();
-        // They are 62.44 and 62.55 quarters of an octave.
-        for (rate, near) in [(51_000.0, 50_000.0), (50_000.0, 51_000.0)] {
-            memory.follow(1_000.0);
+    fn a_rate_between_two_loads_is_of_the_one_that_it_was_of_before_also_when_it_returns() {
+        // They are 68.49 and 68.60 quarters of an octave.
+        for (rate, near) in [(142_887.0, 145_754.0), (145_754.0, 142_887.0)] {
+            let mut memory = LoadMemory::default();
             memory.follow(rate);
-            memory.at(rate).fail();
-            memory.at(rate).fail();
-            assert!(memory.known(near).is_refused());
-            memory.pass(Duration::from_secs(64));
+            memory.at(rate).accept(Duration::from_micros(20));
+            let is_known = |memory: &LoadMemory, rate| memory.known(rate).interval().is_some();
+            assert!(is_known(&memory, near) && !is_known(&memory, 200_000.0));
+            memory.follow(1_000.0);
+            assert!(is_known(&memory, near) && !is_known(&memory, 200_000.0));
         }
-        assert!(!memory.known(62_000.0).is_refused());
     }
 
     #[test]
-    fn an_interval_beyond_a_bound_is_barred_with_those_beyond_it_at_its_load_and_twice_as_long_each_time() {
+    fn an_interval_beyond_a_bound_is_barred_with_longer_ones_at_its_load_until_interrupts_are_measured() {
         let (mut memory, interval) = (LoadMemory::default(), Duration::from_micros(20));
-        for seconds in [2, 4, 8, 16, 32, 64, 64] {
-            memory.at(50_000.0).bar_from(interval);
-            memory.pass(Duration::from_secs(seconds));
-            let known = memory.known(50_000.0);
-            assert!(known.is_barred(interval) && known.is_barred(interval * 2));
-            assert!(!known.is_barred(interval / 2) && !memory.known(100_000.0).is_barred(interval));
-            memory.pass(Duration::from_millis(1));
-            assert!(!memory.known(50_000.0).is_barred(interval));
-        }
+        memory.at(50_000.0).set_plain(Measured::default());
+        memory.at(50_000.0).bar_from(interval);
+        let known = memory.known(50_000.0);
+        assert!(known.is_barred(interval) && known.is_barred(interval * 2));
+        assert!(!known.is_barred(interval / 2) && !memory.known(100_000.0).is_barred(interval));
+        memory.at(50_000.0).set_plain(Measured::default());
+        assert!(memory.known(50_000.0).is_barred(interval), "they were in effect for a moment");
+        assert!(expires_after(&mut memory, FIRST_TRUST));
+        assert!(!memory.known(50_000.0).is_barred(interval));
     }
 
     #[test]
-    fn interrupts_are_measured_again_at_a_load_and_twice_as_late_each_time() {
+    fn the_delay_of_interrupts_is_the_median_of_three_times() {
         let mut memory = LoadMemory::default();
-        let measured = |delay| Measured { rate: 1_000.0, delay, ..Measured::default() };
-        let delay = |memory: &LoadMemory, rate| Some(memory.known(rate).fresh_plain()?.delay);
+        let measured = |delay| Measured { rate: 50_000.0, delay, ..Measured::default() };
         // The first time the machine was disturbed.
-        for (seconds, delay_now, median) in
-            [(2, 50.0, 50.0), (4, 10.0, 10.0), (8, 12.0, 12.0), (16, 11.0, 11.0)]
-        {
-            memory.at(1_000.0).set_plain(measured(90.0));
+        for (delay_now, median) in [(50.0, 50.0), (10.0, 10.0), (12.0, 12.0), (11.0, 11.0)] {
+            memory.at(50_000.0).set_plain(measured(90.0));
             // What is measured at once takes the place of what was.
-            memory.at(1_000.0).set_plain(measured(delay_now));
-            assert_eq!((delay(&memory, 1_000.0), delay(&memory, 1_300.0)), (Some(median), None));
-            memory.pass(Duration::from_secs(seconds));
-            assert_eq!(delay(&memory, 1_000.0), Some(median));
-            memory.pass(Duration::from_millis(1));
-            assert!(memory.known(1_000.0).is_stale() && memory.known(4_000.0).is_stale());
+            memory.at(50_000.0).set_plain(measured(delay_now));
+            assert_eq!(memory.known(50_000.0).fresh_plain().map(|plain| plain.delay), Some(median));
+            assert!(memory.known(65_000.0).fresh_plain().is_none());
+            memory.pass(FIRST_TRUST + Duration::from_millis(1));
+            assert!(memory.known(50_000.0).fresh_plain().is_none());
         }
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::budget::{Budgets, LatencyBudget};
 use super::epoch::Epoch;
 use super::limits::{LawLimits, PollTimer};
-use super::load_memory::{KnownLoad, LoadMemory};
+use super::load_memory::{FIRST_TRUST, KnownLoad, LoadMemory};
 use super::machine_costs::MachineCosts;
 use super::measured::{ENOUGH, Measured};
 use super::queue_settings::{QueueMode, QueueSettings};
@@ -17,23 +17,17 @@ use super::reason::{Comparison, Reason};
 
 /// The shortest time over which the law measures: shorter ones hold too few wake-ups.
 const SHORTEST_WINDOW: Duration = Duration::from_millis(10);
-/// With fewer events than this it waits for more...
+/// With fewer events than this it waits for more. A queue with so few events is not polled.
 const FEW_EVENTS: u64 = 32;
-/// ...but not longer than this. A queue with so few events is not polled.
-const LONGEST_WINDOW: Duration = Duration::from_millis(100);
-/// How long a choice is measured where the core is saturated: clients that wait for their replies fall into step there, and what an
-/// event takes falls by 15 % in the first 100 ms.
-const SATURATED_DWELL: Duration = Duration::from_millis(120);
+/// The longest time for which it waits, and for which a choice is measured at least where the core is saturated: clients that wait for
+/// their replies fall into step there, and what an event takes falls by 15 % in the first 100 ms.
+const LONGEST_WINDOW: Duration = Duration::from_millis(120);
 /// How much a measurement may exceed its bound before a choice is taken back: windows differ by some percent at the same load.
 const TOLERANCE: f64 = 1.05;
-/// By how much a prediction of the CPU time may be wrong: a trial settles it.
-const PREDICTION_ERROR: f64 = 0.15;
 /// The share of an event's CPU time that the next longer interval has to save: for less no event waits longer.
-const LEAST_SAVING: f64 = 0.01;
+const LEAST_SAVING: f64 = 0.015;
 /// A window whose rate differs by more than this factor is of another load.
 const OTHER_LOAD: f64 = 1.5;
-/// A load that varies for longer than this, so that polling can't be judged, is left to interrupts.
-const LONGEST_UNJUDGED: Duration = Duration::from_secs(1);
 /// What remains of the peak packet rate after each window: it halves in 0.7 s of load.
 const PEAK_DECAY: f64 = 0.99;
 
@@ -230,9 +224,6 @@ impl PollingLaw {
         }
         self.unjudged = if self.is_measured() { Duration::ZERO } else { self.unjudged + window.duration };
         self.memory.pass(window.duration);
-        if !self.settings.is_plain() {
-            self.memory.polled(window.duration);
-        }
         self.peak_rate = window.packet_rate().max(self.peak_rate * PEAK_DECAY);
         self.present.take(window);
         self.memory.follow(self.present.rate);
@@ -254,7 +245,7 @@ impl PollingLaw {
 
     /// Whether the mode in effect was measured for long enough to judge.
     fn is_measured(&self) -> bool {
-        let falls_into_step = self.present.is_saturated() && self.since_change < SATURATED_DWELL;
+        let falls_into_step = self.present.is_saturated() && self.since_change < LONGEST_WINDOW;
         self.present.windows >= ENOUGH && !falls_into_step
     }
 
@@ -275,10 +266,12 @@ impl PollingLaw {
             return Choice::Stay(Reason::Idle);
         }
         let load = self.memory.known(self.present.rate);
-        let known = load.interval.filter(|interval| !load.is_barred(*interval));
+        if load.is_refused() && !load.is_stale() {
+            return Choice::Stay(self.settings.why);
+        }
         // The rate of clients that wait for replies may differ under polling, so what is known at this rate may not be at that one.
         let measures = load.is_stale() || self.settings.why == Reason::Measures;
-        if let Some(interval) = known.filter(|_| !measures) {
+        if let Some(interval) = load.interval().filter(|_| !measures) {
             self.before_trial = None;
             return Choice::Poll(interval, Reason::Tries);
         }
@@ -287,10 +280,7 @@ impl PollingLaw {
         }
         let (measured, load) = (self.present, self.memory.at(self.present.rate));
         load.set_plain(measured);
-        if load.is_refused() {
-            return Choice::Stay(self.settings.why);
-        }
-        let plain = load.fresh_plain().unwrap_or(measured);
+        let (plain, known) = (load.fresh_plain().unwrap_or(measured), load.interval());
         match known.or_else(|| self.first_interval(&plain)) {
             None => Choice::Stay(Reason::CannotPay),
             Some(interval) => {
@@ -321,7 +311,7 @@ impl PollingLaw {
         };
         let wakes = plain.sleeps * f64::from(self.limits.wakes) * self.costs.block.as_secs_f64();
         let saved = wakes.min(plain.cost * plain.rate / 2.0);
-        let granted = plain.cost * plain.rate * (self.budgets.cpu.share() + PREDICTION_ERROR);
+        let granted = plain.cost * plain.rate * self.budgets.cpu.share();
         let pays = |interval: &Duration| {
             if interval.is_zero() {
                 self.never_sleeps_within(plain)
@@ -333,15 +323,8 @@ impl PollingLaw {
         if self.budgets.cpu.share() > 0.0 {
             return intervals.find(|interval| fits(interval) && pays(interval));
         }
-        let mut longest = intervals.next().filter(fits)?;
-        for interval in intervals.filter(fits) {
-            if polls * (self.sleeps_cost(longest) - self.sleeps_cost(interval))
-                < LEAST_SAVING * plain.cost * plain.rate
-            {
-                break;
-            }
-            longest = interval;
-        }
+        let shortest = intervals.next().filter(fits)?;
+        let longest = self.lengthened(shortest, polls, plain.cost * plain.rate - saved, fits);
         Some(longest).filter(pays)
     }
 
@@ -373,7 +356,7 @@ impl PollingLaw {
         }
         if !self.is_measured() {
             // What can't be judged may cost anything.
-            let is_too_long = self.unjudged > LONGEST_UNJUDGED;
+            let is_too_long = self.unjudged > FIRST_TRUST;
             return if is_too_long {
                 Choice::Plain(Reason::Measures)
             } else {
@@ -418,15 +401,16 @@ impl PollingLaw {
             delay: percent(delay / plain.delay.max(1e-9)),
         };
         let saturated = plain.is_saturated();
+        // What was found to pay is not given up for a difference that windows have at the same load.
+        let tolerance = if matches!(self.settings.why, Reason::Pays(_)) { TOLERANCE } else { 1.0 };
         // At saturation a cost that is wrong by some percent is throughput lost, so there the gain has to be clear.
-        let tolerated = if saturated { 1.0 / TOLERANCE } else { TOLERANCE };
-        let is_costly = present.cost > most_cost * tolerated;
-        let is_late = delay > most_delay * TOLERANCE;
+        let is_costly = present.cost > most_cost * if saturated { 1.0 / TOLERANCE } else { tolerance };
+        let is_late = delay > most_delay * tolerance;
         let next = match (is_costly, is_late) {
             (true, true) if !saturated => None,
             (true, _) => {
                 let most_delay = if saturated { f64::INFINITY } else { most_delay };
-                self.longer(now, delay, most_delay / TOLERANCE).filter(|next| self.saves(now, *next))
+                self.longer(now, delay, most_delay / TOLERANCE)
             }
             (false, true) => {
                 self.shorter(now, plain, most_cost, delay - most_delay).or(saturated.then_some(now))
@@ -434,9 +418,7 @@ impl PollingLaw {
             (false, false) => {
                 let better = match self.budgets.cpu.share() > 0.0 {
                     true => self.shorter(now, plain, most_cost, 0.0),
-                    false => {
-                        self.longer(now, delay, most_delay / TOLERANCE).filter(|next| self.saves(now, *next))
-                    }
+                    false => self.longer(now, delay, most_delay / TOLERANCE),
                 };
                 Some(better.unwrap_or(now))
             }
@@ -444,7 +426,7 @@ impl PollingLaw {
         let rates = [present.rate, plain.rate];
         match next {
             None => {
-                self.memory.each_at(rates, KnownLoad::fail);
+                self.memory.each_at(rates, KnownLoad::refuse);
                 Choice::Plain(Reason::DidNotPay(comparison))
             }
             Some(next) if next == now => {
@@ -465,11 +447,31 @@ impl PollingLaw {
     /// A longer interval, at most twice as long, if events still wait no longer than they may: for half of what it is longer. Those that come
     /// while the worker sleeps wait for the poll, and the others for the larger batch.
     fn longer(&self, now: Duration, delay: f64, most: f64) -> Option<Duration> {
-        let mut longer = self.intervals().filter(|interval| *interval > now).peekable();
-        let longest = (*longer.peek()?).max(now * 2);
-        let added = |next: Duration| (next - now).as_secs_f64() / 2.0;
-        let fits = |next: &Duration| !self.is_barred(*next) && delay + added(*next) <= most;
-        longer.take_while(|next| *next <= longest).filter(fits).last()
+        let twice = self.intervals().find(|interval| *interval > now)?.max(now * 2);
+        let added = |next: &Duration| (*next - now).as_secs_f64() / 2.0;
+        let fits = |next: &Duration| *next <= twice && !self.is_barred(*next) && delay + added(next) <= most;
+        let longest = self.lengthened(now, self.asleep(), self.present.cost * self.present.rate, fits);
+        (longest > now).then_some(longest)
+    }
+
+    /// The longest interval from `now` on that fits, as long as each saves enough CPU time beside the one before it that events may wait
+    /// for it. `asleep`, `busy`: the share of the time that the worker sleeps, with what a sleep costs, and that it takes of its core.
+    fn lengthened(
+        &self,
+        now: Duration,
+        asleep: f64,
+        busy: f64,
+        fits: impl Fn(&Duration) -> bool,
+    ) -> Duration {
+        let mut longest = now;
+        for next in self.intervals().filter(|interval| *interval > now).take_while(fits) {
+            let saved = asleep * (self.sleeps_cost(longest) - self.sleeps_cost(next));
+            if saved < LEAST_SAVING * busy {
+                break;
+            }
+            longest = next;
+        }
+        longest
     }
 
     /// The share of the time that the worker sleeps while the queue is polled, what a sleep costs included.
@@ -497,12 +499,6 @@ impl PollingLaw {
             self.present.cost + added / self.present.rate <= most
         };
         (!self.is_barred(next) && fits).then_some(next)
-    }
-
-    /// Whether a longer interval saves enough CPU time that events may wait for it.
-    fn saves(&self, now: Duration, longer: Duration) -> bool {
-        let saved = self.asleep() * (self.sleeps_cost(now) - self.sleeps_cost(longer));
-        saved >= LEAST_SAVING * self.present.cost * self.present.rate
     }
 
     /// Whether the interval has exceeded a bound at the present load.

@@ -173,8 +173,8 @@ fn a_load_that_returns_is_polled_at_once_with_the_interval_that_has_paid() {
 fn a_trial_that_the_load_ends_says_nothing_of_the_next_load() {
     let ms = Duration::from_millis;
     let mut server = Server::new(0, 0);
-    server.run(90_000.0, ms(2_000)).run(0.0, ms(300)).run(110_000.0, ms(50));
-    assert_eq!(server.run(110_000.0, ms(20)).law.settings().why, Reason::Tries);
+    server.run(90_000.0, ms(2_000)).run(0.0, ms(300)).run(120_000.0, ms(50));
+    assert_eq!(server.run(120_000.0, ms(20)).law.settings().why, Reason::Tries);
     server.run(0.0, ms(300)).run(90_000.0, ms(500));
     let plain = server.law.memory.known(90_000.0).fresh_plain().unwrap();
     assert!((80_000.0..100_000.0).contains(&plain.rate), "{plain:?}");
@@ -218,13 +218,14 @@ fn a_timer_that_was_late_once_does_not_end_polling() {
 fn a_cpu_budget_is_not_spent_where_it_buys_little() {
     let mut server = Server::new(0, 50);
     // An event waits for 10 % less, and takes 40 % more.
-    server.run(30_000.0, Duration::from_millis(60));
-    let (plain_cpu, plain_delay) = Server::plain(30_000.0);
+    server.run(45_000.0, Duration::from_millis(60));
+    let (plain_cpu, plain_delay) = Server::plain(45_000.0);
     server.fixed_polled = Some((plain_cpu * 1.4, plain_delay * 0.9));
-    server.run(30_000.0, Duration::from_secs(1));
+    server.run(45_000.0, Duration::from_secs(1));
     assert_eq!(server.mode(), QueueMode::Plain, "{:?}", server.changes);
+    assert!(server.changes.len() > 1, "it was tried");
     server.fixed_polled = Some((plain_cpu * 1.4, plain_delay * 0.5));
-    server.run(30_000.0, Duration::from_secs(3));
+    server.run(45_000.0, Duration::from_secs(3));
     assert_eq!(server.mode(), QueueMode::Timed, "{:?}", server.changes);
 }
 
@@ -426,7 +427,7 @@ fn a_load_that_varies_for_too_long_to_be_judged_is_left_to_interrupts() {
     let mut server = Server::new(0, 0);
     server.run(90_000.0, Duration::from_secs(1));
     assert_eq!(server.mode(), QueueMode::Timed);
-    for _ in 0..60 {
+    for _ in 0..120 {
         server.run(60_000.0, Duration::from_millis(10)).run(130_000.0, Duration::from_millis(10));
     }
     assert_eq!((server.mode(), server.law.settings().why), (QueueMode::Plain, Reason::Measures));
