@@ -340,8 +340,12 @@ impl QueueControl {
             // part in a wake-up is little beside it.
             // Until the kernel's timer polls, where that is what does.
             let woken = [costs.wake_latency / events.max(1), costs.wake_latency + in_effect.grace_time];
-            let received = received + self.receiving.get();
-            let delays = [woken, [Duration::ZERO, turn + waited]].map(|it| it.map(|delay| delay + received));
+            // After a sleep the worker receives them; otherwise they were received within the wait.
+            let [asleep, awake] = [received, received / 3].map(|time| time + self.receiving.get());
+            let delays = [
+                woken.map(|delay| delay + asleep),
+                [Duration::ZERO, turn + waited].map(|delay| delay + awake),
+            ];
             waits.last = LastWait { ended, events, slept, delays };
         }
         self.waits.set(waits);
