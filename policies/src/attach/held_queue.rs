@@ -237,7 +237,9 @@ impl HeldQueue {
                 match chosen {
                     Some(settings) => events.extend(self.start(settings)),
                     // Another reason for the same values.
-                    None if settings.equals_but_reason(&in_effect) => self.change.set_reason(settings.why),
+                    None if self.plain_until.is_none() && settings.equals_but_reason(&in_effect) => {
+                        self.change.set_reason(settings.why)
+                    }
                     None => {}
                 }
             }

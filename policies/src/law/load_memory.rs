@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::measured::Measured;
+use super::reason::Comparison;
 
 /// Loads a factor of two in the rate: one each 19 %.
 const PER_OCTAVE: f64 = 4.0;
 /// How long what was found at a load is trusted: twice as long each time, because something may have disturbed the measurements, or the
-/// machine may change.
+/// machine may change. So long a load may also vary too much to be judged.
 pub(super) const FIRST_TRUST: Duration = Duration::from_secs(2);
 const LONGEST_TRUST: Duration = Duration::from_secs(64);
 
@@ -17,84 +18,100 @@ const LONGEST_TRUST: Duration = Duration::from_secs(64);
 pub(super) struct KnownLoad {
     /// Plain interrupts, when they were in effect last.
     plain: Option<Measured>,
-    /// How long ago that was.
-    age: Duration,
     /// How long events waited the two times before.
     earlier_delays: [Option<f64>; 2],
+    /// Since interrupts were measured to begin anew. The maximum: they are to be measured.
+    age: Duration,
+    /// Whether it was found since then whether polling pays.
+    judged: bool,
+    /// How long that is trusted. Then interrupts are measured, and polling is tried, again.
+    trust: Duration,
     /// The poll interval that has paid last. Zero: a wait that never sleeps.
     interval: Option<Duration>,
-    /// Whether polling pays, as it was found last.
-    pays: Option<bool>,
-    /// Whether that was found beside the interrupts that were measured last.
-    judged: bool,
-    /// Whether polling did not pay where it had, or was not known to, and is tried once more.
-    doubted: bool,
-    /// How long it is trusted. Then interrupts are measured, and polling is tried, again.
-    trust: Duration,
-    /// The interval that delayed events by too much. It and longer ones are not chosen until interrupts are measured again.
+    /// How polling did beside interrupts, if it did not pay the last time.
+    failed: Option<Comparison>,
+    /// The interval that delayed events by too much. It and longer ones are not chosen until interrupts are measured anew.
     barred_from: Option<Duration>,
     /// Whether the core was saturated in deferral mode.
     outgrows_deferral: bool,
 }
 
 impl KnownLoad {
-    /// Whether polling did not pay when it was tried.
-    pub(super) fn is_refused(&self) -> bool {
-        self.judged && self.pays == Some(false)
+    /// How polling did beside interrupts, if it is not tried for that reason.
+    pub(super) fn refused(&self) -> Option<Comparison> {
+        self.failed.filter(|_| self.judged && !self.is_stale())
     }
 
-    /// Whether interrupts have to be measured again.
+    /// Whether interrupts have to be measured anew.
     pub(super) fn is_stale(&self) -> bool {
         self.plain.is_none() || self.age > if self.judged { self.trust } else { FIRST_TRUST }
     }
 
-    /// The interval with which polling is tried first, if it has paid here.
+    /// The interval with which polling is tried first, if one has paid here.
     pub(super) fn interval(&self) -> Option<Duration> {
-        self.interval.filter(|interval| !self.is_refused() && !self.is_barred(*interval))
+        self.interval.filter(|interval| self.refused().is_none() && !self.is_barred(*interval))
     }
 
-    /// Interrupts at this load, unless they have to be measured again. Their delay is the median of the last three times: one in which the
+    /// Whether polling with this interval was found to pay.
+    pub(super) fn pays_with(&self, interval: Duration) -> bool {
+        self.interval == Some(interval) && self.failed.is_none()
+    }
+
+    /// Interrupts at this load, unless they have to be measured anew. Their delay is the median of the last three times: one in which the
     /// machine was disturbed doesn't decide.
     pub(super) fn fresh_plain(&self) -> Option<Measured> {
-        let plain = self.plain.filter(|_| !self.is_stale())?;
+        self.plain.filter(|_| !self.is_stale()).map(|plain| self.with_earlier(plain))
+    }
+
+    fn with_earlier(&self, plain: Measured) -> Measured {
         let mut delays = vec![plain.delay];
         delays.extend(self.earlier_delays.iter().flatten());
         delays.sort_unstable_by(f64::total_cmp);
-        Some(Measured { delay: delays[(delays.len() - 1) / 2], ..plain })
+        Measured { delay: delays[(delays.len() - 1) / 2], ..plain }
     }
 
-    /// Interrupts are in effect, and were measured.
-    pub(super) fn set_plain(&mut self, plain: Measured) {
-        if let Some(before) = self.plain.filter(|_| self.is_stale()) {
-            // Clients that wait for replies saturate a core at the same rate as others don't.
-            let is_like = before.is_saturated() == plain.is_saturated();
-            let earlier = [Some(before.delay), self.earlier_delays[0]];
-            self.earlier_delays = if is_like { earlier } else { Default::default() };
+    /// Interrupts are in effect, and were measured. Returns them with the median delay.
+    pub(super) fn set_plain(&mut self, plain: Measured) -> Measured {
+        if self.is_stale() {
+            if let Some(before) = self.plain {
+                // Clients that wait for replies saturate a core at the same rate as others don't.
+                let is_like = before.is_saturated() == plain.is_saturated();
+                let earlier = [Some(before.delay), self.earlier_delays[0]];
+                self.earlier_delays = if is_like { earlier } else { Default::default() };
+            }
             (self.judged, self.barred_from, self.outgrows_deferral) = (false, None, false);
+            self.age = Duration::ZERO;
         }
-        (self.plain, self.age) = (Some(plain), Duration::ZERO);
+        self.plain = Some(plain);
+        self.with_earlier(plain)
+    }
+
+    /// A trial begins beside the interrupts that were measured just now.
+    pub(super) fn begin_trial(&mut self) {
+        if !self.judged {
+            self.age = Duration::ZERO;
+        }
     }
 
     /// Polling pays with this interval.
     pub(super) fn accept(&mut self, interval: Duration) {
         self.interval = Some(interval);
-        if !self.judged || self.pays == Some(false) {
-            self.judge(true);
+        if self.failed.take().is_some() || !self.judged {
+            self.judge();
         }
     }
 
-    /// Polling does not pay. Where that was not found before, interrupts are measured and polling is tried once more at once.
-    pub(super) fn refuse(&mut self) {
-        if self.pays == Some(false) || self.doubted {
-            self.judge(false);
-        } else {
-            (self.doubted, self.age) = (true, Duration::MAX);
+    /// Polling does not pay. The first time, interrupts are measured and it is tried once more at once.
+    pub(super) fn refuse(&mut self, comparison: Comparison) {
+        match self.failed.replace(comparison) {
+            Some(_) => self.judge(),
+            None => self.age = Duration::MAX,
         }
     }
 
-    fn judge(&mut self, pays: bool) {
+    fn judge(&mut self) {
         self.trust = (self.trust * 2).clamp(FIRST_TRUST, LONGEST_TRUST);
-        (self.pays, self.judged, self.doubted) = (Some(pays), true, false);
+        self.judged = true;
     }
 
     /// With this interval events wait for too long.
@@ -130,13 +147,15 @@ impl LoadMemory {
         self.loads.values_mut().for_each(|load| load.age = load.age.saturating_add(time));
     }
 
-    /// The load has this rate now.
-    pub(super) fn follow(&mut self, rate: f64) {
+    /// The load has this rate now. Returns whether it is another one than before.
+    pub(super) fn follow(&mut self, rate: f64) -> bool {
+        let before = self.present;
         self.present = self.bucket(rate);
+        self.present != before
     }
 
-    /// That of the present load if the rate is within a bucket of it, or else the nearest of a known load: a rate between two buckets
-    /// would be taken for either in turn.
+    /// That of the present load if the rate is within a bucket of it, or else of a known load that is nearly as near as another could be:
+    /// a rate between two buckets would be taken for either in turn.
     fn bucket(&self, rate: f64) -> u32 {
         let position = rate.max(1.0).log2() * PER_OCTAVE;
         let distance = |bucket: &u32| (position - f64::from(*bucket)).abs();
@@ -144,7 +163,7 @@ impl LoadMemory {
             return self.present;
         }
         let around = [position.floor(), position.ceil()].map(|bucket| bucket as u32);
-        let known = around.into_iter().filter(|bucket| self.loads.contains_key(bucket));
+        let known = around.into_iter().filter(|it| distance(it) <= 0.75 && self.loads.contains_key(it));
         known
             .min_by(|one, other| distance(one).total_cmp(&distance(other)))
             .unwrap_or(position.round() as u32)
@@ -174,6 +193,8 @@ impl LoadMemory {
 mod tests {
     use super::*;
 
+    const WORSE: Comparison = Comparison { cpu: 120, delay: 110 };
+
     /// What was found is trusted for so long, then interrupts are measured.
     fn expires_after(memory: &mut LoadMemory, trust: Duration) -> bool {
         memory.pass(trust);
@@ -188,14 +209,15 @@ mod tests {
     fn what_is_found_at_a_load_is_trusted_twice_as_long_each_time() {
         let (mut memory, interval) = (LoadMemory::default(), Duration::from_micros(20));
         memory.at(50_000.0).set_plain(Measured::default());
-        memory.at(50_000.0).refuse();
+        memory.at(50_000.0).refuse(WORSE);
         assert!(memory.known(50_000.0).is_stale(), "interrupts are measured and polling is tried once more");
         memory.at(50_000.0).set_plain(Measured::default());
         for seconds in [2, 4, 8] {
-            memory.at(50_000.0).refuse();
-            assert!(memory.at(50_500.0).is_refused() && !memory.at(100_000.0).is_refused());
+            memory.at(50_000.0).refuse(WORSE);
+            assert_eq!(memory.known(50_500.0).refused(), Some(WORSE));
+            assert_eq!(memory.known(100_000.0).refused(), None);
             assert!(expires_after(&mut memory, Duration::from_secs(seconds)), "{seconds} s");
-            assert!(!memory.at(50_000.0).is_refused());
+            assert_eq!(memory.known(50_000.0).refused(), None);
         }
         for seconds in [16, 32, 64, 64] {
             memory.at(50_000.0).accept(interval);
@@ -203,7 +225,7 @@ mod tests {
             assert_eq!(memory.known(50_000.0).interval(), Some(interval));
             assert!(expires_after(&mut memory, Duration::from_secs(seconds)), "{seconds} s");
         }
-        memory.at(50_000.0).refuse();
+        memory.at(50_000.0).refuse(WORSE);
         assert!(memory.known(50_000.0).is_stale(), "it has paid before");
     }
 
@@ -229,9 +251,14 @@ mod tests {
         let known = memory.known(50_000.0);
         assert!(known.is_barred(interval) && known.is_barred(interval * 2));
         assert!(!known.is_barred(interval / 2) && !memory.known(100_000.0).is_barred(interval));
+        // They stay in effect, because no other interval is left.
+        for _ in 0..200 {
+            memory.pass(FIRST_TRUST / 200);
+            memory.at(50_000.0).set_plain(Measured::default());
+            assert!(memory.known(50_000.0).is_barred(interval));
+        }
+        memory.pass(Duration::from_millis(1));
         memory.at(50_000.0).set_plain(Measured::default());
-        assert!(memory.known(50_000.0).is_barred(interval), "they were in effect for a moment");
-        assert!(expires_after(&mut memory, FIRST_TRUST));
         assert!(!memory.known(50_000.0).is_barred(interval));
     }
 

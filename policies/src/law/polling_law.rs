@@ -22,7 +22,8 @@ const FEW_EVENTS: u64 = 32;
 /// The longest time for which it waits, and for which a choice is measured at least where the core is saturated: clients that wait for
 /// their replies fall into step there, and what an event takes falls by 15 % in the first 100 ms.
 const LONGEST_WINDOW: Duration = Duration::from_millis(120);
-/// How much a measurement may exceed its bound before a choice is taken back: windows differ by some percent at the same load.
+/// How much a measurement may exceed its bound before what has paid is given up, and by how much a prediction has to keep to it: windows
+/// differ by some percent at the same load.
 const TOLERANCE: f64 = 1.05;
 /// The share of an event's CPU time that the next longer interval has to save: for less no event waits longer.
 const LEAST_SAVING: f64 = 0.015;
@@ -71,8 +72,10 @@ pub struct PollingLaw {
     peak_rate: f64,
     /// Why polling is not tried any more.
     stopped: Option<Reason>,
-    /// Plain interrupts before the present trial, until it was judged.
-    before_trial: Option<Measured>,
+    /// Whether the load was another one in the window before.
+    is_new_load: bool,
+    /// Plain interrupts, and the rate before the present trial, until it was judged.
+    before_trial: Option<(Measured, f64)>,
     /// The rate of plain interrupts before a trial in which the load seemed to step. If interrupts have that rate again, it was polling
     /// that has changed it: clients wait for replies.
     doubted: Option<f64>,
@@ -106,6 +109,7 @@ impl PollingLaw {
             memory: LoadMemory::default(),
             peak_rate: 0.0,
             stopped: None,
+            is_new_load: false,
             before_trial: None,
             doubted: None,
         }
@@ -185,9 +189,6 @@ impl PollingLaw {
         } else {
             self.judge_plain(&window)
         };
-        if matches!(choice, Choice::Plain(_)) {
-            self.before_trial = None;
-        }
         let wanted = self.permitted(match choice {
             Choice::Stay(why) if !self.settings.is_plain() => {
                 QueueSettings { why, ..self.within_ring(self.settings) }
@@ -226,7 +227,7 @@ impl PollingLaw {
         self.memory.pass(window.duration);
         self.peak_rate = window.packet_rate().max(self.peak_rate * PEAK_DECAY);
         self.present.take(window);
-        self.memory.follow(self.present.rate);
+        self.is_new_load = self.memory.follow(self.present.rate);
         let (overslept, sleeps) = window.overslept;
         if let Ok(sleeps @ 1..) = u32::try_from(sleeps) {
             self.costs.take_timer_latency(overslept / sleeps);
@@ -266,33 +267,34 @@ impl PollingLaw {
             return Choice::Stay(Reason::Idle);
         }
         let load = self.memory.known(self.present.rate);
-        if load.is_refused() && !load.is_stale() {
-            return Choice::Stay(self.settings.why);
+        if let Some(comparison) = load.refused() {
+            self.doubted = None;
+            return Choice::Stay(Reason::DidNotPay(comparison));
         }
         // The rate of clients that wait for replies may differ under polling, so what is known at this rate may not be at that one.
         let measures = load.is_stale() || self.settings.why == Reason::Measures;
         if let Some(interval) = load.interval().filter(|_| !measures) {
-            self.before_trial = None;
+            (self.before_trial, self.doubted) = (None, None);
             return Choice::Poll(interval, Reason::Tries);
         }
         if !self.is_measured() {
             return Choice::Stay(self.settings.why);
         }
         let (measured, load) = (self.present, self.memory.at(self.present.rate));
-        load.set_plain(measured);
-        let (plain, known) = (load.fresh_plain().unwrap_or(measured), load.interval());
+        let plain = load.set_plain(measured);
+        self.doubted = self.doubted.filter(|rate| !is_other_load(plain.rate / rate));
+        let known = load.interval();
         match known.or_else(|| self.first_interval(&plain)) {
             None => Choice::Stay(Reason::CannotPay),
             Some(interval) => {
-                self.before_trial = Some(measured);
-                self.doubted = self.doubted.filter(|rate| !is_other_load(plain.rate / rate));
+                self.memory.at(measured.rate).begin_trial();
+                self.before_trial = Some((measured, measured.rate));
                 Choice::Poll(interval, Reason::Tries)
             }
         }
     }
 
-    /// The interval with which polling is tried; `None` if it can't pay. The measurements decide afterwards, so the prediction only
-    /// has to be near: the core is idle for a third of the time at least, and half of the CPU time can be saved at most.
+    /// The interval with which polling is tried; `None` if it can't pay. The measurements decide afterwards. The core is idle for a third of the time at least, and half of the CPU time can be saved at most.
     fn first_interval(&self, plain: &Measured) -> Option<Duration> {
         if self.limits.timer == PollTimer::Kernel && self.outgrows_deferral() {
             // Waits poll, so the timer hardly does.
@@ -316,7 +318,8 @@ impl PollingLaw {
             if interval.is_zero() {
                 self.never_sleeps_within(plain)
             } else {
-                polls * self.sleeps_cost(*interval) <= saved + granted
+                // A saturated core hardly sleeps: what is saved there, the kernel thread's wake-ups, is not known.
+                plain.is_saturated() || polls * self.sleeps_cost(*interval) <= saved + granted
             }
         };
         let mut intervals = self.intervals();
@@ -347,12 +350,18 @@ impl PollingLaw {
         let steps =
             (0..8).flat_map(move |octave| [shortest, shortest * 7 / 5].map(|step| step * (1 << octave)));
         let steps = steps.filter(move |interval| *interval <= longest);
-        never_sleeps.into_iter().chain(steps)
+        let fixed = self.limits.fixed.map(|fixed| interval(&fixed));
+        let chosen = never_sleeps.into_iter().chain(steps).filter(move |_| fixed.is_none());
+        fixed.into_iter().chain(chosen)
     }
 
     fn judge_polling(&mut self, window: &Epoch) -> Choice {
         if window.events == 0 {
             return Choice::Plain(Reason::Idle);
+        }
+        let known = self.memory.known(self.present.rate).interval();
+        if let Some(known) = known.filter(|known| self.is_new_load && *known != interval(&self.settings)) {
+            return Choice::Poll(known, Reason::Tries);
         }
         if !self.is_measured() {
             // What can't be judged may cost anything.
@@ -364,16 +373,19 @@ impl PollingLaw {
             };
         }
         let present = self.present;
-        if let Some(before) = self.before_trial.take() {
+        if let Some((plain, before)) = self.before_trial.take() {
             // Clients that wait for the replies of a saturated server ask more often while the queue is polled: it is the same load.
-            let is_same = !is_other_load(present.rate / before.rate)
-                || (before.is_saturated() && present.rate > before.rate);
+            let is_same =
+                !is_other_load(present.rate / before) || (plain.is_saturated() && present.rate > before);
             if is_same || self.doubted.is_some() {
                 self.doubted = None;
                 // Polling may have changed the rate.
-                self.memory.at(present.rate).set_plain(before);
+                let load = self.memory.at(present.rate);
+                if load.is_stale() {
+                    load.set_plain(plain);
+                }
             } else {
-                self.doubted = Some(before.rate);
+                self.doubted = Some(before);
                 return Choice::Plain(Reason::Measures);
             }
         }
@@ -387,7 +399,7 @@ impl PollingLaw {
     fn compare(&mut self, plain: &Measured) -> Choice {
         let (present, now) = (self.present, interval(&self.settings));
         if self.settings.mode == QueueMode::Deferral && self.outgrows_deferral() {
-            self.memory.at(present.rate).outgrow_deferral();
+            self.memory.each_at([present.rate, plain.rate], KnownLoad::outgrow_deferral);
             return Choice::Poll(now, Reason::Tries);
         }
         let delay = present.delay;
@@ -401,9 +413,10 @@ impl PollingLaw {
             delay: percent(delay / plain.delay.max(1e-9)),
         };
         let saturated = plain.is_saturated();
-        // What was found to pay is not given up for a difference that windows have at the same load.
-        let tolerance = if matches!(self.settings.why, Reason::Pays(_)) { TOLERANCE } else { 1.0 };
-        // At saturation a cost that is wrong by some percent is throughput lost, so there the gain has to be clear.
+        // What was found to pay is not given up for a difference that windows have at the same load. At saturation a cost that is wrong by
+        // some percent is throughput lost, so there the gain has to be clear.
+        let pays = self.memory.known(present.rate).pays_with(now);
+        let tolerance = if pays { TOLERANCE } else { 1.0 };
         let is_costly = present.cost > most_cost * if saturated { 1.0 / TOLERANCE } else { tolerance };
         let is_late = delay > most_delay * tolerance;
         let next = match (is_costly, is_late) {
@@ -426,7 +439,7 @@ impl PollingLaw {
         let rates = [present.rate, plain.rate];
         match next {
             None => {
-                self.memory.each_at(rates, KnownLoad::refuse);
+                self.memory.each_at(rates, |load| load.refuse(comparison));
                 Choice::Plain(Reason::DidNotPay(comparison))
             }
             Some(next) if next == now => {
@@ -439,6 +452,7 @@ impl PollingLaw {
                 if is_late && next < now {
                     self.memory.each_at(rates, |load| load.bar_from(now));
                 }
+                self.before_trial = Some((*plain, present.rate));
                 Choice::Poll(next, Reason::Tries)
             }
         }
@@ -496,7 +510,7 @@ impl PollingLaw {
             self.never_sleeps_within(plain)
         } else {
             let added = self.asleep() * (self.sleeps_cost(next) - self.sleeps_cost(now));
-            self.present.cost + added / self.present.rate <= most
+            self.present.cost + added / self.present.rate <= most / TOLERANCE
         };
         (!self.is_barred(next) && fits).then_some(next)
     }

@@ -77,6 +77,12 @@ impl QueueTimes {
         }
     }
 
+    /// How long the worker was ready before it got its core, on average.
+    fn ready_since(&self, before: &Self) -> Option<Duration> {
+        let turns = u32::try_from(self.worker.turns.saturating_sub(before.worker.turns)).ok()?;
+        self.worker.ready.saturating_sub(before.worker.ready).checked_div(turns)
+    }
+
     /// How long the kernel thread has run, and how often.
     fn received_since(&self, before: &Self) -> Option<(Duration, u64)> {
         let (before, after) = before.receiver.zip(self.receiver)?;
@@ -104,8 +110,10 @@ pub(crate) struct QueueControl {
     waits: Cell<Waits>,
     /// How long events have waited since the last step.
     delays: RefCell<Delays>,
-    /// How long a packet took through the queue's kernel thread in the last step with interrupts.
+    /// How long a packet took through the queue's kernel thread in the last step with interrupts, and how long the worker then took at most
+    /// to run: what a wake-up takes on an idle machine may be many times what it does here.
     receiving: Cell<Duration>,
+    woken_within: Cell<Duration>,
     long_turns: Cell<LongTurns>,
     /// Events of the queue per second, in the last step.
     rate: Cell<f64>,
@@ -230,6 +238,7 @@ impl QueueControl {
             }),
             delays: RefCell::default(),
             receiving: Cell::default(),
+            woken_within: Cell::new(Duration::MAX),
             long_turns: Cell::new(LongTurns::default()),
             rate: Cell::new(0.0),
             backlog: Cell::new(Backlog { taken_until: now, most: ring_slots }),
@@ -275,8 +284,9 @@ impl QueueControl {
 
     /// Takes in a wait from `began` to `ended`, on the monotonic clock, and the turn before it. `parked`: whether it could sleep.
     ///
-    /// An event waits from the middle, on average, of the time between two looks at the queue to the second of them; then until all
-    /// that was found is received, for half of the turn that processes it, and until half of the replies are sent.
+    /// An event waits from the middle, on average, of the time between two looks at the queue to the second of them; then, if the wait did
+    /// not receive it meanwhile, until all that was found is received; for half of the turn that processes it, and until half of the
+    /// replies are sent.
     pub(crate) fn waited(&self, began: u64, ended: u64, parked: bool, outcome: &WaitOutcome) {
         let mut waits = self.waits.take();
         let last = waits.last;
@@ -291,7 +301,8 @@ impl QueueControl {
             delays.add(awake, (f64::from(last.events) - slept) as f32);
         }
         waits.events += u64::from(events);
-        let received = Duration::from_secs_f64(1.5 * self.wait_per_event.get() * f64::from(events));
+        let each = Duration::from_secs_f64(self.wait_per_event.get() * f64::from(events));
+        let (replied, received) = (each / 2, each + each / 2);
         let in_effect = self.in_effect();
         if in_effect.mode == QueueMode::Timed {
             let (overslept, sleeps) = outcome.overslept;
@@ -339,9 +350,10 @@ impl QueueControl {
             // The first one has ended the sleep; the others came while the worker woke up. That a kernel thread on the same core takes
             // part in a wake-up is little beside it.
             // Until the kernel's timer polls, where that is what does.
-            let woken = [costs.wake_latency / events.max(1), costs.wake_latency + in_effect.grace_time];
+            let wake = costs.wake_latency.min(self.woken_within.get());
+            let woken = [wake / events.max(1), wake + in_effect.grace_time];
             // After a sleep the worker receives them; otherwise they were received within the wait.
-            let [asleep, awake] = [received, received / 3].map(|time| time + self.receiving.get());
+            let [asleep, awake] = [received, replied].map(|time| time + self.receiving.get());
             let delays = [
                 woken.map(|delay| delay + asleep),
                 [Duration::ZERO, turn + waited].map(|delay| delay + awake),
@@ -460,6 +472,7 @@ impl QueueControl {
         let sleeps = waits.sleeps as u64;
         if let Some((before, after)) = last.threads.zip(reading.threads).filter(|_| !is_timed) {
             self.receiving.set(after.receiving_since(&before, events));
+            self.woken_within.set(after.ready_since(&before).unwrap_or(self.woken_within.get()));
         }
         self.rate.set(events as f64 / duration.as_secs_f64().max(1e-9));
         let delays = self.delays.take();

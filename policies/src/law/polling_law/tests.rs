@@ -261,6 +261,47 @@ fn polling_that_costs_more_is_given_up_and_tried_later_each_time() {
 }
 
 #[test]
+fn a_load_at_which_polling_did_not_pay_is_left_alone_when_it_returns_and_says_why() {
+    let mut server = Server::new(0, 0);
+    server.poll_cost = 20e-6;
+    server.run(70_000.0, Duration::from_secs(1));
+    let refused = server.law.settings().why;
+    server.run(0.0, Duration::from_millis(300));
+    assert_eq!(server.law.settings().why, Reason::Idle);
+    let changes = server.changes.len();
+    server.run(70_000.0, Duration::from_millis(300));
+    assert_eq!((server.law.settings().why, server.changes.len()), (refused, changes));
+    assert!(refused.comparison().is_some(), "{refused}");
+}
+
+#[test]
+fn values_that_cannot_be_set_are_polled_with_only_while_that_pays() {
+    let fixed = Some(QueueSettings::preset(100, micros(50), Duration::from_millis(20)));
+    let mut server = Server::with(50, 0, LawLimits { fixed, ..LawLimits::default() });
+    let (plain_cpu, plain_delay) = Server::plain(60_000.0);
+    server.fixed_polled = Some((plain_cpu * 0.7, plain_delay + 60.0));
+    server.run(60_000.0, Duration::from_secs(1));
+    assert!(server.changes.len() > 1 && server.mode() == QueueMode::Plain, "{:?}", server.changes);
+    assert!(server.law.settings().why.comparison().is_some(), "{}", server.law.settings());
+    server.fixed_polled = Some((plain_cpu * 0.7, plain_delay * 0.5));
+    server.run(60_000.0, Duration::from_secs(60));
+    let settled = server.changes.len();
+    server.run(60_000.0, Duration::from_secs(30));
+    assert_eq!(server.mode(), QueueMode::Grace);
+    assert!(server.changes.len() - settled <= 4, "{:?}", &server.changes[settled..]);
+}
+
+#[test]
+fn clients_that_ask_the_less_the_longer_the_interval_is_do_not_make_the_mode_flip() {
+    let mut server = Server::new(200, 0);
+    for _ in 0..500 {
+        let sleep = interval(server.law.settings()).as_secs_f64();
+        server.run(60_000.0 / (1.0 + sleep * 8e3), Duration::from_millis(10));
+    }
+    assert!(server.changes.len() <= 12, "{:?}", server.changes);
+}
+
+#[test]
 fn a_trial_that_failed_once_is_repeated_at_once_and_its_load_polled_if_that_pays() {
     let mut server = Server::new(0, 0);
     server.run(70_000.0, Duration::from_millis(60));
