@@ -236,10 +236,9 @@ impl LoadMeter {
             sleeps: total.sleeps / u64::from(serving),
             ..Epoch::default()
         };
-        let delay = per(ready, total.turns);
-        // What a wake-up takes on an idle machine may be many times what it does here.
-        let woken = receiving + costs.wake_latency.min(delay);
-        Load { epoch: with_delays(epoch, woken, costs.timer_latency, settings), run, delay }
+        let woken = receiving + costs.wake_latency;
+        let epoch = with_delays(epoch, woken, costs.timer_latency, settings);
+        Load { epoch, run, delay: per(ready, total.turns) }
     }
 }
 

@@ -301,8 +301,9 @@ impl PollingLaw {
             return self.intervals().find(|interval| !interval.is_zero() && !self.is_barred(*interval));
         }
         let late = self.costs.timer_latency.min(self.first_timer_latency).as_secs_f64();
+        let idle = (1.0 - plain.busy).max(0.3);
         let polls = match self.limits.timer {
-            PollTimer::Worker => (1.0 - plain.busy).max(0.3),
+            PollTimer::Worker => idle,
             // It polls also while the application runs, and wakes as many threads as interrupts do.
             PollTimer::Kernel => f64::from(self.limits.wakes),
         };
@@ -327,7 +328,7 @@ impl PollingLaw {
             return intervals.find(|interval| fits(interval) && pays(interval));
         }
         let shortest = intervals.next().filter(fits)?;
-        let longest = self.lengthened(shortest, polls, plain.cost * plain.rate - saved, fits);
+        let longest = self.lengthened(shortest, polls, 1.0 - idle, fits);
         Some(longest).filter(pays)
     }
 

@@ -77,12 +77,6 @@ impl QueueTimes {
         }
     }
 
-    /// How long the worker was ready before it got its core, on average.
-    fn ready_since(&self, before: &Self) -> Option<Duration> {
-        let turns = u32::try_from(self.worker.turns.saturating_sub(before.worker.turns)).ok()?;
-        self.worker.ready.saturating_sub(before.worker.ready).checked_div(turns)
-    }
-
     /// How long the kernel thread has run, and how often.
     fn received_since(&self, before: &Self) -> Option<(Duration, u64)> {
         let (before, after) = before.receiver.zip(self.receiver)?;
@@ -110,10 +104,8 @@ pub(crate) struct QueueControl {
     waits: Cell<Waits>,
     /// How long events have waited since the last step.
     delays: RefCell<Delays>,
-    /// How long a packet took through the queue's kernel thread in the last step with interrupts, and how long the worker then took at most
-    /// to run: what a wake-up takes on an idle machine may be many times what it does here.
+    /// How long a packet took through the queue's kernel thread in the last step with interrupts.
     receiving: Cell<Duration>,
-    woken_within: Cell<Duration>,
     long_turns: Cell<LongTurns>,
     /// Events of the queue per second, in the last step.
     rate: Cell<f64>,
@@ -238,7 +230,6 @@ impl QueueControl {
             }),
             delays: RefCell::default(),
             receiving: Cell::default(),
-            woken_within: Cell::new(Duration::MAX),
             long_turns: Cell::new(LongTurns::default()),
             rate: Cell::new(0.0),
             backlog: Cell::new(Backlog { taken_until: now, most: ring_slots }),
@@ -350,13 +341,13 @@ impl QueueControl {
             // The first one has ended the sleep; the others came while the worker woke up. That a kernel thread on the same core takes
             // part in a wake-up is little beside it.
             // Until the kernel's timer polls, where that is what does.
-            let wake = costs.wake_latency.min(self.woken_within.get());
+            let wake = costs.wake_latency;
             let woken = [wake / events.max(1), wake + in_effect.grace_time];
-            // After a sleep the worker receives them; otherwise they were received within the wait.
-            let [asleep, awake] = [received, replied].map(|time| time + self.receiving.get());
+            // After a sleep the worker receives them; otherwise it did so within the wait, and the kernel thread partly meanwhile.
+            let receiving = self.receiving.get();
             let delays = [
-                woken.map(|delay| delay + asleep),
-                [Duration::ZERO, turn + waited].map(|delay| delay + awake),
+                woken.map(|delay| delay + received + receiving),
+                [Duration::ZERO, turn + waited].map(|delay| delay + replied + receiving / 2),
             ];
             waits.last = LastWait { ended, events, slept, delays };
         }
@@ -472,7 +463,6 @@ impl QueueControl {
         let sleeps = waits.sleeps as u64;
         if let Some((before, after)) = last.threads.zip(reading.threads).filter(|_| !is_timed) {
             self.receiving.set(after.receiving_since(&before, events));
-            self.woken_within.set(after.ready_since(&before).unwrap_or(self.woken_within.get()));
         }
         self.rate.set(events as f64 / duration.as_secs_f64().max(1e-9));
         let delays = self.delays.take();
