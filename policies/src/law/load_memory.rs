@@ -6,10 +6,12 @@ use std::time::Duration;
 use super::measured::Measured;
 use super::reason::Comparison;
 
-/// Loads a factor of two in the rate: one each 19 %.
-const PER_OCTAVE: f64 = 4.0;
-/// How long what was found at a load is trusted: twice as long each time, because something may have disturbed the measurements, or the
-/// machine may change. So long a load may also vary too much to be judged.
+/// Rates are told apart in steps of 1 %.
+const PER_OCTAVE: f64 = 64.0;
+/// A rate that differs by at most so many steps from a known load, 14 %, is of that load.
+const NEAR: u32 = 12;
+/// How long what was found at a load is trusted: twice as long each time it is found again. Something may have disturbed the measurements,
+/// or the machine may change. So long a load may also vary too much to be judged.
 pub(super) const FIRST_TRUST: Duration = Duration::from_secs(2);
 const LONGEST_TRUST: Duration = Duration::from_secs(64);
 
@@ -22,14 +24,16 @@ pub(super) struct KnownLoad {
     earlier_delays: [Option<f64>; 2],
     /// Since interrupts were measured to begin anew. The maximum: they are to be measured.
     age: Duration,
-    /// Whether it was found since then whether polling pays.
+    /// What was found last: that polling pays, or how it did beside interrupts.
+    found: Option<Result<(), Comparison>>,
+    /// Whether that was found since then.
     judged: bool,
-    /// How long that is trusted. Then interrupts are measured, and polling is tried, again.
+    /// How long it is trusted. Then interrupts are measured, and polling is tried, again.
     trust: Duration,
+    /// Whether polling did not pay, other than before, and is tried once more.
+    repeats: bool,
     /// The poll interval that has paid last. Zero: a wait that never sleeps.
     interval: Option<Duration>,
-    /// How polling did beside interrupts, if it did not pay the last time.
-    failed: Option<Comparison>,
     /// The interval that delayed events by too much. It and longer ones are not chosen until interrupts are measured anew.
     barred_from: Option<Duration>,
     /// Whether the core was saturated in deferral mode.
@@ -39,7 +43,7 @@ pub(super) struct KnownLoad {
 impl KnownLoad {
     /// How polling did beside interrupts, if it is not tried for that reason.
     pub(super) fn refused(&self) -> Option<Comparison> {
-        self.failed.filter(|_| self.judged && !self.is_stale())
+        self.found?.err().filter(|_| self.judged && !self.is_stale())
     }
 
     /// Whether interrupts have to be measured anew.
@@ -54,7 +58,7 @@ impl KnownLoad {
 
     /// Whether polling with this interval was found to pay.
     pub(super) fn pays_with(&self, interval: Duration) -> bool {
-        self.interval == Some(interval) && self.failed.is_none()
+        self.interval == Some(interval) && self.found == Some(Ok(()))
     }
 
     /// Interrupts at this load, unless they have to be measured anew. Their delay is the median of the last three times: one in which the
@@ -96,22 +100,25 @@ impl KnownLoad {
     /// Polling pays with this interval.
     pub(super) fn accept(&mut self, interval: Duration) {
         self.interval = Some(interval);
-        if self.failed.take().is_some() || !self.judged {
-            self.judge();
+        if !self.judged || self.found != Some(Ok(())) {
+            self.find(Ok(()));
         }
     }
 
-    /// Polling does not pay. The first time, interrupts are measured and it is tried once more at once.
+    /// Polling does not pay. Where that was not found before, interrupts are measured and it is tried once more at once.
     pub(super) fn refuse(&mut self, comparison: Comparison) {
-        match self.failed.replace(comparison) {
-            Some(_) => self.judge(),
-            None => self.age = Duration::MAX,
+        if self.repeats || matches!(self.found, Some(Err(_))) {
+            self.find(Err(comparison));
+        } else {
+            (self.repeats, self.age) = (true, Duration::MAX);
         }
     }
 
-    fn judge(&mut self) {
-        self.trust = (self.trust * 2).clamp(FIRST_TRUST, LONGEST_TRUST);
-        self.judged = true;
+    /// What is found again is trusted for longer, and what differs from before for the first time again.
+    fn find(&mut self, found: Result<(), Comparison>) {
+        let is_same = self.found.is_some_and(|before| before.is_ok() == found.is_ok());
+        self.trust = if is_same { (self.trust * 2).min(LONGEST_TRUST) } else { FIRST_TRUST };
+        (self.found, self.judged, self.repeats) = (Some(found), true, false);
     }
 
     /// With this interval events wait for too long.
@@ -136,8 +143,8 @@ impl KnownLoad {
 /// What is known of all loads.
 #[derive(Debug, Clone, Default)]
 pub(super) struct LoadMemory {
+    /// By the step of the rate at which each was measured first.
     loads: BTreeMap<u32, KnownLoad>,
-    /// The bucket of the present load.
     present: u32,
 }
 
@@ -150,38 +157,31 @@ impl LoadMemory {
     /// The load has this rate now. Returns whether it is another one than before.
     pub(super) fn follow(&mut self, rate: f64) -> bool {
         let before = self.present;
-        self.present = self.bucket(rate);
+        self.present = self.load(rate);
         self.present != before
     }
 
-    /// That of the present load if the rate is within a bucket of it, or else of a known load that is nearly as near as another could be:
-    /// a rate between two buckets would be taken for either in turn.
-    fn bucket(&self, rate: f64) -> u32 {
-        let position = rate.max(1.0).log2() * PER_OCTAVE;
-        let distance = |bucket: &u32| (position - f64::from(*bucket)).abs();
-        if distance(&self.present) <= 1.0 {
-            return self.present;
-        }
-        let around = [position.floor(), position.ceil()].map(|bucket| bucket as u32);
-        let known = around.into_iter().filter(|it| distance(it) <= 0.75 && self.loads.contains_key(it));
-        known
-            .min_by(|one, other| distance(one).total_cmp(&distance(other)))
-            .unwrap_or(position.round() as u32)
+    /// The known load that the rate is of: the present one, so that a rate between two is not of either in turn, or the nearest. A new
+    /// one otherwise.
+    fn load(&self, rate: f64) -> u32 {
+        let step = (rate.max(1.0).log2() * PER_OCTAVE).round() as u32;
+        let near = self.loads.range(step.saturating_sub(NEAR)..=step + NEAR).map(|(load, _)| *load);
+        near.min_by_key(|load| (*load != self.present, load.abs_diff(step))).unwrap_or(step)
     }
 
     /// The load of so many events a second.
     pub(super) fn at(&mut self, rate: f64) -> &mut KnownLoad {
-        self.loads.entry(self.bucket(rate)).or_default()
+        self.loads.entry(self.load(rate)).or_default()
     }
 
     /// What is known of it.
     pub(super) fn known(&self, rate: f64) -> KnownLoad {
-        self.loads.get(&self.bucket(rate)).copied().unwrap_or_default()
+        self.loads.get(&self.load(rate)).copied().unwrap_or_default()
     }
 
     /// Calls `change` for the loads of both rates, once if they are the same.
     pub(super) fn each_at(&mut self, rates: [f64; 2], mut change: impl FnMut(&mut KnownLoad)) {
-        let [one, other] = rates.map(|rate| self.bucket(rate));
+        let [one, other] = rates.map(|rate| self.load(rate));
         change(self.loads.entry(one).or_default());
         if other != one {
             change(self.loads.entry(other).or_default());
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_found_at_a_load_is_trusted_twice_as_long_each_time() {
+    fn what_is_found_again_at_a_load_is_trusted_twice_as_long_each_time() {
         let (mut memory, interval) = (LoadMemory::default(), Duration::from_micros(20));
         memory.at(50_000.0).set_plain(Measured::default());
         memory.at(50_000.0).refuse(WORSE);
@@ -219,7 +219,7 @@ mod tests {
             assert!(expires_after(&mut memory, Duration::from_secs(seconds)), "{seconds} s");
             assert_eq!(memory.known(50_000.0).refused(), None);
         }
-        for seconds in [16, 32, 64, 64] {
+        for seconds in [2, 4, 8, 16, 32, 64, 64] {
             memory.at(50_000.0).accept(interval);
             memory.at(50_000.0).accept(interval);
             assert_eq!(memory.known(50_000.0).interval(), Some(interval));
@@ -230,17 +230,20 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_between_two_loads_is_of_the_one_that_it_was_of_before_also_when_it_returns() {
-        // They are 68.49 and 68.60 quarters of an octave.
-        for (rate, near) in [(142_887.0, 145_754.0), (145_754.0, 142_887.0)] {
-            let mut memory = LoadMemory::default();
+    fn a_rate_between_two_loads_stays_of_the_one_that_it_was_of_and_returns_to_the_nearest() {
+        let (mut memory, micros) = (LoadMemory::default(), Duration::from_micros);
+        memory.at(90_000.0).accept(micros(10));
+        memory.at(110_000.0).accept(micros(20));
+        for (rate, interval) in
+            [(90_000.0, 10), (100_000.0, 10), (110_000.0, 20), (100_000.0, 20), (99_000.0, 20)]
+        {
             memory.follow(rate);
-            memory.at(rate).accept(Duration::from_micros(20));
-            let is_known = |memory: &LoadMemory, rate| memory.known(rate).interval().is_some();
-            assert!(is_known(&memory, near) && !is_known(&memory, 200_000.0));
-            memory.follow(1_000.0);
-            assert!(is_known(&memory, near) && !is_known(&memory, 200_000.0));
+            assert_eq!(memory.known(rate).interval(), Some(micros(interval)), "{rate}");
         }
+        assert!(!memory.follow(100_000.0) && memory.follow(1_000.0));
+        assert_eq!(memory.known(98_000.0).interval(), Some(micros(10)));
+        assert_eq!(memory.known(101_000.0).interval(), Some(micros(20)));
+        assert!(memory.known(130_000.0).interval().is_none() && memory.known(75_000.0).interval().is_none());
     }
 
     #[test]

@@ -294,7 +294,8 @@ impl PollingLaw {
         }
     }
 
-    /// The interval with which polling is tried; `None` if it can't pay. The measurements decide afterwards. The core is idle for a third of the time at least, and half of the CPU time can be saved at most.
+    /// The interval with which polling is tried; `None` if it can't pay. The measurements decide afterwards. Polling leaves the core idle for
+    /// a third of the time at least, and saves half of the CPU time at most.
     fn first_interval(&self, plain: &Measured) -> Option<Duration> {
         if self.limits.timer == PollTimer::Kernel && self.outgrows_deferral() {
             // Waits poll, so the timer hardly does.
