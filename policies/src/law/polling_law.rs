@@ -26,7 +26,7 @@ const LONGEST_WINDOW: Duration = Duration::from_millis(120);
 /// differ by some percent at the same load.
 const TOLERANCE: f64 = 1.05;
 /// The share of an event's CPU time that the next longer interval has to save: for less no event waits longer.
-const LEAST_SAVING: f64 = 0.015;
+const LEAST_SAVING: f64 = 0.0125;
 /// A window whose rate differs by more than this factor is of another load.
 const OTHER_LOAD: f64 = 1.5;
 /// What remains of the peak packet rate after each window: it halves in 0.7 s of load.
@@ -496,9 +496,11 @@ impl PollingLaw {
         (self.present.sleeps * sleep.as_secs_f64()).min(1.0)
     }
 
-    /// The CPU time that the sleeps of an idle worker take with a poll interval, as a share of the time.
+    /// The CPU time that the sleeps of an idle worker take with a poll interval, as a share of the time. What a sleep takes was measured on an
+    /// idle machine. It is at least half of what makes the timer late, which is measured while the worker serves.
     fn sleeps_cost(&self, interval: Duration) -> f64 {
-        self.costs.block.as_secs_f64() / (interval + self.costs.timer_latency).as_secs_f64()
+        let late = self.costs.timer_latency;
+        self.costs.block.max(late / 2).as_secs_f64() / (interval + late).as_secs_f64()
     }
 
     /// The longest shorter interval with which events should wait for less by `excess` seconds, if they still take no more CPU time than
