@@ -236,23 +236,22 @@ impl LoadMeter {
             sleeps: total.sleeps / u64::from(serving),
             ..Epoch::default()
         };
-        let woken = receiving + costs.wake_latency;
-        let epoch = with_delays(epoch, woken, costs.timer_latency, settings);
-        Load { epoch, run, delay: per(ready, total.turns) }
+        Load { epoch: with_delays(epoch, receiving, costs, settings), run, delay: per(ready, total.turns) }
     }
 }
 
 /// How long events wait can't be seen from outside, so it is estimated. What the timer brings at a time wakes the server, which is
 /// awake until all of it is served. Under interrupts, and while waits poll, packets that find the server awake come at any time while
-/// it is. `woken`: how long a packet takes until it has woken the server. `late`: by how much the timer is.
-fn with_delays(epoch: Epoch, woken: Duration, late: Duration, settings: &QueueSettings) -> Epoch {
+/// it is. `receiving`: how long a packet takes through the kernel thread.
+fn with_delays(epoch: Epoch, receiving: Duration, costs: &MachineCosts, settings: &QueueSettings) -> Epoch {
+    let woken = receiving + costs.wake_latency;
     let busy = epoch.busy_share() as f32;
     let awake = per(epoch.cpu + epoch.waiting, epoch.sleeps);
     let events = epoch.events as f32;
     let mut delays = Delays::default();
     if settings.mode == QueueMode::Deferral {
         let batch = woken + awake / 2;
-        delays.add([batch, batch + settings.grace_time + late], events);
+        delays.add([batch, batch + settings.grace_time + costs.timer_latency], events);
     } else {
         delays.add([woken, woken + settings.grace_time], events * (1.0 - busy));
         delays.add([woken, woken + awake], events * busy);
@@ -315,8 +314,7 @@ mod tests {
         let micros = Duration::from_micros;
         let epoch = Epoch { duration, events: 1_000, packets: 1_000, cpu, sleeps: 300, ..Epoch::default() };
         let delay = |settings| {
-            let delays = with_delays(epoch, micros(4), micros(4), &settings).delays;
-            delays.median().as_secs_f64() * 1e6
+            with_delays(epoch, Duration::ZERO, &COSTS, &settings).delays.median().as_secs_f64() * 1e6
         };
         // It is awake for 20 µs at a time, and for 60 % of the time.
         let plain = delay(QueueSettings::plain(Reason::Start));

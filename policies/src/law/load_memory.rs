@@ -6,9 +6,9 @@ use std::time::Duration;
 use super::measured::Measured;
 use super::reason::Comparison;
 
-/// Rates are told apart in steps of 1 %.
+/// The resolution of rates: 64 steps per factor of two, about 1 % each.
 const PER_OCTAVE: f64 = 64.0;
-/// A rate that differs by at most so many steps from a known load, 14 %, is of that load.
+/// Rates within 12 steps (14 %) of a known load count as that load.
 const NEAR: u32 = 12;
 /// How long what was found at a load is trusted: twice as long each time it is found again. Something may have disturbed the measurements,
 /// or the machine may change. So long a load may also vary too much to be judged.
@@ -22,7 +22,7 @@ pub(super) struct KnownLoad {
     plain: Option<Measured>,
     /// How long events waited the two times before.
     earlier_delays: [Option<f64>; 2],
-    /// Since interrupts were measured to begin anew. The maximum: they are to be measured.
+    /// Time since plain interrupts were last measured as a new reference. `Duration::MAX` forces a new measurement.
     age: Duration,
     /// What was found last: that polling pays, or how it did beside interrupts.
     found: Option<Result<(), Comparison>>,
@@ -34,7 +34,7 @@ pub(super) struct KnownLoad {
     repeats: bool,
     /// The poll interval that has paid last. Zero: a wait that never sleeps.
     interval: Option<Duration>,
-    /// The interval that delayed events by too much. It and longer ones are not chosen until interrupts are measured anew.
+    /// The shortest interval that exceeded the delay bound. Intervals from it on are excluded until the next reference measurement.
     barred_from: Option<Duration>,
     /// Whether the core was saturated in deferral mode.
     outgrows_deferral: bool,
@@ -46,7 +46,7 @@ impl KnownLoad {
         self.found?.err().filter(|_| self.judged && !self.is_stale())
     }
 
-    /// Whether interrupts have to be measured anew.
+    /// Whether the reference measurement of plain interrupts is missing or has expired.
     pub(super) fn is_stale(&self) -> bool {
         self.plain.is_none() || self.age > if self.judged { self.trust } else { FIRST_TRUST }
     }
@@ -61,8 +61,8 @@ impl KnownLoad {
         self.interval == Some(interval) && self.found == Some(Ok(()))
     }
 
-    /// Interrupts at this load, unless they have to be measured anew. Their delay is the median of the last three times: one in which the
-    /// machine was disturbed doesn't decide.
+    /// The reference measurement of plain interrupts, unless it has expired. The delay is the median of the last three measurements, so
+    /// that a single disturbed one has no effect.
     pub(super) fn fresh_plain(&self) -> Option<Measured> {
         self.plain.filter(|_| !self.is_stale()).map(|plain| self.with_earlier(plain))
     }

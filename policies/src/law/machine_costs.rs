@@ -58,7 +58,8 @@ impl MachineCosts {
         let timer_latency = median(latencies);
         // Falls back to the timer's latency where no thread or descriptor is left. A virtual machine that was idle may take many times as
         // long for a wake-up as while it serves: a timer's takes longer in either state.
-        let wake_latency = wake_latencies().map_or(timer_latency, quick).min(timer_latency);
+        let wake_latency =
+            wake_latencies().map_or(timer_latency, |latencies| quantile(latencies, 8)).min(timer_latency);
         Self { block: median(blocks), timer_latency, wake_latency }
     }
 
@@ -109,15 +110,14 @@ fn wake_often(others: &CpuSet, wake: impl Fn()) {
     }
 }
 
-fn median(mut values: Vec<Duration>) -> Duration {
-    values.sort_unstable();
-    values[values.len() / 2].clamp(LEAST, MOST)
+fn median(values: Vec<Duration>) -> Duration {
+    quantile(values, 2)
 }
 
-/// What the quickest eighth takes at most.
-fn quick(mut values: Vec<Duration>) -> Duration {
+/// The upper end of the lowest `1 / parts` of the values.
+fn quantile(mut values: Vec<Duration>, parts: usize) -> Duration {
     values.sort_unstable();
-    values[values.len() / 8].clamp(LEAST, MOST)
+    values[values.len() / parts].clamp(LEAST, MOST)
 }
 
 #[cfg(test)]

@@ -341,8 +341,7 @@ impl QueueControl {
             // The first one has ended the sleep; the others came while the worker woke up. That a kernel thread on the same core takes
             // part in a wake-up is little beside it.
             // Until the kernel's timer polls, where that is what does.
-            let wake = costs.wake_latency;
-            let woken = [wake / events.max(1), wake + in_effect.grace_time];
+            let woken = [costs.wake_latency / events.max(1), costs.wake_latency + in_effect.grace_time];
             // After a sleep the worker receives them; otherwise it did so within the wait, and the kernel thread partly meanwhile.
             let receiving = self.receiving.get();
             let delays = [
