@@ -14,6 +14,8 @@ const NEAR: u32 = 12;
 /// or the machine may change. So long a load may also vary too much to be judged.
 pub(super) const FIRST_TRUST: Duration = Duration::from_secs(2);
 const LONGEST_TRUST: Duration = Duration::from_secs(64);
+/// If interrupts delay by more than this factor more or less than the time before, the machine may have changed, and trust begins anew.
+const OTHER_MACHINE: f64 = 1.25;
 
 /// What is known of a load.
 #[derive(Debug, Clone, Copy, Default)]
@@ -82,6 +84,9 @@ impl KnownLoad {
                 let is_like = before.is_saturated() == plain.is_saturated();
                 let earlier = [Some(before.delay), self.earlier_delays[0]];
                 self.earlier_delays = if is_like { earlier } else { Default::default() };
+                if plain.delay.max(before.delay) > plain.delay.min(before.delay) * OTHER_MACHINE {
+                    self.trust = Duration::ZERO;
+                }
             }
             (self.judged, self.barred_from, self.outgrows_deferral) = (false, None, false);
             self.age = Duration::ZERO;
@@ -117,7 +122,7 @@ impl KnownLoad {
     /// What is found again is trusted for longer, and what differs from before for the first time again.
     fn find(&mut self, found: Result<(), Comparison>) {
         let is_same = self.found.is_some_and(|before| before.is_ok() == found.is_ok());
-        self.trust = if is_same { (self.trust * 2).min(LONGEST_TRUST) } else { FIRST_TRUST };
+        self.trust = if is_same { (self.trust * 2).clamp(FIRST_TRUST, LONGEST_TRUST) } else { FIRST_TRUST };
         (self.found, self.judged, self.repeats) = (Some(found), true, false);
     }
 
@@ -227,6 +232,23 @@ mod tests {
         }
         memory.at(50_000.0).refuse(WORSE);
         assert!(memory.known(50_000.0).is_stale(), "it has paid before");
+    }
+
+    #[test]
+    fn what_is_found_beside_interrupts_that_have_changed_is_trusted_for_the_first_time_again() {
+        let mut memory = LoadMemory::default();
+        let load = |memory: &mut LoadMemory, delay: f64| {
+            memory.at(50_000.0).set_plain(Measured { rate: 50_000.0, delay, ..Measured::default() });
+            memory.at(50_000.0).accept(Duration::from_micros(20));
+            let mut seconds = 0;
+            while !memory.known(50_000.0).is_stale() {
+                memory.pass(Duration::from_secs(1));
+                seconds += 1;
+            }
+            seconds - 1
+        };
+        let trusted = [40e-6, 45e-6, 40e-6, 80e-6, 75e-6, 40e-6].map(|delay| load(&mut memory, delay));
+        assert_eq!(trusted, [2, 4, 8, 2, 4, 2]);
     }
 
     #[test]
