@@ -246,6 +246,7 @@ impl HeldQueue {
             ChangeStep::ValuesSet(settings) => events.extend(self.set_waiting(settings)),
             ChangeStep::ValuesSetLate(settings) => {
                 self.law.fix(settings);
+                self.law.release();
                 events.extend(self.set_waiting(settings));
             }
             // The supervisor has reported the reason. The queue keeps the values in effect for now.

@@ -104,6 +104,18 @@ impl QueueChange {
         matches!(self.phase, Phase::StopsPolling { .. })
     }
 
+    /// When to call [`QueueChange::step`] again at the latest, also if nothing happens: a change is under way, or the queue has values
+    /// with which packets wait for a poll.
+    pub fn next_step(&self, now: Duration, step: Duration) -> Option<Duration> {
+        let needs_steps = !self.is_settled() || self.in_effect.defer_hard_irqs != 0;
+        match (&self.requests, self.retry_at) {
+            (None, _) => None,
+            (Some(_), Some(retry)) if self.is_settled() => Some(retry.max(now + step)),
+            (Some(_), _) if needs_steps => Some(now + step),
+            (Some(_), _) => self.unanswered.map(|_| now + FIRST_RETRY),
+        }
+    }
+
     /// What is to be done now. `is_suspended`: the queue's interrupt may be suspended, so that only a wait that polls
     /// resumes it.
     pub fn step(&mut self, now: Duration, is_suspended: bool) -> ChangeStep {
@@ -117,9 +129,9 @@ impl QueueChange {
                     Some((settings, answer)) => {
                         self.unanswered = None;
                         match answer {
-                            // The waits have to fit the values that the queue has now.
+                            // The waits have to fit the values that the queue has now. Others can be set again.
                             Ok(()) => {
-                                self.next_retry = FIRST_RETRY;
+                                (self.retry_at, self.next_retry) = (None, FIRST_RETRY);
                                 ChangeStep::ValuesSetLate(settings)
                             }
                             Err(_) => ChangeStep::Wait,
@@ -294,6 +306,34 @@ mod tests {
         // It was late, not dead.
         requests.answer(0, &polling, Ok(()));
         assert_eq!(change.step(second, false), ChangeStep::ValuesSetLate(polling));
+    }
+
+    #[test]
+    fn an_idle_owner_looks_again_as_long_as_its_queue_may_have_values_that_wait_for_a_poll() {
+        let requests = Arc::new(QueueRequests::new().unwrap());
+        let (plain, polling) =
+            (QueueSettings::plain(Reason::Start), QueueSettings::fixed(LatencyBudget::ZERO));
+        let (mut change, step) =
+            (QueueChange::new(0, Some(Arc::clone(&requests)), plain), Duration::from_millis(10));
+        assert_eq!(change.next_step(NOW, step), None);
+        change.request(NOW, polling);
+        assert_eq!(change.next_step(NOW, step), Some(NOW + step));
+        let second = NOW + Duration::from_secs(1);
+        assert_eq!(change.step(second, false), ChangeStep::Unanswered(polling));
+        // A retry is due after a pause, and then an answer may come at any time.
+        let retry = second + FIRST_RETRY;
+        assert_eq!(change.next_step(second, step), Some(retry));
+        assert_eq!(change.next_step(retry, step), Some(retry + step));
+        assert_eq!(change.step(retry, false), ChangeStep::Choose { retries: true });
+        assert_eq!(change.next_step(retry, step), Some(retry + FIRST_RETRY));
+        requests.answer(0, &polling, Ok(()));
+        assert_eq!(change.step(retry, false), ChangeStep::ValuesSetLate(polling));
+        change.finish(polling);
+        assert_eq!(change.next_step(retry, step), Some(retry + step));
+        change.finish(plain);
+        assert_eq!(change.next_step(retry, step), None);
+        // Nobody can set others.
+        assert_eq!(QueueChange::new(0, None, polling).next_step(NOW, step), None);
     }
 
     #[test]

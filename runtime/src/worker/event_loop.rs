@@ -277,15 +277,18 @@ impl Worker {
         Ok(ended)
     }
 
-    /// When the wait has to end at the latest, on the monotonic clock: for the next timer, or at once if the timers' clock is
-    /// paused, and so may be advanced after a wait that brings nothing.
+    /// When the wait has to end at the latest, on the monotonic clock: for the queue or the next timer, or at once if the timers' clock
+    /// is paused, and so may be advanced after a wait that brings nothing.
     fn end_of_wait(&self, now: u64, next_timer: Option<u64>) -> Option<u64> {
-        let next = next_timer?;
-        if !self.clock.is_paused() {
-            return Some(self.clock.to_monotonic(next));
-        }
-        let waits_for_work = next > self.clock.at(now) && self.runtime.blocking.is_working();
-        Some(if waits_for_work { now + BLOCKING_WORK_CHECK } else { now })
+        let for_queue = self.queue_control.as_ref().and_then(|control| control.end_of_wait(now));
+        let for_timer = next_timer.map(|next| match self.clock.is_paused() {
+            false => self.clock.to_monotonic(next),
+            true if next > self.clock.at(now) && self.runtime.blocking.is_working() => {
+                now + BLOCKING_WORK_CHECK
+            }
+            true => now,
+        });
+        for_queue.into_iter().chain(for_timer).min()
     }
 
     /// Whether nothing is to be run, and no blocking work may bring something.

@@ -266,6 +266,12 @@ impl QueueControl {
         self.change.borrow().stops_polling()
     }
 
+    /// When a wait that begins now has to end at the latest, on the monotonic clock.
+    pub(crate) fn end_of_wait(&self, now: u64) -> Option<u64> {
+        let next = self.change.borrow().next_step(Duration::from_nanos(now), STEP)?;
+        u64::try_from(next.as_nanos()).ok()
+    }
+
     /// Called before each wait.
     pub(crate) fn begin_wait(&self) {
         if self.waits.get().last.events >= LONG_TURN && self.in_effect().mode != QueueMode::Timed {
@@ -401,7 +407,10 @@ impl QueueControl {
             }
             ChangeStep::ValuesSet(settings) => self.set_waiting(now, settings, worker, driver),
             ChangeStep::ValuesSetLate(settings) => {
-                self.law.borrow_mut().fix(settings);
+                let mut law = self.law.borrow_mut();
+                law.fix(settings);
+                law.release();
+                drop(law);
                 self.set_waiting(now, settings, worker, driver);
             }
             ChangeStep::Refused(settings) => {

@@ -33,9 +33,7 @@ fn wait_for(server: &mut EchoServer, mode: QueueMode, why: Option<Reason>) {
     });
 }
 
-// If the supervisor is stopped while it sets another interval, an idle worker asks for plain values with the next packet only.
 #[test]
-#[ignore = "timing"]
 #[isolated(root, drivers = "epoll, uring")]
 #[serial]
 fn a_queue_whose_supervisor_hangs_is_polled_while_packets_come_and_left_to_interrupts_else() {
