@@ -8,7 +8,8 @@ const SATURATED: f64 = 0.9;
 /// In how many windows a choice is measured before the next one, so that a disturbed window does not decide: three choices follow a step
 /// of the load within 200 ms. After as many, a new window has the same weight as each before.
 pub(super) const ENOUGH: usize = 5;
-/// Of how many windows delays are the median. Near saturation, where choices take longer, they vary most.
+/// Of how many windows delays and CPU time are the medians. Near saturation, where choices take longer, delays vary most; and the machine
+/// may be slower for some windows, which is no reason to choose another mode.
 const LATEST: usize = 15;
 
 /// Measurements of the mode in effect. Times are in seconds.
@@ -18,14 +19,15 @@ pub(super) struct Measured {
     pub(super) windows: usize,
     /// Events per second.
     pub(super) rate: f64,
-    /// CPU time per event.
+    /// CPU time per event, the median of the latest windows.
     pub(super) cost: f64,
     /// The share of the time in which the core was busy, from 0 to 1.
     pub(super) busy: f64,
     /// Waits that slept, per second.
     pub(super) sleeps: f64,
-    /// How long an event waited: the median of those of the latest windows. After a pause of the machine most events of a window wait.
+    /// How long an event waited, the same. After a pause of the machine most events of a window wait.
     pub(super) delay: f64,
+    pub(super) latest_costs: [f64; LATEST],
     pub(super) latest_delays: [f64; LATEST],
 }
 
@@ -45,14 +47,16 @@ impl Measured {
         let events = window.events as f64;
         let smooth = |value: &mut f64, now: f64| *value += weight * (now - *value);
         smooth(&mut self.rate, events / seconds);
-        smooth(&mut self.cost, window.cpu.as_secs_f64() / events);
         smooth(&mut self.busy, window.busy_share());
         smooth(&mut self.sleeps, window.sleeps as f64 / seconds);
+        self.latest_costs[(self.windows - 1) % LATEST] = window.cpu.as_secs_f64() / events;
         self.latest_delays[(self.windows - 1) % LATEST] = window.delays.median().as_secs_f64();
-        let mut latest = self.latest_delays;
-        let latest = &mut latest[..self.windows.min(LATEST)];
-        latest.sort_unstable_by(f64::total_cmp);
-        self.delay = latest[(latest.len() - 1) / 2];
+        let median = |mut latest: [f64; LATEST]| {
+            let latest = &mut latest[..self.windows.min(LATEST)];
+            latest.sort_unstable_by(f64::total_cmp);
+            latest[(latest.len() - 1) / 2]
+        };
+        (self.cost, self.delay) = (median(self.latest_costs), median(self.latest_delays));
     }
 }
 

@@ -418,6 +418,21 @@ fn values_that_others_have_set_are_kept_and_only_the_wait_changes() {
 }
 
 #[test]
+fn polling_that_pays_is_kept_while_the_machine_is_slower_for_60_ms_and_given_up_if_it_stays_so() {
+    let mut server = Server::new(0, 0);
+    server.run(110_000.0, Duration::from_secs(4));
+    assert_eq!(server.mode(), QueueMode::Timed);
+    server.changes.clear();
+    for (poll_cost, millis) in [(6e-6, 60), (0.0, 150), (6e-6, 60)] {
+        server.poll_cost = poll_cost;
+        server.run(110_000.0, Duration::from_millis(millis));
+        assert!(server.changes.iter().all(|(_, settings)| settings.polls()), "{:?}", server.changes);
+    }
+    server.run(110_000.0, Duration::from_millis(500));
+    assert_eq!(server.mode(), QueueMode::Plain);
+}
+
+#[test]
 fn polling_that_has_failed_is_not_tried_again() {
     let mut server = Server::new(0, 0);
     server.run(90_000.0, Duration::from_secs(1));
