@@ -91,8 +91,7 @@ impl HeldQueue {
         };
         let supervisor = Supervisor::start_until_gone(guard, on_change, hooks)
             .map_err(Error::kernel("start a supervisor"))?;
-        let limits =
-            LawLimits { has_to_pay: !config.ignores_polling_costs, ..limits_of(&interface, name.queue) };
+        let limits = LawLimits { has_to_pay: !config.ignores_polling_costs, ..limits_of(&interface) };
         let budgets = Budgets { latency: config.latency_budget, ..Budgets::default() };
         let law = PollingLaw::new(budgets, costs, limits);
         Ok(Self {
@@ -114,8 +113,7 @@ impl HeldQueue {
     pub(super) fn reread(&mut self, interface: &Interface) {
         let queue = interface.queues.iter().find(|queue| queue.index == self.name.queue);
         self.meter.set_kernel_thread(queue.and_then(|queue| queue.napi.as_ref()?.pid));
-        let limits =
-            LawLimits { has_to_pay: self.limits.has_to_pay, ..limits_of(interface, self.name.queue) };
+        let limits = LawLimits { has_to_pay: self.limits.has_to_pay, ..limits_of(interface) };
         if limits != self.limits {
             self.limits = limits;
             // What was measured under the old ones holds no longer.
@@ -304,15 +302,10 @@ impl HeldQueue {
     }
 }
 
-/// What a queue's ring and thread allow the law.
-fn limits_of(interface: &Interface, queue: u32) -> LawLimits {
-    let napi = interface.queues.iter().find(|it| it.index == queue).and_then(|it| it.napi.as_ref());
-    let is_threaded = napi.is_some_and(|napi| napi.threaded.is_some_and(|threaded| threaded > 0));
-    LawLimits {
-        ring_slots: interface.rx_ring.map_or(LawLimits::default().ring_slots, |ring| ring.size),
-        wakes: if is_threaded { 2 } else { 1 },
-        ..LawLimits::default()
-    }
+/// What an interface's ring allows the law.
+fn limits_of(interface: &Interface) -> LawLimits {
+    let ring_slots = interface.rx_ring.map_or(LawLimits::default().ring_slots, |ring| ring.size);
+    LawLimits { ring_slots, ..LawLimits::default() }
 }
 
 fn params(settings: &QueueSettings) -> EpollParams {

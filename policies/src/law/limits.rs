@@ -13,9 +13,6 @@ pub struct LawLimits {
     pub has_to_pay: bool,
     /// Whose timer polls the queue while the application sleeps.
     pub timer: PollTimer,
-    /// How many threads the queue's interrupt wakes, one after the other, before the application runs: 1, or 2 where a kernel
-    /// thread polls the queue (`threaded`).
-    pub wakes: u8,
 }
 
 /// Whose timer polls a queue.
@@ -30,6 +27,6 @@ pub enum PollTimer {
 
 impl Default for LawLimits {
     fn default() -> Self {
-        Self { ring_slots: 256, fixed: None, has_to_pay: true, timer: PollTimer::Kernel, wakes: 1 }
+        Self { ring_slots: 256, fixed: None, has_to_pay: true, timer: PollTimer::Kernel }
     }
 }

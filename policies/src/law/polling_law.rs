@@ -305,16 +305,15 @@ impl PollingLaw {
         let idle = (1.0 - plain.busy).max(0.3);
         let polls = match self.limits.timer {
             PollTimer::Worker => idle,
-            // It polls also while the application runs, and wakes as many threads as interrupts do.
-            PollTimer::Kernel => f64::from(self.limits.wakes),
+            // It polls also while the application runs.
+            PollTimer::Kernel => 1.0,
         };
         let bound = self.delay_bound(plain);
         let fits = |interval: &Duration| {
             let late = if interval.is_zero() { 0.0 } else { late };
             (interval.as_secs_f64() + late) / 2.0 <= bound && !self.is_barred(*interval)
         };
-        let wakes = plain.sleeps * f64::from(self.limits.wakes) * self.costs.block.as_secs_f64();
-        let saved = wakes.min(plain.cost * plain.rate / 2.0);
+        let saved = (plain.sleeps * self.costs.block.as_secs_f64()).min(plain.cost * plain.rate / 2.0);
         let granted = plain.cost * plain.rate * self.budgets.cpu.share();
         let pays = |interval: &Duration| {
             if interval.is_zero() {
@@ -551,15 +550,9 @@ impl PollingLaw {
                 QueueSettings { suspend_timeout, ..QueueSettings::deferral(interval, why) }
             }
             PollTimer::Kernel => {
-                // The deferrals last for the longest batch.
-                let batch = self.present.cost * f64::from(QueueSettings::BUSY_POLL_BUDGET);
-                let batch = batch / interval.as_secs_f64().max(1e-6);
-                let mut deferrals = QueueSettings::GRACE_DEFERRALS;
-                while (deferrals as f64) < batch && deferrals < QueueSettings::MOST_DEFERRALS {
-                    deferrals *= 2;
-                }
-                let settings = QueueSettings::grace(interval, why);
-                self.within_ring(QueueSettings { defer_hard_irqs: deferrals, ..settings })
+                // The core is saturated, so batches are long.
+                let defer_hard_irqs = QueueSettings::MOST_DEFERRALS;
+                self.within_ring(QueueSettings { defer_hard_irqs, ..QueueSettings::grace(interval, why) })
             }
         }
     }

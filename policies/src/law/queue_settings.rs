@@ -81,11 +81,11 @@ impl QueueSettings {
     pub const SHORTEST_INTERVAL: Duration = Duration::from_micros(10);
     /// The grace time of interrupt-first mode, and the shortest of grace mode: 20 µs.
     pub const SHORT_GRACE_TIME: Duration = Duration::from_micros(20);
-    /// The deferrals of grace mode: 5. That number of timer polls costs about what an interrupt and a wake-up do. After them,
-    /// waiting for the next packet with the timer would cost more than its interrupt.
+    /// The deferrals of deferral mode, and of grace mode with fixed values: 5. That number of timer polls costs about what an
+    /// interrupt and a wake-up do. After them, waiting for the next packet with the timer would cost more than its interrupt.
     pub const GRACE_DEFERRALS: u64 = 5;
-    /// The most deferrals of grace mode: a saturated worker's batch must not outlast them, or the interrupt is unmasked in its
-    /// middle, and nothing suspends it until a batch begins with the queue in the timer's hands.
+    /// The deferrals with which the law polls a saturated queue: its batches must not outlast them, or the interrupt is unmasked in
+    /// the middle of one, and nothing suspends it until a batch begins with the queue in the timer's hands.
     pub const MOST_DEFERRALS: u64 = 40;
     /// The longest watchdog of timed mode: 2 ms. For so long other programs on the queue wait while the worker is busy, or after
     /// it was killed.

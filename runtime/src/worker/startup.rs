@@ -154,14 +154,11 @@ fn queue_control(runtime: &RuntimeState, worker: usize, napi_id: u32, thread: i3
         }
     };
     let ring = policies::host::interface(interface).ok().and_then(|interface| interface.rx_ring);
-    let is_threaded = napi.threaded.is_some_and(|threaded| threaded > 0);
     let limits = LawLimits {
         ring_slots: ring.map_or(LawLimits::default().ring_slots, |ring| ring.size),
         fixed,
         has_to_pay: !runtime.config.ignores_polling_costs,
         timer: if epoll_sys::waits_in_nanoseconds() { PollTimer::Worker } else { PollTimer::Kernel },
-        // The kernel thread, which then wakes the worker.
-        wakes: if is_threaded { 2 } else { 1 },
     };
     let budgets = Budgets { latency: settings.latency_budget, cpu: runtime.config.cpu_budget };
     let law = PollingLaw::new(budgets, MachineCosts::measure(), limits);
