@@ -43,6 +43,9 @@ pub struct QueueStatus {
     pub poll_interval_us: u64,
     /// `busy_poll_usecs`: how long a wait polls before it sleeps, beyond the first poll.
     pub spin_us: u64,
+    /// For how long the law has tried polling, or measured interrupts to compare polling with them, since the start.
+    #[serde(default)]
+    pub trials_us: u64,
     /// Why the queue is driven this way, as `reason`, with `cpu` and `delay` in percent of plain interrupts' where they were
     /// compared.
     #[serde(flatten)]
@@ -50,8 +53,8 @@ pub struct QueueStatus {
 }
 
 impl QueueStatus {
+    /// The status without trials.
     pub fn new(settings: &QueueSettings, budgets: Option<Budgets>) -> Self {
-        let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         Self {
             mode: settings.mode,
             latency_budget_us: budgets.map(|budgets| micros(budgets.latency.delay())),
@@ -59,8 +62,14 @@ impl QueueStatus {
             grace_time_us: micros(settings.grace_time),
             poll_interval_us: micros(settings.poll_interval),
             spin_us: micros(settings.spin),
+            trials_us: 0,
             why: settings.why,
         }
+    }
+
+    /// The same, with trials that have taken so long.
+    pub fn with_trials(self, trials: Duration) -> Self {
+        Self { trials_us: micros(trials), ..self }
     }
 
     /// The mode, with the times that count in it: `grace 20 µs`.
@@ -74,6 +83,10 @@ impl QueueStatus {
         };
         settings.mode_text()
     }
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

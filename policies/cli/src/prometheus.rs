@@ -141,6 +141,14 @@ fn queues(page: &mut Page, queues: &[(Labels, QueueStatus)]) {
         "1 for the mode in which a queue is driven, 0 for others.",
         modes,
     );
+    let adapted = queues.iter().filter(|(_, status)| status.latency_budget_us.is_some());
+    add(
+        page,
+        "lull_queue_trials_nanoseconds_total",
+        Kind::Counter,
+        "Time in which polling was tried, or interrupts were measured to compare polling with them.",
+        adapted.map(|(labels, status)| (labels.clone(), status.trials_us * 1_000)),
+    );
     let times: [(&'static str, &'static str, Micros); 4] = [
         (
             "lull_queue_grace_time_nanoseconds",
@@ -192,6 +200,8 @@ fn add(
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use policies::law::{Budgets, LatencyBudget, QueueSettings, Reason};
 
     use super::*;
@@ -202,11 +212,9 @@ mod tests {
         let settings = QueueSettings::grace(budgets.latency.delay(), Reason::Start);
         let labels = |queue: &str| vec![("queue", queue.to_owned())];
         let fixed = QueueStatus::new(&QueueSettings::fixed(LatencyBudget::ZERO), None);
+        let adapted = QueueStatus::new(&settings, Some(budgets)).with_trials(Duration::from_micros(2));
         let mut page = Page::default();
-        queues(
-            &mut page,
-            &[(labels("rx-0"), QueueStatus::new(&settings, Some(budgets))), (labels("rx-1"), fixed)],
-        );
+        queues(&mut page, &[(labels("rx-0"), adapted), (labels("rx-1"), fixed)]);
         let page = page.into_text();
         for sample in [
             "lull_queue_mode{queue=\"rx-0\",mode=\"plain\"} 0",
@@ -216,6 +224,7 @@ mod tests {
             "lull_queue_grace_time_nanoseconds{queue=\"rx-0\"} 50000",
             "lull_queue_spin_nanoseconds{queue=\"rx-0\"} 0",
             "lull_latency_budget_nanoseconds{queue=\"rx-0\"} 50000",
+            "lull_queue_trials_nanoseconds_total{queue=\"rx-0\"} 2000",
         ] {
             assert!(page.lines().any(|line| line == sample), "{sample}: {page}");
         }

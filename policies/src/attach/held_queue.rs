@@ -22,6 +22,7 @@ use crate::law::{Budgets, LawLimits, MachineCosts, PollingLaw, QueueMode, QueueS
 use crate::plan::{Plan, Settings};
 use crate::policy::Policy;
 use crate::supervise::{ChangeStep, QueueChange, QueueRequests, Supervisor, SupervisorHooks};
+use crate::worker_status::QueueStatus;
 
 /// How long a queue stays at plain interrupts after an instance has left it.
 const PAUSE_AFTER_LEAVING: Duration = Duration::from_secs(1);
@@ -121,8 +122,9 @@ impl HeldQueue {
         }
     }
 
-    pub(super) fn in_effect(&self) -> (QueueSettings, Budgets) {
-        (self.change.in_effect(), self.law.budgets())
+    pub(super) fn status(&self) -> QueueStatus {
+        let status = QueueStatus::new(&self.change.in_effect(), Some(self.law.budgets()));
+        status.with_trials(self.law.trial_time())
     }
 
     /// Attaches an instance that has the kernel's default parameters.

@@ -137,13 +137,12 @@ impl Reporter {
         let mut attached = Vec::new();
         for (name, queue) in queues {
             let sums = sums.get(name).copied().unwrap_or_default();
-            let (settings, budgets) = queue.in_effect();
             let before = self.interrupts.get(name);
             let rate = |(now, before): (&u64, &u64)| now.saturating_sub(*before) as f64 / seconds;
             attached.push(AttachedQueue {
                 queue: name.clone(),
                 instances: queue.instances.values().map(|instance| instance.name.clone()).collect(),
-                status: QueueStatus::new(&settings, Some(budgets)),
+                status: queue.status(),
                 packets_per_second: sums.packets as f64 / seconds,
                 busy_poll_share: (polled as f64 / received.max(1) as f64).min(1.0),
                 interrupts_per_second: interrupts.get(name).zip(before).map(rate),
@@ -171,7 +170,6 @@ impl Reporter {
             let napi = map.interface(name).and_then(|interface| {
                 interface.queues.iter().find(|queue| queue.index == name.queue)?.napi.as_ref()
             });
-            let (settings, budgets) = queue.in_effect();
             let running = self.running.get(name).copied().unwrap_or_default();
             let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
             let workers = by_interface.entry(name.ifindex).or_default();
@@ -180,7 +178,7 @@ impl Reporter {
                 thread: queue.threads().first().map_or(0, |(_, thread)| *thread),
                 napi: napi.map_or(0, |napi| napi.id),
                 running: "attached".to_owned(),
-                queue: Some(QueueStatus::new(&settings, Some(budgets))),
+                queue: Some(queue.status()),
                 running_ns: nanos(running),
                 polling_ns: 0,
                 parked_ns: nanos(parked.saturating_sub(running)),

@@ -76,6 +76,7 @@ pub struct PollingLaw {
     is_new_load: bool,
     /// Plain interrupts, and the rate before the present trial, until it was judged.
     before_trial: Option<(Measured, f64)>,
+    trial_time: Duration,
     /// The rate of plain interrupts before a trial in which the load seemed to step. If interrupts have that rate again, it was polling
     /// that has changed it: clients wait for replies.
     doubted: Option<f64>,
@@ -111,6 +112,7 @@ impl PollingLaw {
             stopped: None,
             is_new_load: false,
             before_trial: None,
+            trial_time: Duration::ZERO,
             doubted: None,
         }
     }
@@ -118,6 +120,11 @@ impl PollingLaw {
     /// The settings chosen last.
     pub fn settings(&self) -> &QueueSettings {
         &self.settings
+    }
+
+    /// For how long polling was tried, or interrupts measured to compare polling with them, since the start.
+    pub fn trial_time(&self) -> Duration {
+        self.trial_time
     }
 
     /// What the application grants.
@@ -151,7 +158,8 @@ impl PollingLaw {
     pub fn restart(&mut self, limits: LawLimits) {
         let limits = LawLimits { fixed: self.limits.fixed.or(limits.fixed), ..limits };
         let costs = MachineCosts { timer_latency: self.first_timer_latency, ..self.costs };
-        *self = Self { stopped: self.stopped, ..Self::new(self.budgets, costs, limits) };
+        let (stopped, trial_time) = (self.stopped, self.trial_time);
+        *self = Self { stopped, trial_time, ..Self::new(self.budgets, costs, limits) };
     }
 
     /// The supervisor has ended, which has given the queue its values from before. A change from `in_effect` that was under way is not made
@@ -179,6 +187,9 @@ impl PollingLaw {
             return None;
         }
         let window = std::mem::take(&mut self.window);
+        if matches!(self.settings.why, Reason::Tries | Reason::Measures) {
+            self.trial_time += window.duration;
+        }
         self.take(&window);
         let choice = if let Some(why) = self.stopped {
             Choice::Plain(why)

@@ -200,6 +200,11 @@ fn queues(page: &mut Page, workers: &[(String, &WorkerSnapshot)]) {
             }
         }
     }
+    let help = "Time in which polling was tried, or interrupts were measured to compare polling with them.";
+    let mut family = page.family("lull_worker_queue_trials_seconds_total", Kind::Counter, help);
+    for (number, status) in driven.iter().filter(|(_, status)| status.latency_budget_us.is_some()) {
+        family.sample(&[("worker", number)], Seconds(Duration::from_micros(status.trials_us)));
+    }
     for (name, help, percent) in QUEUE_PERCENTS {
         let mut family = page.family(name, Kind::Gauge, help);
         for (number, status) in &driven {
@@ -247,6 +252,7 @@ mod tests {
             epoll: None,
             queue,
             budgets: None,
+            trials: Duration::ZERO,
             driver: DriverKind::Uring,
             features: Vec::new(),
             driver_note: None,

@@ -402,7 +402,7 @@ impl QueueControl {
                     self.start(now, settings, worker, driver);
                 } else if settings != self.in_effect() && settings.equals_but_reason(&self.in_effect()) {
                     self.change.borrow_mut().set_reason(settings.why);
-                    worker.set_queue_settings(settings);
+                    worker.set_queue_settings(settings, self.law.borrow().trial_time());
                 }
             }
             ChangeStep::ValuesSet(settings) => self.set_waiting(now, settings, worker, driver),
@@ -535,7 +535,7 @@ impl QueueControl {
         // What was measured since the law has chosen them belongs to neither mode.
         let _ = self.measure(now, worker);
         self.next_step.set(now + STEP.as_nanos() as u64);
-        worker.set_queue_settings(settings);
+        worker.set_queue_settings(settings, self.law.borrow().trial_time());
         tracing::debug!(worker = worker.index, "the queue is driven by {settings}");
     }
 }

@@ -82,6 +82,8 @@ pub struct WorkerReport {
     pub queue: Option<QueueSettings>,
     /// The law's budgets. `None` if the queue's values are fixed.
     pub budgets: Option<Budgets>,
+    /// For how long the law has tried polling, or measured interrupts to compare polling with them, since the start.
+    pub trials: Duration,
     /// The driver in use.
     pub driver: DriverKind,
     /// The io_uring features that the driver uses, by the kernel's names.
@@ -95,7 +97,7 @@ impl WorkerReport {
     /// effect.
     pub fn queue_status(&self) -> Option<QueueStatus> {
         if let Some(settings) = &self.queue {
-            return Some(QueueStatus::new(settings, self.budgets));
+            return Some(QueueStatus::new(settings, self.budgets).with_trials(self.trials));
         }
         let napi = self.napi.as_ref().filter(|_| self.running == Running::KernelPolling)?;
         let nanos = |value: Option<u64>| Duration::from_nanos(value.unwrap_or(0));
@@ -106,14 +108,14 @@ impl WorkerReport {
         Some(QueueStatus::new(&settings, None))
     }
 
-    pub(crate) fn set_queue_settings(&mut self, settings: QueueSettings) {
+    pub(crate) fn set_queue_settings(&mut self, settings: QueueSettings, trials: Duration) {
         let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         if let Some(napi) = &mut self.napi {
             napi.defer_hard_irqs = Some(settings.defer_hard_irqs);
             napi.gro_flush_timeout = Some(nanos(settings.grace_time));
             napi.irq_suspend_timeout = Some(nanos(settings.suspend_timeout));
         }
-        self.queue = Some(settings);
+        (self.queue, self.trials) = (Some(settings), trials);
     }
 }
 
@@ -215,6 +217,7 @@ impl ReportInputs<'_> {
             epoll,
             queue: None,
             budgets: self.budgets,
+            trials: Duration::ZERO,
             driver: driver.kind(),
             features: driver.features().to_vec(),
             driver_note: self.driver_note.clone(),

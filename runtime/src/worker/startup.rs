@@ -97,7 +97,7 @@ pub(crate) fn make_worker(runtime: &Arc<RuntimeState>, index: usize) -> io::Resu
     };
     let mut report = report.report(&driver);
     if let Some(control) = &control {
-        report.set_queue_settings(control.in_effect());
+        report.set_queue_settings(control.in_effect(), Duration::ZERO);
     }
     // As it runs, not as it was requested: without a suspend timeout nothing is suspended.
     let suspends = report.running == Running::KernelPolling;

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use policies::Cpus;
 use policies::law::QueueSettings;
@@ -100,10 +101,10 @@ impl WorkerHandle {
         *self.locked_report() = Some(report);
     }
 
-    /// Reports the settings with which the worker's queue is driven now.
-    pub(crate) fn set_queue_settings(&self, settings: QueueSettings) {
+    /// Reports the settings with which the worker's queue is driven now, and how long the law's trials have taken.
+    pub(crate) fn set_queue_settings(&self, settings: QueueSettings, trials: Duration) {
         if let Some(report) = &mut *self.locked_report() {
-            report.set_queue_settings(settings);
+            report.set_queue_settings(settings, trials);
         }
     }
 

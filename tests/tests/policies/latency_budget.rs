@@ -399,13 +399,16 @@ fn memcached_says_how_its_queues_are_driven() {
         String::from_utf8_lossy(&server.talk(b"stats policy\r\n")).into_owned()
     };
     let adapted = start("--driver epoll -u root --latency-budget 50");
-    assert!(adapted.contains(" mode=plain latency_budget_us=50 grace_time_us=0 spin_us=0 why="), "{adapted}");
+    assert!(
+        adapted.contains(" mode=plain latency_budget_us=50 grace_time_us=0 spin_us=0 trials_us="),
+        "{adapted}"
+    );
     let fixed = start("--driver epoll -u root --gro-flush-timeout 30");
     assert!(fixed.contains(" mode=grace grace_time_us=30 spin_us=0 why=fixed"), "{fixed}");
     // After it has switched to another user, its guardian sets the values.
     let switched = start("--driver epoll -u nobody --latency-budget 50");
     assert!(
-        switched.contains(" mode=plain latency_budget_us=50 grace_time_us=0 spin_us=0 why="),
+        switched.contains(" mode=plain latency_budget_us=50 grace_time_us=0 spin_us=0 trials_us="),
         "{switched}"
     );
 }

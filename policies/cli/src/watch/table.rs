@@ -77,11 +77,17 @@ fn why(status: &QueueStatus) -> String {
         (_, Some(cpu)) => format!(" with a CPU budget of {cpu} %"),
         (None, None) => String::new(),
     };
-    format!("{}{budgets}: {}", status.mode_text(), status.why)
+    let mut text = format!("{}{budgets}: {}", status.mode_text(), status.why);
+    if status.trials_us > 0 {
+        text += &format!("; trials have taken {} ms", status.trials_us.div_ceil(1_000));
+    }
+    text
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use policies::law::{Budgets, Comparison, QueueSettings, Reason};
 
     use super::*;
@@ -133,7 +139,8 @@ mod tests {
             polling: 0.25,
             idle: 0.25,
         };
-        let adapted = Some(QueueStatus::new(&settings, Some(budgets)));
+        let trials = Duration::from_micros(70_200);
+        let adapted = Some(QueueStatus::new(&settings, Some(budgets)).with_trials(trials));
         let fixed = Some(QueueStatus::new(&QueueSettings::fixed(budgets.latency), None));
         let mut queues = vec![row(0), row(1), row(2)];
         for (queue, status) in queues.iter_mut().zip([adapted, fixed, None]) {
@@ -144,7 +151,7 @@ mod tests {
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(text.matches("kernel-polling  grace 20 µs  50 %").count(), 2, "{text}");
         let why = "rx-0: grace 20 µs with a latency budget of 20 µs: beside interrupts 52 % of their CPU time and 110 % of \
-                   their delay";
+                   their delay; trials have taken 71 ms";
         assert_eq!(lines[lines.len() - 2..], [why, "rx-1: grace 20 µs: fixed"], "{text}");
         let json = serde_json::json!(sample);
         let queue = &json["queues"][0]["worker"]["queue"];

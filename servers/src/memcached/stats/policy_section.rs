@@ -108,7 +108,11 @@ fn queue_fields(queue: &QueueStatus) -> String {
     if *poll_interval_us > 0 {
         fields.push_str(&format!(" poll_interval_us={poll_interval_us}"));
     }
-    fields.push_str(&format!(" spin_us={spin_us} why={}", why.name()));
+    fields.push_str(&format!(" spin_us={spin_us}"));
+    if latency_budget_us.is_some() {
+        fields.push_str(&format!(" trials_us={}", queue.trials_us));
+    }
+    fields.push_str(&format!(" why={}", why.name()));
     if let Some(beside) = why.comparison() {
         fields.push_str(&format!(" cpu={}% delay={}%", beside.cpu, beside.delay));
     }
@@ -129,14 +133,16 @@ mod tests {
         let beside = Comparison { cpu: 52, delay: 81 };
         let settings = QueueSettings::grace(budgets.latency.delay(), Reason::Pays(beside));
         assert_eq!(
-            queue_fields(&QueueStatus::new(&settings, Some(budgets))),
-            " mode=grace latency_budget_us=20 cpu_budget_percent=50 grace_time_us=20 spin_us=0 why=pays cpu=52% delay=81%"
+            queue_fields(
+                &QueueStatus::new(&settings, Some(budgets)).with_trials(Duration::from_micros(1_500))
+            ),
+            " mode=grace latency_budget_us=20 cpu_budget_percent=50 grace_time_us=20 spin_us=0 trials_us=1500 why=pays cpu=52% delay=81%"
         );
         let watchdog = std::time::Duration::from_millis(5);
         let timed = QueueSettings::timed(budgets.latency.delay(), watchdog, Reason::Tries);
         assert_eq!(
             queue_fields(&QueueStatus::new(&timed, Some(Budgets::default()))),
-            " mode=timed latency_budget_us=0 grace_time_us=5000 poll_interval_us=20 spin_us=0 why=tries"
+            " mode=timed latency_budget_us=0 grace_time_us=5000 poll_interval_us=20 spin_us=0 trials_us=0 why=tries"
         );
         let fixed = QueueSettings::fixed(policies::law::LatencyBudget::ZERO);
         assert_eq!(

@@ -35,7 +35,7 @@ impl Server {
     /// A load whose windows vary: arrivals are more bursty than independent ones, an event takes 4 % more or less of CPU time and waits
     /// for 15 % longer or shorter, and four times a second the machine pauses for up to a millisecond.
     fn run_noisy(&mut self, rate: f64, time: Duration, noise: &mut Noise) -> Course {
-        let mut course = Course::default();
+        let (mut course, trials_before) = (Course::default(), self.law.trial_time());
         while course.time < time {
             let before = *self.law.settings();
             let mut epoch = self.epoch(rate);
@@ -49,11 +49,9 @@ impl Server {
             epoch.cpu = epoch.cpu.mul_f64(share * (1.0 + 0.04 * noise.normal())).min(epoch.duration);
             let changed = self.law.step(&epoch).is_some_and(|settings| settings.polls() != before.polls());
             course.changes += u32::from(changed);
-            if matches!(before.why, Reason::Tries | Reason::Measures) {
-                course.trials += epoch.duration;
-            }
             course.time += epoch.duration;
         }
+        course.trials = self.law.trial_time() - trials_before;
         course
     }
 }
