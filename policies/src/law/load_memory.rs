@@ -84,7 +84,9 @@ impl KnownLoad {
                 let is_like = before.is_saturated() == plain.is_saturated();
                 let earlier = [Some(before.delay), self.earlier_delays[0]];
                 self.earlier_delays = if is_like { earlier } else { Default::default() };
-                if plain.delay.max(before.delay) > plain.delay.min(before.delay) * OTHER_MACHINE {
+                // Where the core is saturated delays decide nothing.
+                let decide = is_like && !plain.is_saturated();
+                if decide && plain.delay.max(before.delay) > plain.delay.min(before.delay) * OTHER_MACHINE {
                     self.trust = Duration::ZERO;
                 }
             }
@@ -237,8 +239,8 @@ mod tests {
     #[test]
     fn what_is_found_beside_interrupts_that_have_changed_is_trusted_for_the_first_time_again() {
         let mut memory = LoadMemory::default();
-        let load = |memory: &mut LoadMemory, delay: f64| {
-            memory.at(50_000.0).set_plain(Measured { rate: 50_000.0, delay, ..Measured::default() });
+        let load = |memory: &mut LoadMemory, delay: f64, busy: f64| {
+            memory.at(50_000.0).set_plain(Measured { rate: 50_000.0, delay, busy, ..Measured::default() });
             memory.at(50_000.0).accept(Duration::from_micros(20));
             let mut seconds = 0;
             while !memory.known(50_000.0).is_stale() {
@@ -247,8 +249,10 @@ mod tests {
             }
             seconds - 1
         };
-        let trusted = [40e-6, 45e-6, 40e-6, 80e-6, 75e-6, 40e-6].map(|delay| load(&mut memory, delay));
+        let trusted = [40e-6, 45e-6, 40e-6, 80e-6, 75e-6, 40e-6].map(|delay| load(&mut memory, delay, 0.5));
         assert_eq!(trusted, [2, 4, 8, 2, 4, 2]);
+        // On a saturated core delays decide nothing.
+        assert_eq!([80e-6, 40e-6].map(|delay| load(&mut memory, delay, 1.0)), [4, 8]);
     }
 
     #[test]
