@@ -9,13 +9,15 @@ use super::reason::Comparison;
 /// The resolution of rates: 64 steps per factor of two, about 1 % each.
 const PER_OCTAVE: f64 = 64.0;
 /// Rates within 12 steps (14 %) of a known load count as that load.
-const NEAR: u32 = 12;
+pub(super) const NEAR: u32 = 12;
 /// How long what was found at a load is trusted: twice as long each time it is found again. Something may have disturbed the measurements,
 /// or the machine may change. So long a load may also vary too much to be judged.
 pub(super) const FIRST_TRUST: Duration = Duration::from_secs(2);
 const LONGEST_TRUST: Duration = Duration::from_secs(64);
 /// If interrupts delay by more than this factor more or less than the time before, the machine may have changed, and trust begins anew.
 const OTHER_MACHINE: f64 = 1.25;
+/// By which share rates may differ for that: near saturation delays grow twice as large within a load.
+const SAME_RATE: f64 = 0.05;
 
 /// What is known of a load.
 #[derive(Debug, Clone, Copy, Default)]
@@ -84,8 +86,9 @@ impl KnownLoad {
                 let is_like = before.is_saturated() == plain.is_saturated();
                 let earlier = [Some(before.delay), self.earlier_delays[0]];
                 self.earlier_delays = if is_like { earlier } else { Default::default() };
-                // Where the core is saturated delays decide nothing.
-                let decide = is_like && !plain.is_saturated();
+                // At another rate within the load they may differ, and where the core is saturated they decide nothing.
+                let is_same_rate = (plain.rate / before.rate - 1.0).abs() < SAME_RATE;
+                let decide = is_like && is_same_rate && !plain.is_saturated();
                 if decide && plain.delay.max(before.delay) > plain.delay.min(before.delay) * OTHER_MACHINE {
                     self.trust = Duration::ZERO;
                 }
@@ -161,11 +164,10 @@ impl LoadMemory {
         self.loads.values_mut().for_each(|load| load.age = load.age.saturating_add(time));
     }
 
-    /// The load has this rate now. Returns whether it is another one than before.
-    pub(super) fn follow(&mut self, rate: f64) -> bool {
-        let before = self.present;
-        self.present = self.load(rate);
-        self.present != before
+    /// The load has this rate now. Returns by how many steps it is another one than before.
+    pub(super) fn follow(&mut self, rate: f64) -> u32 {
+        let now = self.load(rate);
+        std::mem::replace(&mut self.present, now).abs_diff(now)
     }
 
     /// The known load that the rate is of: the present one, so that a rate between two is not of either in turn, or the nearest. A new
@@ -251,8 +253,12 @@ mod tests {
         };
         let trusted = [40e-6, 45e-6, 40e-6, 80e-6, 75e-6, 40e-6].map(|delay| load(&mut memory, delay, 0.5));
         assert_eq!(trusted, [2, 4, 8, 2, 4, 2]);
-        // On a saturated core delays decide nothing.
+        // On a saturated core delays decide nothing, and at another rate they may differ.
         assert_eq!([80e-6, 40e-6].map(|delay| load(&mut memory, delay, 1.0)), [4, 8]);
+        memory.at(50_000.0).set_plain(Measured { rate: 54_000.0, delay: 80e-6, ..Measured::default() });
+        memory.at(50_000.0).accept(Duration::from_micros(20));
+        memory.pass(Duration::from_secs(16));
+        assert!(!memory.known(50_000.0).is_stale());
     }
 
     #[test]
@@ -266,7 +272,7 @@ mod tests {
             memory.follow(rate);
             assert_eq!(memory.known(rate).interval(), Some(micros(interval)), "{rate}");
         }
-        assert!(!memory.follow(100_000.0) && memory.follow(1_000.0));
+        assert!(memory.follow(100_000.0) == 0 && memory.follow(1_000.0) > NEAR);
         assert_eq!(memory.known(98_000.0).interval(), Some(micros(10)));
         assert_eq!(memory.known(101_000.0).interval(), Some(micros(20)));
         assert!(memory.known(130_000.0).interval().is_none() && memory.known(75_000.0).interval().is_none());

@@ -1,4 +1,4 @@
-//! What a mode costs at a load, smoothed over windows.
+//! What a mode costs at a load: averages and medians of its latest windows.
 
 use super::epoch::Epoch;
 
@@ -25,8 +25,9 @@ pub(super) struct Measured {
     pub(super) busy: f64,
     /// Waits that slept, per second.
     pub(super) sleeps: f64,
-    /// How long an event waited, the same. After a pause of the machine most events of a window wait.
+    /// How long an event waited, the median of the windows' medians. After a pause of the machine most events of a window wait.
     pub(super) delay: f64,
+    /// Those of the windows, from the latest on.
     pub(super) latest_costs: [f64; LATEST],
     pub(super) latest_delays: [f64; LATEST],
 }
@@ -34,6 +35,11 @@ pub(super) struct Measured {
 impl Measured {
     pub(super) fn is_saturated(&self) -> bool {
         self.busy > SATURATED
+    }
+
+    /// The average rate has become that of another load, for which at least two windows of it are needed: those before them are forgotten.
+    pub(super) fn begin_other_load(&mut self) {
+        self.windows = self.windows.min(2);
     }
 
     /// Takes in a window with events.
@@ -49,8 +55,12 @@ impl Measured {
         smooth(&mut self.rate, events / seconds);
         smooth(&mut self.busy, window.busy_share());
         smooth(&mut self.sleeps, window.sleeps as f64 / seconds);
-        self.latest_costs[(self.windows - 1) % LATEST] = window.cpu.as_secs_f64() / events;
-        self.latest_delays[(self.windows - 1) % LATEST] = window.delays.median().as_secs_f64();
+        let begin = |latest: &mut [f64; LATEST], now: f64| {
+            latest.rotate_right(1);
+            latest[0] = now;
+        };
+        begin(&mut self.latest_costs, window.cpu.as_secs_f64() / events);
+        begin(&mut self.latest_delays, window.delays.median().as_secs_f64());
         let median = |mut latest: [f64; LATEST]| {
             let latest = &mut latest[..self.windows.min(LATEST)];
             latest.sort_unstable_by(f64::total_cmp);

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::budget::{Budgets, LatencyBudget};
 use super::epoch::Epoch;
 use super::limits::{LawLimits, PollTimer};
-use super::load_memory::{FIRST_TRUST, KnownLoad, LoadMemory};
+use super::load_memory::{FIRST_TRUST, KnownLoad, LoadMemory, NEAR};
 use super::machine_costs::MachineCosts;
 use super::measured::{ENOUGH, Measured};
 use super::queue_settings::{QueueMode, QueueSettings};
@@ -122,7 +122,7 @@ impl PollingLaw {
         &self.settings
     }
 
-    /// For how long polling was tried, or interrupts measured to compare polling with them, since the start.
+    /// For how long polling was tried, or given up for a moment to measure interrupts, since the start.
     pub fn trial_time(&self) -> Duration {
         self.trial_time
     }
@@ -146,6 +146,7 @@ impl PollingLaw {
         self.limits.fixed = Some(QueueSettings { mode, ..in_effect });
         self.settings = in_effect;
         self.before_trial = None;
+        self.window = Epoch::default();
         self.begin_measuring();
     }
 
@@ -187,7 +188,8 @@ impl PollingLaw {
             return None;
         }
         let window = std::mem::take(&mut self.window);
-        if matches!(self.settings.why, Reason::Tries | Reason::Measures) {
+        // A load that varies too much to be judged is left to interrupts.
+        if matches!(self.settings.why, Reason::Tries | Reason::Measures) && self.unjudged <= FIRST_TRUST {
             self.trial_time += window.duration;
         }
         self.take(&window);
@@ -234,11 +236,15 @@ impl PollingLaw {
         if is_other_load(window.events as f64 / seconds.max(1e-9) / self.present.rate.max(1e-9)) {
             self.begin_measuring();
         }
-        self.unjudged = if self.is_measured() { Duration::ZERO } else { self.unjudged + window.duration };
         self.memory.pass(window.duration);
         self.peak_rate = window.packet_rate().max(self.peak_rate * PEAK_DECAY);
         self.present.take(window);
-        self.is_new_load = self.memory.follow(self.present.rate);
+        let moved = self.memory.follow(self.present.rate);
+        self.is_new_load = moved > 0;
+        if moved > NEAR {
+            self.present.begin_other_load();
+        }
+        self.unjudged = if self.is_measured() { Duration::ZERO } else { self.unjudged + window.duration };
         let (overslept, sleeps) = window.overslept;
         if let Ok(sleeps @ 1..) = u32::try_from(sleeps) {
             self.costs.take_timer_latency(overslept / sleeps);
@@ -561,7 +567,7 @@ impl PollingLaw {
                 QueueSettings { suspend_timeout, ..QueueSettings::deferral(interval, why) }
             }
             PollTimer::Kernel => {
-                // The core is saturated, so batches are long.
+                // Where the core is saturated batches are long.
                 let defer_hard_irqs = QueueSettings::MOST_DEFERRALS;
                 self.within_ring(QueueSettings { defer_hard_irqs, ..QueueSettings::grace(interval, why) })
             }

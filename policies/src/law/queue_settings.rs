@@ -84,7 +84,7 @@ impl QueueSettings {
     /// The deferrals of deferral mode, and of grace mode with fixed values: 5. That number of timer polls costs about what an
     /// interrupt and a wake-up do. After them, waiting for the next packet with the timer would cost more than its interrupt.
     pub const GRACE_DEFERRALS: u64 = 5;
-    /// The deferrals with which the law polls a saturated queue: its batches must not outlast them, or the interrupt is unmasked in
+    /// The most deferrals, and those with which the law polls a saturated queue: its batches must not outlast them, or the interrupt is unmasked in
     /// the middle of one, and nothing suspends it until a batch begins with the queue in the timer's hands.
     pub const MOST_DEFERRALS: u64 = 40;
     /// The longest watchdog of timed mode: 2 ms. For so long other programs on the queue wait while the worker is busy, or after

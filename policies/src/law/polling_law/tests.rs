@@ -373,6 +373,7 @@ fn from_outside_the_kernels_timer_polls_and_waits_do_only_where_the_core_is_satu
     server.run(150_000.0, Duration::from_secs(1));
     let settings = *server.law.settings();
     assert_eq!((settings.mode, settings.polls()), (QueueMode::Grace, true), "{settings}");
+    assert_eq!(settings.defer_hard_irqs, QueueSettings::MOST_DEFERRALS);
     assert!(settings.poll_interval.is_zero());
     server.run(60_000.0, Duration::from_secs(1));
     assert_eq!(server.mode(), QueueMode::Deferral, "{}", server.law.settings());
@@ -430,6 +431,35 @@ fn polling_that_pays_is_kept_while_the_machine_is_slower_for_60_ms_and_given_up_
     }
     server.run(110_000.0, Duration::from_millis(500));
     assert_eq!(server.mode(), QueueMode::Plain);
+}
+
+#[test]
+fn what_a_load_is_compared_with_was_measured_at_that_load() {
+    let mut server = Server::new(0, 0);
+    // Polling can't pay at either, so both are measured under interrupts.
+    let (before, after) = (20_000.0, 25_000.0);
+    server.run(before, Duration::from_secs(1));
+    let measured = loop {
+        server.run(after, Duration::from_millis(10));
+        if let Some(plain) = server.law.memory.known(after).fresh_plain() {
+            break plain;
+        }
+    };
+    let (cost, delay) = Server::plain(after);
+    assert!((measured.cost * 1e6 / cost - 1.0).abs() < 0.01, "{measured:?} and {cost} µs");
+    assert!((measured.delay * 1e6 / delay - 1.0).abs() < 0.05, "{measured:?} and {delay} µs");
+}
+
+#[test]
+fn the_time_of_trials_is_counted_and_goes_on_when_the_law_begins_anew() {
+    let mut server = Server::new(0, 0);
+    server.run(10_000.0, Duration::from_secs(1));
+    assert_eq!((server.mode(), server.law.trial_time()), (QueueMode::Plain, Duration::ZERO));
+    server.run(90_000.0, Duration::from_secs(1));
+    let trials = server.law.trial_time();
+    assert!((Duration::from_millis(50)..Duration::from_millis(500)).contains(&trials), "{trials:?}");
+    server.law.restart(LawLimits::default());
+    assert_eq!(server.law.trial_time(), trials);
 }
 
 #[test]

@@ -66,6 +66,11 @@ fn at_a_steady_load_the_mode_changes_once_in_ten_seconds_at_most_and_trials_take
             server.run_noisy(rate, Duration::from_secs(60), &mut noise);
             let course = server.run_noisy(rate, Duration::from_secs(200), &mut noise);
             assert!(course.changes <= 20, "{latency} µs, {cpu} % at {rate}: {course:?}");
+            assert_eq!(
+                course.trials.is_zero(),
+                course.changes == 0,
+                "{latency} µs, {cpu} % at {rate}: {course:?}"
+            );
             assert!(course.trials <= course.time / 100, "{latency} µs, {cpu} % at {rate}: {course:?}");
         }
     }
