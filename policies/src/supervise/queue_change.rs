@@ -104,15 +104,19 @@ impl QueueChange {
         matches!(self.phase, Phase::StopsPolling { .. })
     }
 
-    /// When to call [`QueueChange::step`] again at the latest, also if nothing happens: a change is under way, or the queue has values
-    /// with which packets wait for a poll.
+    /// When to call [`QueueChange::step`] again at the latest, also if nothing happens: a change is under way, settings may be chosen
+    /// again, a late answer may have come, or packets wait for a poll. `None`: when a packet comes.
     pub fn next_step(&self, now: Duration, step: Duration) -> Option<Duration> {
         let needs_steps = !self.is_settled() || self.in_effect.defer_hard_irqs != 0;
+        // The supervisor may answer at any time.
+        let answer = self.unanswered.map(|_| now + FIRST_RETRY);
         match (&self.requests, self.retry_at) {
-            (None, _) => None,
-            (Some(_), Some(retry)) if self.is_settled() => Some(retry.max(now + step)),
+            (None, _) => self.in_effect.polls().then(|| now + step),
+            (Some(_), Some(retry)) if self.is_settled() => {
+                answer.into_iter().chain([retry.max(now + step)]).min()
+            }
             (Some(_), _) if needs_steps => Some(now + step),
-            (Some(_), _) => self.unanswered.map(|_| now + FIRST_RETRY),
+            (Some(_), _) => answer,
         }
     }
 
@@ -306,6 +310,7 @@ mod tests {
         // It was late, not dead.
         requests.answer(0, &polling, Ok(()));
         assert_eq!(change.step(second, false), ChangeStep::ValuesSetLate(polling));
+        assert!(!change.is_paused(), "others can be set");
     }
 
     #[test]
@@ -328,12 +333,14 @@ mod tests {
         assert_eq!(change.next_step(retry, step), Some(retry + FIRST_RETRY));
         requests.answer(0, &polling, Ok(()));
         assert_eq!(change.step(retry, false), ChangeStep::ValuesSetLate(polling));
+        assert!(!change.is_paused());
         change.finish(polling);
         assert_eq!(change.next_step(retry, step), Some(retry + step));
         change.finish(plain);
         assert_eq!(change.next_step(retry, step), None);
-        // Nobody can set others.
-        assert_eq!(QueueChange::new(0, None, polling).next_step(NOW, step), None);
+        // Nobody can set others, but its waits may stop polling.
+        assert_eq!(QueueChange::new(0, None, polling).next_step(NOW, step), Some(NOW + step));
+        assert_eq!(QueueChange::new(0, None, plain).next_step(NOW, step), None);
     }
 
     #[test]

@@ -60,6 +60,8 @@ fn a_queue_whose_supervisor_hangs_is_polled_while_packets_come_and_left_to_inter
     drop(hung);
     wait_until("the queue has the values of plain interrupts", || !is_deferred());
     wait_for(&mut server, QueueMode::Plain, Some(Reason::Idle));
+    load.on();
+    wait_for(&mut server, QueueMode::Timed, Some(Reason::Tries));
     assert!(load.end() > 0);
 }
 
