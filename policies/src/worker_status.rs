@@ -43,7 +43,8 @@ pub struct QueueStatus {
     pub poll_interval_us: u64,
     /// `busy_poll_usecs`: how long a wait polls before it sleeps, beyond the first poll.
     pub spin_us: u64,
-    /// For how long the law has tried polling, or measured interrupts to compare polling with them, since the start.
+    /// For how long the law has tried polling, or given it up for a moment to measure interrupts, since the start. 0 if the values are
+    /// fixed.
     #[serde(default)]
     pub trials_us: u64,
     /// Why the queue is driven this way, as `reason`, with `cpu` and `delay` in percent of plain interrupts' where they were

@@ -146,7 +146,7 @@ fn queues(page: &mut Page, queues: &[(Labels, QueueStatus)]) {
         page,
         "lull_queue_trials_nanoseconds_total",
         Kind::Counter,
-        "Time in which polling was tried, or interrupts were measured to compare polling with them.",
+        "Time in which polling was tried, or given up for a moment to measure interrupts.",
         adapted.map(|(labels, status)| (labels.clone(), status.trials_us * 1_000)),
     );
     let times: [(&'static str, &'static str, Micros); 4] = [

@@ -200,7 +200,7 @@ fn queues(page: &mut Page, workers: &[(String, &WorkerSnapshot)]) {
             }
         }
     }
-    let help = "Time in which polling was tried, or interrupts were measured to compare polling with them.";
+    let help = "Time in which polling was tried, or given up for a moment to measure interrupts.";
     let mut family = page.family("lull_worker_queue_trials_seconds_total", Kind::Counter, help);
     for (number, status) in driven.iter().filter(|(_, status)| status.latency_budget_us.is_some()) {
         family.sample(&[("worker", number)], Seconds(Duration::from_micros(status.trials_us)));
@@ -231,7 +231,7 @@ fn times(page: &mut Page, workers: &[(String, &WorkerSnapshot)]) {
 #[cfg(test)]
 mod tests {
     use policies::Policy;
-    use policies::law::{LatencyBudget, QueueSettings};
+    use policies::law::{Budgets, LatencyBudget, QueueSettings, Reason};
 
     use super::*;
     use crate::blocking::BlockingMetrics;
@@ -239,7 +239,7 @@ mod tests {
     use crate::metrics::snapshot::PolledPackets;
     use crate::worker::report::Running;
 
-    fn snapshot(queue: Option<QueueSettings>) -> Snapshot {
+    fn snapshot(queue: Option<QueueSettings>, budgets: Option<Budgets>) -> Snapshot {
         let report = WorkerReport {
             worker: 0,
             thread: 1,
@@ -251,8 +251,8 @@ mod tests {
             napi: None,
             epoll: None,
             queue,
-            budgets: None,
-            trials: Duration::ZERO,
+            budgets,
+            trials: Duration::from_millis(1_250),
             driver: DriverKind::Uring,
             features: Vec::new(),
             driver_note: None,
@@ -267,7 +267,7 @@ mod tests {
 
     #[test]
     fn a_worker_under_kernel_polling_has_one_mode_and_its_times_in_seconds() {
-        let page = snapshot(Some(QueueSettings::fixed(LatencyBudget::ZERO))).prometheus();
+        let page = snapshot(Some(QueueSettings::fixed(LatencyBudget::ZERO)), None).prometheus();
         for line in [
             "lull_worker_info{worker=\"0\",policy=\"kernel-polling\",running=\"kernel-polling\",driver=\"uring\",napi=\"\",core=\"3\"} 1",
             "lull_worker_steps_down{worker=\"0\"} 1",
@@ -280,12 +280,19 @@ mod tests {
         ] {
             assert!(page.lines().any(|other| other == line), "{line} is missing:\n{page}");
         }
-        assert!(!page.contains("lull_worker_latency_budget_seconds"), "{page}");
+        for metric in ["lull_worker_latency_budget_seconds", "lull_worker_queue_trials_seconds_total"] {
+            assert!(!page.contains(&format!("{metric}{{")), "{page}");
+        }
+        let page = snapshot(Some(QueueSettings::plain(Reason::Idle)), Some(Budgets::default())).prometheus();
+        assert!(
+            page.contains("lull_worker_queue_trials_seconds_total{worker=\"0\"} 1.250000000\n"),
+            "{page}"
+        );
     }
 
     #[test]
     fn a_worker_without_a_queue_has_no_mode() {
-        let page = snapshot(None).prometheus();
+        let page = snapshot(None, None).prometheus();
         assert!(page.contains("lull_worker_info") && !page.contains("lull_worker_queue"), "{page}");
     }
 }

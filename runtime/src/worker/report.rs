@@ -82,7 +82,7 @@ pub struct WorkerReport {
     pub queue: Option<QueueSettings>,
     /// The law's budgets. `None` if the queue's values are fixed.
     pub budgets: Option<Budgets>,
-    /// For how long the law has tried polling, or measured interrupts to compare polling with them, since the start.
+    /// For how long the law has tried polling, or given it up for a moment to measure interrupts, since the start: as of the last change.
     pub trials: Duration,
     /// The driver in use.
     pub driver: DriverKind,
