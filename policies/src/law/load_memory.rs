@@ -16,6 +16,8 @@ pub(super) const FIRST_TRUST: Duration = Duration::from_secs(2);
 const LONGEST_TRUST: Duration = Duration::from_secs(64);
 /// If interrupts delay by more than this factor more or less than the time before, the machine may have changed, and trust begins anew.
 const OTHER_MACHINE: f64 = 1.25;
+/// The same, if an event's CPU time under polling is larger or smaller by this factor than when the interval was found.
+const OTHER_COST: f64 = 1.1;
 /// By which share rates may differ for that: near saturation delays grow twice as large within a load.
 const SAME_RATE: f64 = 0.05;
 
@@ -38,6 +40,8 @@ pub(super) struct KnownLoad {
     repeats: bool,
     /// The poll interval that has paid last. Zero: a wait that never sleeps.
     interval: Option<Duration>,
+    /// What an event took with it at first, by as many windows as are kept.
+    cost: Option<f64>,
     /// The shortest interval that exceeded the delay bound. Intervals from it on are excluded until the next reference measurement.
     barred_from: Option<Duration>,
     /// Whether the core was saturated in deferral mode.
@@ -93,7 +97,7 @@ impl KnownLoad {
                     self.trust = Duration::ZERO;
                 }
             }
-            (self.judged, self.barred_from, self.outgrows_deferral) = (false, None, false);
+            (self.judged, self.barred_from, self.outgrows_deferral, self.cost) = (false, None, false, None);
             self.age = Duration::ZERO;
         }
         self.plain = Some(plain);
@@ -107,9 +111,18 @@ impl KnownLoad {
         }
     }
 
-    /// Polling pays with this interval.
-    pub(super) fn accept(&mut self, interval: Duration) {
-        self.interval = Some(interval);
+    /// Polling pays with this interval, by what is measured with it.
+    pub(super) fn accept(&mut self, interval: Duration, polled: &Measured) {
+        if self.interval.replace(interval) != Some(interval) {
+            self.cost = None;
+        }
+        if polled.is_settled() {
+            let first = *self.cost.get_or_insert(polled.cost);
+            let has_changed = polled.cost.max(first) > polled.cost.min(first) * OTHER_COST;
+            if has_changed && self.age > FIRST_TRUST {
+                self.age = Duration::MAX;
+            }
+        }
         if !self.judged || self.found != Some(Ok(())) {
             self.find(Ok(()));
         }
@@ -200,6 +213,7 @@ impl LoadMemory {
 
 #[cfg(test)]
 mod tests {
+    use super::super::epoch::Epoch;
     use super::*;
 
     const WORSE: Comparison = Comparison { cpu: 120, delay: 110 };
@@ -229,8 +243,8 @@ mod tests {
             assert_eq!(memory.known(50_000.0).refused(), None);
         }
         for seconds in [2, 4, 8, 16, 32, 64, 64] {
-            memory.at(50_000.0).accept(interval);
-            memory.at(50_000.0).accept(interval);
+            memory.at(50_000.0).accept(interval, &Measured::default());
+            memory.at(50_000.0).accept(interval, &Measured::default());
             assert_eq!(memory.known(50_000.0).interval(), Some(interval));
             assert!(expires_after(&mut memory, Duration::from_secs(seconds)), "{seconds} s");
         }
@@ -243,7 +257,7 @@ mod tests {
         let mut memory = LoadMemory::default();
         let load = |memory: &mut LoadMemory, delay: f64, busy: f64| {
             memory.at(50_000.0).set_plain(Measured { rate: 50_000.0, delay, busy, ..Measured::default() });
-            memory.at(50_000.0).accept(Duration::from_micros(20));
+            memory.at(50_000.0).accept(Duration::from_micros(20), &Measured::default());
             let mut seconds = 0;
             while !memory.known(50_000.0).is_stale() {
                 memory.pass(Duration::from_secs(1));
@@ -256,16 +270,39 @@ mod tests {
         // On a saturated core delays decide nothing, and at another rate they may differ.
         assert_eq!([80e-6, 40e-6].map(|delay| load(&mut memory, delay, 1.0)), [4, 8]);
         memory.at(50_000.0).set_plain(Measured { rate: 54_000.0, delay: 80e-6, ..Measured::default() });
-        memory.at(50_000.0).accept(Duration::from_micros(20));
+        memory.at(50_000.0).accept(Duration::from_micros(20), &Measured::default());
         memory.pass(Duration::from_secs(16));
         assert!(!memory.known(50_000.0).is_stale());
     }
 
     #[test]
+    fn interrupts_are_measured_again_where_what_has_paid_takes_more_or_less_than_at_first() {
+        let interval = Duration::from_micros(20);
+        let polled = |cost| {
+            let mut measured = Measured::default();
+            let cpu = Duration::from_secs_f64(cost * 1_000.0);
+            let epoch = Epoch { duration: Duration::from_millis(10), events: 1_000, cpu, ..Epoch::default() };
+            (0..20).for_each(|_| measured.take(&epoch));
+            measured
+        };
+        for (cost, is_stale) in [(5e-6, false), (5.3e-6, false), (5.6e-6, true), (4.5e-6, true)] {
+            let mut memory = LoadMemory::default();
+            memory.at(50_000.0).set_plain(Measured { rate: 50_000.0, ..Measured::default() });
+            for _ in 0..2 {
+                memory.at(50_000.0).accept(interval, &polled(5e-6));
+                memory.pass(FIRST_TRUST);
+            }
+            memory.at(50_000.0).find(Ok(()));
+            memory.at(50_000.0).accept(interval, &polled(cost));
+            assert_eq!(memory.known(50_000.0).is_stale(), is_stale, "{cost}");
+        }
+    }
+
+    #[test]
     fn a_rate_between_two_loads_stays_of_the_one_that_it_was_of_and_returns_to_the_nearest() {
         let (mut memory, micros) = (LoadMemory::default(), Duration::from_micros);
-        memory.at(90_000.0).accept(micros(10));
-        memory.at(110_000.0).accept(micros(20));
+        memory.at(90_000.0).accept(micros(10), &Measured::default());
+        memory.at(110_000.0).accept(micros(20), &Measured::default());
         for (rate, interval) in
             [(90_000.0, 10), (100_000.0, 10), (110_000.0, 20), (100_000.0, 20), (99_000.0, 20)]
         {

@@ -37,6 +37,11 @@ impl Measured {
         self.busy > SATURATED
     }
 
+    /// Whether the medians are of as many windows as are kept.
+    pub(super) fn is_settled(&self) -> bool {
+        self.windows >= LATEST
+    }
+
     /// The average rate has become that of another load, for which at least two windows of it are needed: those before them are forgotten.
     pub(super) fn begin_other_load(&mut self) {
         self.windows = self.windows.min(2);

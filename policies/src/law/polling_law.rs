@@ -461,7 +461,7 @@ impl PollingLaw {
                 Choice::Plain(Reason::DidNotPay(comparison))
             }
             Some(next) if next == now => {
-                self.memory.each_at(rates, |load| load.accept(now));
+                self.memory.each_at(rates, |load| load.accept(now, &present));
                 // At the load before another mode may have been better.
                 Choice::Poll(now, Reason::Pays(comparison))
             }
