@@ -107,8 +107,6 @@ pub(crate) struct QueueControl {
     /// How long a packet took through the queue's kernel thread in the last step with interrupts.
     receiving: Cell<Duration>,
     long_turns: Cell<LongTurns>,
-    /// Events of the queue per second, in the last step.
-    rate: Cell<f64>,
     backlog: Cell<Backlog>,
     /// What a wait takes for each event that it receives, and each reply that it sends, in seconds: smoothed over the waits that did not
     /// sleep.
@@ -122,23 +120,45 @@ struct Backlog {
     taken_until: u64,
     /// Packets that wait at most: the slots of the ring.
     most: u32,
+    /// When the last look was.
+    looked: u64,
+    /// Since the last step: events, and the sum of the times before the looks that found them, in nanoseconds. Pauses between bursts are
+    /// not part of it.
+    events: u32,
+    coming: u64,
+    /// Events that come in a second in which some come, as of the last step.
+    rate: f64,
 }
 
 impl Backlog {
     /// A look at `time` has found nothing.
     fn found_nothing(&mut self, time: u64) {
         self.taken_until = self.taken_until.max(time);
+        self.looked = self.looked.max(time);
     }
 
-    /// Takes in a look at the queue at `time`, which has taken `events`, or all there were if that is fewer than `budget`. `rate`:
-    /// events that come in a second. Returns between which times they have waited.
-    fn look(&mut self, time: u64, events: u32, budget: u32, rate: f64) -> [Duration; 2] {
+    /// Begins a step. `average`: events in a second of the step before.
+    fn begin_step(&mut self, average: f64) {
+        let rate = f64::from(self.events) * 1e9 / self.coming.max(1) as f64;
+        self.rate = if self.events > 0 { rate } else { average };
+        (self.events, self.coming) = (0, 0);
+    }
+
+    /// Takes in a look at the queue at `time`, which has taken `events`, or all there were if that is fewer than `budget`. Returns
+    /// between which times they have waited.
+    fn look(&mut self, time: u64, events: u32, budget: u32) -> [Duration; 2] {
+        let gap = time.saturating_sub(std::mem::replace(&mut self.looked, time));
+        if events > 0 && gap <= PAUSE {
+            self.events = self.events.saturating_add(events);
+            self.coming += gap;
+        }
         let since = time.saturating_sub(self.taken_until);
         if since > PAUSE {
             self.taken_until = time;
             return [Duration::ZERO, Duration::from_nanos(since)];
         }
-        let nanos = |events: u32| (f64::from(events) / rate.max(1.0) * 1e9) as u64;
+        let rate = self.rate.max(1.0);
+        let nanos = |events: u32| (f64::from(events) / rate * 1e9) as u64;
         let arrived_in = if events < budget { since } else { since.min(nanos(events)) };
         // No more wait than fit into the ring.
         self.taken_until = (self.taken_until + arrived_in).max(time.saturating_sub(nanos(self.most)));
@@ -231,8 +251,12 @@ impl QueueControl {
             delays: RefCell::default(),
             receiving: Cell::default(),
             long_turns: Cell::new(LongTurns::default()),
-            rate: Cell::new(0.0),
-            backlog: Cell::new(Backlog { taken_until: now, most: ring_slots }),
+            backlog: Cell::new(Backlog {
+                taken_until: now,
+                looked: now,
+                most: ring_slots,
+                ..Backlog::default()
+            }),
             wait_per_event: Cell::new(EVENT_TIME.as_secs_f64()),
         };
         let threads = control.thread_times(0);
@@ -319,7 +343,7 @@ impl QueueControl {
             } else {
                 let mut backlog = self.backlog.get();
                 backlog.found_nothing(outcome.found_nothing);
-                let looked = backlog.look(outcome.looked, events, outcome.look_budget, self.rate.get());
+                let looked = backlog.look(outcome.looked, events, outcome.look_budget);
                 self.backlog.set(backlog);
                 looked
             };
@@ -472,7 +496,9 @@ impl QueueControl {
         if let Some((before, after)) = last.threads.zip(reading.threads).filter(|_| !is_timed) {
             self.receiving.set(after.receiving_since(&before, events));
         }
-        self.rate.set(events as f64 / duration.as_secs_f64().max(1e-9));
+        let mut backlog = self.backlog.get();
+        backlog.begin_step(events as f64 / duration.as_secs_f64().max(1e-9));
+        self.backlog.set(backlog);
         let delays = self.delays.take();
         Epoch { duration, events, packets, cpu, waiting, sleeps, delays, overslept: waits.overslept }
     }
@@ -531,7 +557,7 @@ impl QueueControl {
             return;
         }
         self.change.borrow_mut().finish(settings);
-        self.backlog.set(Backlog { taken_until: now, ..self.backlog.get() });
+        self.backlog.set(Backlog { taken_until: now, looked: now, ..self.backlog.get() });
         // What was measured since the law has chosen them belongs to neither mode.
         let _ = self.measure(now, worker);
         self.next_step.set(now + STEP.as_nanos() as u64);
@@ -577,21 +603,25 @@ mod tests {
     #[test]
     fn packets_have_waited_since_the_queue_was_empty_however_many_looks_take_them() {
         let micros = |time: u64| time * 1_000;
-        let mut backlog = Backlog { taken_until: 0, most: 256 };
+        let mut backlog = Backlog { most: 256, ..Backlog::default() };
+        backlog.begin_step(100_000.0);
         let waited = |look: [Duration; 2]| look.map(|time| time.as_micros());
         // 10 packets in 100 µs, all of which one look takes.
-        assert_eq!(waited(backlog.look(micros(100), 10, 16, 100_000.0)), [0, 100]);
+        assert_eq!(waited(backlog.look(micros(100), 10, 16)), [0, 100]);
         // 32 packets in 320 µs, which two looks take, 30 µs apart, with 3 more that came meanwhile.
-        assert_eq!(waited(backlog.look(micros(420), 16, 16, 100_000.0)), [160, 320]);
-        assert_eq!(waited(backlog.look(micros(450), 16, 16, 100_000.0)), [30, 190]);
-        assert_eq!(waited(backlog.look(micros(460), 3, 16, 100_000.0)), [0, 40]);
+        assert_eq!(waited(backlog.look(micros(420), 16, 16)), [160, 320]);
+        assert_eq!(waited(backlog.look(micros(450), 16, 16)), [30, 190]);
+        assert_eq!(waited(backlog.look(micros(460), 3, 16)), [0, 40]);
         // 2 packets in the 20 µs since a look in the same wait found nothing.
         backlog.found_nothing(micros(560));
-        assert_eq!(waited(backlog.look(micros(580), 2, 16, 100_000.0)), [0, 20]);
+        assert_eq!(waited(backlog.look(micros(580), 2, 16)), [0, 20]);
         // A ring that is full holds no more than its slots.
-        let full = Backlog { taken_until: 0, most: 64 }.look(micros(900), 16, 16, 100_000.0);
+        let full = Backlog { most: 64, rate: 100_000.0, ..Backlog::default() }.look(micros(900), 16, 16);
         assert_eq!(waited(full), [480, 640]);
+        // 47 packets in the 480 µs before the looks that found them. The 100 µs before a look that found nothing don't count.
+        backlog.begin_step(1.0);
+        assert!((96_000.0..99_000.0).contains(&backlog.rate), "{backlog:?}");
         // A worker that was away for long.
-        assert_eq!(waited(backlog.look(micros(60_000), 16, 16, 100_000.0))[0], 0);
+        assert_eq!(waited(backlog.look(micros(60_000), 16, 16))[0], 0);
     }
 }
