@@ -16,9 +16,9 @@ pub(super) const FIRST_TRUST: Duration = Duration::from_secs(2);
 const LONGEST_TRUST: Duration = Duration::from_secs(64);
 /// If interrupts delay by more than this factor more or less than the time before, the machine may have changed, and trust begins anew.
 const OTHER_MACHINE: f64 = 1.25;
-/// The same, if an event's CPU time under polling is larger or smaller by this factor than when the interval was found.
+/// The same, and at once, if an event's CPU time under polling is larger or smaller by this factor than when the interval was found.
 const OTHER_COST: f64 = 1.1;
-/// By which share rates may differ for that: near saturation delays grow twice as large within a load.
+/// By which share rates may differ for both: near saturation delays grow twice as large within a load.
 const SAME_RATE: f64 = 0.05;
 
 /// What is known of a load.
@@ -40,8 +40,8 @@ pub(super) struct KnownLoad {
     repeats: bool,
     /// The poll interval that has paid last. Zero: a wait that never sleeps.
     interval: Option<Duration>,
-    /// What an event took with it at first, by as many windows as are kept.
-    cost: Option<f64>,
+    /// How polling with it did at first, by as many windows as are kept.
+    polled: Option<Measured>,
     /// The shortest interval that exceeded the delay bound. Intervals from it on are excluded until the next reference measurement.
     barred_from: Option<Duration>,
     /// Whether the core was saturated in deferral mode.
@@ -91,13 +91,12 @@ impl KnownLoad {
                 let earlier = [Some(before.delay), self.earlier_delays[0]];
                 self.earlier_delays = if is_like { earlier } else { Default::default() };
                 // At another rate within the load they may differ, and where the core is saturated they decide nothing.
-                let is_same_rate = (plain.rate / before.rate - 1.0).abs() < SAME_RATE;
-                let decide = is_like && is_same_rate && !plain.is_saturated();
-                if decide && plain.delay.max(before.delay) > plain.delay.min(before.delay) * OTHER_MACHINE {
+                let decide = is_like && have_same_rate(&before, &plain) && !plain.is_saturated();
+                if decide && differ(before.delay, plain.delay, OTHER_MACHINE) {
                     self.trust = Duration::ZERO;
                 }
             }
-            (self.judged, self.barred_from, self.outgrows_deferral, self.cost) = (false, None, false, None);
+            (self.judged, self.barred_from, self.outgrows_deferral, self.polled) = (false, None, false, None);
             self.age = Duration::ZERO;
         }
         self.plain = Some(plain);
@@ -114,13 +113,13 @@ impl KnownLoad {
     /// Polling pays with this interval, by what is measured with it.
     pub(super) fn accept(&mut self, interval: Duration, polled: &Measured) {
         if self.interval.replace(interval) != Some(interval) {
-            self.cost = None;
+            self.polled = None;
         }
         if polled.is_settled() {
-            let first = *self.cost.get_or_insert(polled.cost);
-            let has_changed = polled.cost.max(first) > polled.cost.min(first) * OTHER_COST;
+            let first = self.polled.get_or_insert(*polled);
+            let has_changed = differ(first.cost, polled.cost, OTHER_COST) && have_same_rate(first, polled);
             if has_changed && self.age > FIRST_TRUST {
-                self.age = Duration::MAX;
+                (self.age, self.trust) = (Duration::MAX, Duration::ZERO);
             }
         }
         if !self.judged || self.found != Some(Ok(())) {
@@ -161,6 +160,14 @@ impl KnownLoad {
     pub(super) fn outgrows_deferral(&self) -> bool {
         self.outgrows_deferral
     }
+}
+
+fn differ(one: f64, other: f64, factor: f64) -> bool {
+    one.max(other) > one.min(other) * factor
+}
+
+fn have_same_rate(one: &Measured, other: &Measured) -> bool {
+    !differ(one.rate, other.rate, 1.0 + SAME_RATE)
 }
 
 /// What is known of all loads.
@@ -269,7 +276,13 @@ mod tests {
         assert_eq!(trusted, [2, 4, 8, 2, 4, 2]);
         // On a saturated core delays decide nothing, and at another rate they may differ.
         assert_eq!([80e-6, 40e-6].map(|delay| load(&mut memory, delay, 1.0)), [4, 8]);
-        memory.at(50_000.0).set_plain(Measured { rate: 54_000.0, delay: 80e-6, ..Measured::default() });
+        load(&mut memory, 40e-6, 0.5);
+        memory.at(50_000.0).set_plain(Measured {
+            rate: 54_000.0,
+            delay: 80e-6,
+            busy: 0.5,
+            ..Measured::default()
+        });
         memory.at(50_000.0).accept(Duration::from_micros(20), &Measured::default());
         memory.pass(Duration::from_secs(16));
         assert!(!memory.known(50_000.0).is_stale());
@@ -278,23 +291,30 @@ mod tests {
     #[test]
     fn interrupts_are_measured_again_where_what_has_paid_takes_more_or_less_than_at_first() {
         let interval = Duration::from_micros(20);
-        let polled = |cost| {
+        let polled = |cost, events| {
             let mut measured = Measured::default();
-            let cpu = Duration::from_secs_f64(cost * 1_000.0);
-            let epoch = Epoch { duration: Duration::from_millis(10), events: 1_000, cpu, ..Epoch::default() };
+            let cpu = Duration::from_secs_f64(cost * events as f64);
+            let epoch = Epoch { duration: Duration::from_millis(10), events, cpu, ..Epoch::default() };
             (0..20).for_each(|_| measured.take(&epoch));
             measured
         };
-        for (cost, is_stale) in [(5e-6, false), (5.3e-6, false), (5.6e-6, true), (4.5e-6, true)] {
+        let cases = [
+            (5e-6, 500, false),
+            (5.3e-6, 500, false),
+            (5.6e-6, 500, true),
+            (4.5e-6, 500, true),
+            (5.6e-6, 450, false),
+        ];
+        for (cost, events, is_stale) in cases {
             let mut memory = LoadMemory::default();
             memory.at(50_000.0).set_plain(Measured { rate: 50_000.0, ..Measured::default() });
             for _ in 0..2 {
-                memory.at(50_000.0).accept(interval, &polled(5e-6));
+                memory.at(50_000.0).accept(interval, &polled(5e-6, 500));
                 memory.pass(FIRST_TRUST);
             }
             memory.at(50_000.0).find(Ok(()));
-            memory.at(50_000.0).accept(interval, &polled(cost));
-            assert_eq!(memory.known(50_000.0).is_stale(), is_stale, "{cost}");
+            memory.at(50_000.0).accept(interval, &polled(cost, events));
+            assert_eq!(memory.known(50_000.0).is_stale(), is_stale, "{cost}, {events}");
         }
     }
 

@@ -27,7 +27,7 @@ pub(super) struct Measured {
     pub(super) sleeps: f64,
     /// How long an event waited, the median of the windows' medians. After a pause of the machine most events of a window wait.
     pub(super) delay: f64,
-    /// Those of the windows, from the latest on.
+    /// CPU time per event of each window, from the latest on, and delays.
     pub(super) latest_costs: [f64; LATEST],
     pub(super) latest_delays: [f64; LATEST],
 }
@@ -42,7 +42,8 @@ impl Measured {
         self.windows >= LATEST
     }
 
-    /// The average rate has become that of another load, for which at least two windows of it are needed: those before them are forgotten.
+    /// The average rate has become that of another load: the medians leave out the windows before the latest two, which may be of the load
+    /// before.
     pub(super) fn begin_other_load(&mut self) {
         self.windows = self.windows.min(2);
     }
@@ -60,12 +61,12 @@ impl Measured {
         smooth(&mut self.rate, events / seconds);
         smooth(&mut self.busy, window.busy_share());
         smooth(&mut self.sleeps, window.sleeps as f64 / seconds);
-        let begin = |latest: &mut [f64; LATEST], now: f64| {
+        let push = |latest: &mut [f64; LATEST], now: f64| {
             latest.rotate_right(1);
             latest[0] = now;
         };
-        begin(&mut self.latest_costs, window.cpu.as_secs_f64() / events);
-        begin(&mut self.latest_delays, window.delays.median().as_secs_f64());
+        push(&mut self.latest_costs, window.cpu.as_secs_f64() / events);
+        push(&mut self.latest_delays, window.delays.median().as_secs_f64());
         let median = |mut latest: [f64; LATEST]| {
             let latest = &mut latest[..self.windows.min(LATEST)];
             latest.sort_unstable_by(f64::total_cmp);
