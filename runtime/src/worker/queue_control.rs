@@ -122,11 +122,11 @@ struct Backlog {
     most: u32,
     /// When the last look was.
     looked: u64,
-    /// Since the last step: events, and the sum of the times before the looks that found them, in nanoseconds. Pauses between bursts are
-    /// not part of it.
+    /// Events since the last step, and the sum of the times from a look to the next one that has found some, in nanoseconds: without the
+    /// pauses between bursts.
     events: u32,
     coming: u64,
-    /// Events that come in a second in which some come, as of the last step.
+    /// Events per second of that time, in the last step.
     rate: f64,
 }
 
@@ -137,10 +137,13 @@ impl Backlog {
         self.looked = self.looked.max(time);
     }
 
-    /// Begins a step. `average`: events in a second of the step before.
+    /// Begins a step. `average`: events in a second of the step before. A step without events leaves the rate as it was.
     fn begin_step(&mut self, average: f64) {
-        let rate = f64::from(self.events) * 1e9 / self.coming.max(1) as f64;
-        self.rate = if self.events > 0 { rate } else { average };
+        if self.events > 0 && self.coming > 0 {
+            self.rate = f64::from(self.events) * 1e9 / self.coming as f64;
+        } else if average > 0.0 {
+            self.rate = average;
+        }
         (self.events, self.coming) = (0, 0);
     }
 
@@ -621,6 +624,8 @@ mod tests {
         // 47 packets in the 480 µs before the looks that found them. The 100 µs before a look that found nothing don't count.
         backlog.begin_step(1.0);
         assert!((96_000.0..99_000.0).contains(&backlog.rate), "{backlog:?}");
+        backlog.begin_step(0.0);
+        assert!(backlog.rate > 90_000.0, "no step was between");
         // A worker that was away for long.
         assert_eq!(waited(backlog.look(micros(60_000), 16, 16))[0], 0);
     }
