@@ -245,8 +245,7 @@ impl HeldQueue {
             }
             ChangeStep::ValuesSet(settings) => events.extend(self.set_waiting(settings)),
             ChangeStep::ValuesSetLate(settings) => {
-                self.law.fix(settings);
-                self.law.release();
+                self.law.resume(settings);
                 events.extend(self.set_waiting(settings));
             }
             // The supervisor has reported the reason. The queue keeps the values in effect for now.

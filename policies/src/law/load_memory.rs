@@ -14,11 +14,11 @@ pub(super) const NEAR: u32 = 12;
 /// or the machine may change. So long a load may also vary too much to be judged.
 pub(super) const FIRST_TRUST: Duration = Duration::from_secs(2);
 const LONGEST_TRUST: Duration = Duration::from_secs(64);
-/// If interrupts delay by more than this factor more or less than the time before, the machine may have changed, and trust begins anew.
+/// A change of the interrupts' delay by more than this factor resets the trust: the machine may have changed.
 const OTHER_MACHINE: f64 = 1.25;
-/// The same, and at once, if an event's CPU time under polling is larger or smaller by this factor than when the interval was found.
+/// A change of an event's CPU time under polling by more than this factor ends and resets the trust.
 const OTHER_COST: f64 = 1.1;
-/// By which share rates may differ for both: near saturation delays grow twice as large within a load.
+/// Both are compared only at rates within 5 % of each other: near saturation delays double within a load.
 const SAME_RATE: f64 = 0.05;
 
 /// What is known of a load.
@@ -40,7 +40,7 @@ pub(super) struct KnownLoad {
     repeats: bool,
     /// The poll interval that has paid last. Zero: a wait that never sleeps.
     interval: Option<Duration>,
-    /// How polling with it did at first, by as many windows as are kept.
+    /// The first measurement of polling with it, over all windows that are kept.
     polled: Option<Measured>,
     /// The shortest interval that exceeded the delay bound. Intervals from it on are excluded until the next reference measurement.
     barred_from: Option<Duration>,

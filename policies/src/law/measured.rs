@@ -8,8 +8,8 @@ const SATURATED: f64 = 0.9;
 /// In how many windows a choice is measured before the next one, so that a disturbed window does not decide: three choices follow a step
 /// of the load within 200 ms. After as many, a new window has the same weight as each before.
 pub(super) const ENOUGH: usize = 5;
-/// Of how many windows delays and CPU time are the medians. Near saturation, where choices take longer, delays vary most; and the machine
-/// may be slower for some windows, which is no reason to choose another mode.
+/// The number of windows in the medians of delay and CPU time. Delays vary most near saturation, where choices take longer, and a few slow
+/// windows of a virtual machine must not change the mode.
 const LATEST: usize = 15;
 
 /// Measurements of the mode in effect. Times are in seconds.
@@ -27,7 +27,7 @@ pub(super) struct Measured {
     pub(super) sleeps: f64,
     /// How long an event waited, the median of the windows' medians. After a pause of the machine most events of a window wait.
     pub(super) delay: f64,
-    /// CPU time per event of each window, from the latest on, and delays.
+    /// CPU time per event and delay of each window, the latest first.
     pub(super) latest_costs: [f64; LATEST],
     pub(super) latest_delays: [f64; LATEST],
 }
@@ -42,8 +42,7 @@ impl Measured {
         self.windows >= LATEST
     }
 
-    /// The average rate has become that of another load: the medians leave out the windows before the latest two, which may be of the load
-    /// before.
+    /// Drops all windows but the latest two from the medians: the load has changed.
     pub(super) fn begin_other_load(&mut self) {
         self.windows = self.windows.min(2);
     }

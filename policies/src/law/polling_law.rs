@@ -143,7 +143,13 @@ impl PollingLaw {
         // The values may be those of timed mode although the waits don't poll.
         let is_timed = !in_effect.poll_interval.is_zero();
         let mode = if is_timed { QueueMode::Timed } else { in_effect.mode };
+        self.resume(in_effect);
         self.limits.fixed = Some(QueueSettings { mode, ..in_effect });
+    }
+
+    /// Goes on from settings that are in effect although it has not chosen them last, and chooses all values again.
+    pub fn resume(&mut self, in_effect: QueueSettings) {
+        self.limits.fixed = None;
         self.settings = in_effect;
         self.before_trial = None;
         self.window = Epoch::default();
@@ -166,8 +172,7 @@ impl PollingLaw {
     /// The supervisor has ended, which has given the queue its values from before. A change from `in_effect` that was under way is not made
     /// any more, and polling is not tried again.
     pub fn supervisor_ended(&mut self, in_effect: QueueSettings) {
-        self.fix(in_effect);
-        self.release();
+        self.resume(in_effect);
         self.stop_polling(Reason::Unsupervised);
     }
 

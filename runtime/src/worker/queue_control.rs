@@ -434,10 +434,7 @@ impl QueueControl {
             }
             ChangeStep::ValuesSet(settings) => self.set_waiting(now, settings, worker, driver),
             ChangeStep::ValuesSetLate(settings) => {
-                let mut law = self.law.borrow_mut();
-                law.fix(settings);
-                law.release();
-                drop(law);
+                self.law.borrow_mut().resume(settings);
                 self.set_waiting(now, settings, worker, driver);
             }
             ChangeStep::Refused(settings) => {

@@ -35,14 +35,13 @@ pub fn command() -> Command {
 
 pub fn free_port() -> u16 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
-    loop {
-        // Those of each process lie apart, and below the ports that the kernel gives to clients.
+    // Each process has its own range, below the kernel's ephemeral ports (`ip_local_port_range`).
+    let mut ports = (0..22_000).map(|_| {
         let number = std::process::id().wrapping_mul(101).wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
-        let port = 10_000 + (number % 22_000) as u16;
-        if std::net::TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return port;
-        }
-    }
+        10_000 + (number % 22_000) as u16
+    });
+    let is_free = |port: &u16| std::net::TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    ports.find(is_free).expect("a free port")
 }
 
 /// A request that stores a value of `length` bytes `v` for ever.
