@@ -40,8 +40,16 @@ pub fn free_port() -> u16 {
         let number = std::process::id().wrapping_mul(101).wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
         10_000 + (number % 22_000) as u16
     });
-    let is_free = |port: &u16| std::net::TcpListener::bind(("127.0.0.1", *port)).is_ok();
-    ports.find(is_free).expect("a free port")
+    ports.find(|port| can_be_bound(*port).is_ok()).expect("a free port")
+}
+
+/// Fails if another socket listens on the port. This one does not listen: a process that another thread starts
+/// holds a copy of it until its `execve`, and would accept connections that the port's server is to get.
+fn can_be_bound(port: u16) -> io::Result<()> {
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None)?;
+    // The server binds the port while such a copy is there.
+    socket.set_reuse_address(true)?;
+    socket.bind(&SocketAddr::from(([127, 0, 0, 1], port)).into())
 }
 
 /// A request that stores a value of `length` bytes `v` for ever.
@@ -184,5 +192,27 @@ pub fn read_some(stream: &mut (impl Read + ?Sized), buffer: &mut [u8]) -> io::Re
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             result => return result,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_listens_on_a_free_port_while_other_threads_start_processes() {
+        let start_processes = || {
+            for _ in 0..200 {
+                let _ = Command::new("true").status();
+            }
+        };
+        let mut accepted = 0;
+        std::thread::scope(|scope| {
+            let starting = scope.spawn(start_processes);
+            while !starting.is_finished() {
+                accepted += u32::from(TcpStream::connect(("127.0.0.1", free_port())).is_ok());
+            }
+        });
+        assert_eq!(accepted, 0, "connections were accepted on a free port");
     }
 }
