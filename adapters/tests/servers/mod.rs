@@ -2,11 +2,12 @@
 #![allow(dead_code, reason = "each user of this module starts one of them")]
 
 use std::io::{Error, Result};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::net::{AddressFamily, SocketType};
 use tempfile::TempDir;
 
 /// A server that ends when this is dropped.
@@ -33,8 +34,13 @@ fn program(name: &str) -> Option<PathBuf> {
     std::env::split_paths(&path).chain(debian).map(|folder| folder.join(name)).find(|file| file.is_file())
 }
 
+/// Nobody listens on it, also not for a moment: a process that another thread starts would hold a copy of the socket until its
+/// `execve`, and accept connections that the server is to get.
 fn free_address() -> Result<SocketAddr> {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()
+    let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None)?;
+    rustix::net::sockopt::set_socket_reuseaddr(&socket, true)?;
+    rustix::net::bind(&socket, &SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))?;
+    Ok(rustix::net::getsockname(&socket)?.try_into()?)
 }
 
 fn start(mut command: Command, address: SocketAddr, folder: TempDir) -> Result<DatabaseServer> {
