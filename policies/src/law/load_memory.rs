@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::measured::Measured;
+use super::measured::{Measured, differ};
 use super::reason::Comparison;
 
 /// The resolution of rates: 64 steps per factor of two, about 1 % each.
@@ -160,10 +160,6 @@ impl KnownLoad {
     pub(super) fn outgrows_deferral(&self) -> bool {
         self.outgrows_deferral
     }
-}
-
-fn differ(one: f64, other: f64, factor: f64) -> bool {
-    one.max(other) > one.min(other) * factor
 }
 
 fn have_same_rate(one: &Measured, other: &Measured) -> bool {

@@ -75,6 +75,11 @@ impl Measured {
     }
 }
 
+/// Whether the larger value is more than `factor` times the other.
+pub(super) fn differ(one: f64, other: f64, factor: f64) -> bool {
+    one.max(other) > one.min(other) * factor
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;

@@ -11,7 +11,7 @@ use super::epoch::Epoch;
 use super::limits::{LawLimits, PollTimer};
 use super::load_memory::{FIRST_TRUST, KnownLoad, LoadMemory, NEAR};
 use super::machine_costs::MachineCosts;
-use super::measured::{ENOUGH, Measured};
+use super::measured::{ENOUGH, Measured, differ};
 use super::queue_settings::{QueueMode, QueueSettings};
 use super::reason::{Comparison, Reason};
 
@@ -238,7 +238,8 @@ impl PollingLaw {
 
     fn take(&mut self, window: &Epoch) {
         let seconds = window.duration.as_secs_f64();
-        if is_other_load(window.events as f64 / seconds.max(1e-9) / self.present.rate.max(1e-9)) {
+        let rate = window.events as f64 / seconds.max(1e-9);
+        if differ(rate, self.present.rate, OTHER_LOAD) {
             self.begin_measuring();
         }
         self.memory.pass(window.duration);
@@ -304,7 +305,7 @@ impl PollingLaw {
         }
         let (measured, load) = (self.present, self.memory.at(self.present.rate));
         let plain = load.set_plain(measured);
-        self.doubted = self.doubted.filter(|rate| !is_other_load(plain.rate / rate));
+        self.doubted = self.doubted.filter(|rate| !differ(plain.rate, *rate, OTHER_LOAD));
         let known = load.interval();
         match known.or_else(|| self.first_interval(&plain)) {
             None => Choice::Stay(Reason::CannotPay),
@@ -399,7 +400,7 @@ impl PollingLaw {
         if let Some((plain, before)) = self.before_trial.take() {
             // Clients that wait for the replies of a saturated server ask more often while the queue is polled: it is the same load.
             let is_same =
-                !is_other_load(present.rate / before) || (plain.is_saturated() && present.rate > before);
+                !differ(present.rate, before, OTHER_LOAD) || (plain.is_saturated() && present.rate > before);
             if is_same || self.doubted.is_some() {
                 self.doubted = None;
                 // Polling may have changed the rate.
@@ -620,11 +621,6 @@ impl PollingLaw {
             QueueSettings { mode: QueueMode::Plain, spin: Duration::ZERO, why, ..fixed }
         }
     }
-}
-
-/// Whether a rate that has changed by this factor is that of another load.
-fn is_other_load(change: f64) -> bool {
-    !(1.0 / OTHER_LOAD..OTHER_LOAD).contains(&change)
 }
 
 /// The time between two polls of a sleeping worker. Zero if it never sleeps.
