@@ -4,8 +4,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use serde_json::{Value, json};
@@ -65,6 +64,11 @@ fn ended() -> ProcessIdentity {
     identity
 }
 
+fn let_go(file: JournalFile) {
+    let path = file.path.clone();
+    super::locks::let_go(file, &path);
+}
+
 /// Changes a file in place, so that its lock stays.
 fn edit(path: &Path, change: impl FnOnce(&mut Value)) {
     let mut journal: Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
@@ -90,13 +94,13 @@ fn a_journal_belongs_to_its_writer_until_the_lock_ends() {
     let directory = Directory::new();
     let file = directory.write(Lifetime::Process, ProcessIdentity::current());
     assert_eq!(directory.abandoned(), [false]);
-    drop(file);
+    let_go(file);
     assert_eq!(directory.abandoned(), [true], "this process has let it go");
     let kept = directory.write(Lifetime::Process, ProcessIdentity::current());
     kept.keep_locked();
     assert_eq!(directory.abandoned(), [false, true]);
     let outlives = directory.write(Lifetime::Host, ended());
-    drop(outlives);
+    let_go(outlives);
     assert_eq!(directory.abandoned(), [false, false, true]);
 }
 
@@ -119,7 +123,7 @@ fn a_writer_that_can_not_be_seen_is_alive_as_long_as_it_holds_the_lock() {
     let file = directory.write(Lifetime::Process, ended());
     edit(&file.path, |journal| journal["writer"]["pid_namespace"] = json!(1));
     assert_eq!(directory.abandoned(), [false]);
-    drop(file);
+    let_go(file);
     assert_eq!(directory.abandoned(), [true]);
 }
 
@@ -128,27 +132,19 @@ fn the_lock_tells_a_running_process_from_one_that_had_its_id() {
     let directory = Directory::new();
     let own = std::process::id();
     let journals = || journals_of(own, &directory.journals).map(|it| (it.held, it.left)).unwrap();
-    // A process that another test starts has a lock's descriptor until it runs its program.
-    let expect = |expected| {
-        let end = Instant::now() + Duration::from_secs(10);
-        while journals() != expected {
-            assert!(Instant::now() < end, "{:?} instead of {expected:?}", journals());
-            thread::sleep(Duration::from_millis(1));
-        }
-    };
-    expect((false, false));
+    assert_eq!(journals(), (false, false));
     // Of an earlier process with the id of this one.
     let earlier = directory.write(Lifetime::Process, ProcessIdentity::current());
     edit(&earlier.path, |journal| journal["writer"]["start"] = json!(1));
-    drop(earlier);
-    expect((false, true));
+    let_go(earlier);
+    assert_eq!(journals(), (false, true));
     let held = directory.write(Lifetime::Process, ProcessIdentity::current());
-    expect((true, true));
+    assert_eq!(journals(), (true, true));
     assert_eq!(recover(&directory.journals).unwrap().reports.len(), 1);
-    expect((true, false));
-    drop(held);
-    drop(directory.write(Lifetime::Host, ProcessIdentity::current()));
-    expect((false, true));
+    assert_eq!(journals(), (true, false));
+    let_go(held);
+    let_go(directory.write(Lifetime::Host, ProcessIdentity::current()));
+    assert_eq!(journals(), (false, true));
 }
 
 #[test]
@@ -160,7 +156,7 @@ fn a_status_file_is_removed_without_its_lock_though_another_process_has_the_id()
     super::locks::hold_file(&file).unwrap();
     directory.read();
     assert!(path.exists());
-    drop(file);
+    super::locks::let_go(file, &path);
     directory.read();
     assert!(!path.exists());
 }
@@ -292,7 +288,7 @@ fn an_unreadable_journal_of_a_running_process_or_of_elsewhere_is_not_left_behind
     fs::write(held.path.with_file_name(format!("{namespace}-7-host-s1.json")), "{").unwrap();
     assert_eq!(restore_all(&directory.journals, None).unwrap().left.len(), 1);
     assert_eq!(restore_all(&directory.journals, Some("lo")).unwrap().left, []);
-    drop(held);
+    let_go(held);
     assert_eq!(recover(&directory.journals).unwrap().left.len(), 2);
 }
 
@@ -303,7 +299,7 @@ fn a_journal_of_an_earlier_boot_is_removed_unless_its_process_runs() {
     // Container managers give each container its own boot id.
     edit(&file.path, |journal| journal["boot"] = json!("another"));
     assert_eq!(directory.abandoned(), [false]);
-    drop(file);
+    let_go(file);
     assert!(directory.abandoned().is_empty());
     assert!(directory.names().is_empty());
     // The writer could not read the boot's id.

@@ -165,7 +165,7 @@ mod tests {
         content["writer"]["pid_namespace"] = serde_json::json!(1);
         fs::write(&file.path, content.to_string()).unwrap();
         assert_eq!(workers(&directory, 5), [worker]);
-        file.state.lock().unwrap().file.take();
+        crate::journal::locks::let_go(file.state.lock().unwrap().file.take(), &file.path);
         assert_eq!(workers(&directory, 5), []);
         assert!(!file.path.exists());
     }
