@@ -185,10 +185,15 @@ pub fn expect(stream: &mut impl Read, expected: &[u8]) -> Result<(), String> {
     Err(String::from_utf8_lossy(&got[..filled]).into_owned())
 }
 
-/// Reads what there is. A read with a time limit is interrupted by signals, also by those that are ignored.
+/// Reads what there is.
 pub fn read_some(stream: &mut (impl Read + ?Sized), buffer: &mut [u8]) -> io::Result<usize> {
+    uninterrupted(|| stream.read(buffer))
+}
+
+/// Repeats a call that a signal interrupts. A read with a time limit is interrupted also by signals that are ignored.
+pub fn uninterrupted<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     loop {
-        match stream.read(buffer) {
+        match call() {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             result => return result,
         }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serial_test::parallel;
 use tests::KillOnDrop;
-use tests::memcached::{Memcached, command, expect, free_port, wait_until};
+use tests::memcached::{Memcached, command, expect, free_port, uninterrupted, wait_until};
 
 #[test]
 #[parallel]
@@ -280,7 +280,7 @@ fn gets_are_answered_by_udp_in_frames() {
     let mut parts = Vec::new();
     loop {
         let mut datagram = [0; 2000];
-        let length = socket.recv(&mut datagram).unwrap();
+        let length = uninterrupted(|| socket.recv(&mut datagram)).unwrap();
         assert!(length <= 1400 && datagram[..2] == [0x12, 0x34]);
         parts.push((datagram[3], datagram[8..length].to_vec()));
         if parts.len() == usize::from(datagram[5]) {
@@ -296,7 +296,7 @@ fn gets_are_answered_by_udp_in_frames() {
     }
     socket.send(b"\0\x02\0\0\0\x01\0\0mn\r\n").unwrap();
     let mut datagram = [0; 2000];
-    let length = socket.recv(&mut datagram).unwrap();
+    let length = uninterrupted(|| socket.recv(&mut datagram)).unwrap();
     assert_eq!(&datagram[..length], b"\0\x02\0\0\0\x01\0\0MN\r\n");
 }
 
@@ -312,7 +312,7 @@ fn a_datagram_changes_nothing_and_gets_a_short_answer_unless_asked() {
         socket.set_read_timeout(Some(patience)).unwrap();
         let mut datagram = [0; 2000];
         loop {
-            match socket.recv(&mut datagram) {
+            match uninterrupted(|| socket.recv(&mut datagram)) {
                 Ok(length) if datagram[1] == number.get() => return datagram[8..length].to_vec(),
                 Ok(_) => {}
                 Err(_) => return Vec::new(),

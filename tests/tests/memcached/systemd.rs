@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use serial_test::parallel;
-use tests::memcached::{Memcached, binary, expect, free_port};
+use tests::memcached::{Memcached, binary, expect, free_port, uninterrupted};
 
 /// A command that passes a listening socket as descriptor 3 to the server.
 fn with_socket(python: &Path, port: u16, arguments: &[&str]) -> Command {
@@ -29,12 +29,12 @@ fn a_socket_from_systemd_is_served_and_readiness_notified() {
     command.env("NOTIFY_SOCKET", folder.path().join("notify"));
     let mut server = Memcached::run(&mut command, port);
     let mut notice = [0; 100];
-    let length = notices.recv(&mut notice).unwrap();
+    let length = uninterrupted(|| notices.recv(&mut notice)).unwrap();
     assert!(String::from_utf8_lossy(&notice[..length]).contains("READY=1"));
     assert_eq!(server.talk(b"mn\r\n"), b"MN\r\n");
     server.signal(Signal::TERM);
     assert!(server.wait().success());
-    let length = notices.recv(&mut notice).unwrap();
+    let length = uninterrupted(|| notices.recv(&mut notice)).unwrap();
     assert!(String::from_utf8_lossy(&notice[..length]).contains("STOPPING=1"));
 }
 

@@ -10,7 +10,7 @@ use loadgen::medians::percentile;
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use socket2::{Domain, Socket, Type};
 use tests::fake_server::FakeServer;
-use tests::memcached::wait_until;
+use tests::memcached::{read_some, wait_until};
 use tests::web::Web;
 
 use crate::authority::Authority;
@@ -246,7 +246,7 @@ fn a_server_without_descriptors_blames_no_upstream_and_accepts_again() {
     let mut get = |path: &str| {
         client.write_all(format!("GET {path} HTTP/1.1\r\nhost: a\r\n\r\n").as_bytes()).unwrap();
         let mut answer = vec![0; 20_000];
-        let length = client.read(&mut answer).unwrap();
+        let length = read_some(&mut client, &mut answer).unwrap();
         tests::web::split(&answer[..length]).status()
     };
     assert_eq!(get("/file"), 200);

@@ -4,7 +4,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
-use tests::memcached::wait_until;
+use tests::memcached::{read_some, wait_until};
 use tests::web::Web;
 
 use crate::frames::*;
@@ -31,7 +31,7 @@ fn ask(server: &Web, request: &[u8]) -> Vec<(u8, u32, Vec<u8>)> {
     stream.write_all(&[PREFACE, request].concat()).unwrap();
     let (mut answer, mut part) = (Vec::new(), [0; 1000]);
     while !has_ended(&answer) {
-        let length = stream.read(&mut part).unwrap();
+        let length = read_some(&mut stream, &mut part).unwrap();
         assert!(length > 0, "{:?}", frames(&answer));
         answer.extend_from_slice(&part[..length]);
     }
@@ -117,7 +117,7 @@ fn read_until(stream: &mut TcpStream, sent: &[u8], wanted: u8) -> (u32, Vec<u8>)
     stream.write_all(sent).unwrap();
     let (mut answer, mut part) = (Vec::new(), [0; 1000]);
     loop {
-        let length = stream.read(&mut part).unwrap();
+        let length = read_some(stream, &mut part).unwrap();
         assert!(length > 0, "{answer:?}");
         answer.extend_from_slice(&part[..length]);
         if let Some((_, stream, payload)) = frames(&answer).into_iter().find(|(kind, ..)| *kind == wanted) {

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
-use tests::memcached::{free_port, wait_until};
+use tests::memcached::{free_port, read_some, uninterrupted, wait_until};
 use tests::web::{Web, binary, command, split};
 
 use crate::site::{Site, run, text};
@@ -99,7 +99,7 @@ fn sigterm_lets_a_download_finish_and_refuses_new_connections() {
     let mut download = begin_download(&server);
     let mut idle = server.connect();
     idle.write_all(b"GET /missing HTTP/1.1\r\nhost: a\r\n\r\n").unwrap();
-    assert_ne!(idle.read(&mut [0; 1000]).unwrap(), 0);
+    assert_ne!(read_some(&mut idle, &mut [0; 1000]).unwrap(), 0);
     server.signal(Signal::TERM);
     wait_until("new connections are refused", || TcpStream::connect(server.address()).is_err());
     // An idle connection has nothing to finish.
@@ -181,7 +181,7 @@ fn a_socket_from_systemd_is_served_and_readiness_notified() {
     let mut server = Web::run(command.arg(site.root()).env("NOTIFY_SOCKET", site.beside("notify")));
     let notice = || {
         let mut notice = [0; 100];
-        let length = notices.recv(&mut notice).unwrap();
+        let length = uninterrupted(|| notices.recv(&mut notice)).unwrap();
         String::from_utf8_lossy(&notice[..length]).into_owned()
     };
     assert!(notice().contains("READY=1"));

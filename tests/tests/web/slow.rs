@@ -4,7 +4,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use tests::memcached::wait_until;
+use tests::memcached::{read_some, wait_until};
 use tests::web::{Web, split};
 
 use crate::authority::Authority;
@@ -202,7 +202,7 @@ fn the_connection_that_is_idle_for_longest_gives_way_to_a_new_one() {
     let get = |stream: &mut TcpStream| {
         // Fails where the server has closed the connection.
         let _ = stream.write_all(b"GET /file HTTP/1.1\r\nhost: a\r\n\r\n");
-        stream.read(&mut [0; 1000]).unwrap_or(0) > 0
+        read_some(stream, &mut [0; 1000]).unwrap_or(0) > 0
     };
     let mut held: Vec<TcpStream> = (0..3).map(|_| server.connect()).collect();
     for stream in &mut held {
