@@ -75,7 +75,7 @@ pub fn postgres() -> Result<Option<DatabaseServer>> {
     else {
         return Ok(None);
     };
-    let (address, folder) = (free_address()?, tempfile::tempdir()?);
+    let folder = tempfile::tempdir()?;
     let data = folder.path().join("data");
     // It refuses to run as root.
     let as_user = |program: &Path| match rustix::process::geteuid().is_root() {
@@ -98,6 +98,8 @@ pub fn postgres() -> Result<Option<DatabaseServer>> {
     if !output.status.success() {
         return Err(Error::other(String::from_utf8_lossy(&output.stderr).into_owned()));
     }
+    // Not before `initdb`, which takes seconds: others would get the port.
+    let address = free_address()?;
     let mut command = as_user(&postgres);
     command.args(["-c", "fsync=off", "-c", "listen_addresses=127.0.0.1", "-k"]).arg(folder.path());
     command.args(["-p", &address.port().to_string(), "-D"]).arg(&data);

@@ -61,7 +61,7 @@ async fn clients_get_502_without_details_if_all_upstreams_refuse() {
         let response = proxy.get("/").await;
         assert!(response.starts_with("HTTP/1.1 502 Bad Gateway\r\n"), "{response}");
         assert!(response.ends_with("\r\n\r\n502 Bad Gateway\n"), "{response}");
-        assert!(!response.contains(&address.port().to_string()), "{response}");
+        assert!(!response.contains(&address.ip().to_string()), "{response}");
     }
     // Even if all are avoided, one is tried.
     assert_eq!(proxy.status(0).requests + proxy.status(1).requests, 4);

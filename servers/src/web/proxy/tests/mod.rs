@@ -9,6 +9,7 @@ mod upgrades;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use adapters::hyper::{Peer, Server, serve};
@@ -148,9 +149,10 @@ async fn read_head(stream: &mut (impl futures_util::AsyncRead + Unpin)) -> Optio
     Some(String::from_utf8(head).unwrap())
 }
 
-/// An address that refuses connections.
+/// Another address each time, on a port that nobody listens on.
 fn refusing() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+    static LAST: AtomicU8 = AtomicU8::new(1);
+    SocketAddr::from(([127, 0, 1, LAST.fetch_add(1, Ordering::Relaxed)], 1))
 }
 
 /// Turns of the worker, in each of which it looks at its sockets: more than any exchange here takes.
