@@ -13,8 +13,8 @@ use super::error::StartError;
 
 /// For this long after its end a server may still accept connections on its Unix socket, as its io_uring
 /// instance keeps the socket open.
-const STALE_SOCKET_TIMEOUT: Duration = Duration::from_millis(100);
-const STALE_SOCKET_RETRY: Duration = Duration::from_millis(5);
+const STALE_SOCKET_TIMEOUT: Duration = Duration::from_secs(1);
+const STALE_SOCKET_RETRY: Duration = Duration::from_millis(20);
 
 /// Refuses a publicly reachable address if clients need not authenticate.
 pub fn check_address(config: &Config, ip: IpAddr) -> Result<(), StartError> {
