@@ -246,7 +246,7 @@ fn without_the_secret_a_coordinator_is_refused() {
         assert!(text.contains("secret") && text.contains(&agent.name()), "{text}");
         assert_eq!(output.status.code(), Some(1));
     }
-    let good = ["-t", "0.2", "-w", "0", "--secret-file", &right];
+    let good = ["-t", "1", "-w", "0", "--secret-file", &right];
     let output = coordinator(server.address, &[&agent], &good).output().unwrap();
     assert!(output.status.success(), "{}", errors(&output));
     // Without a secret, anybody who can reach the agent could make it load any server.
@@ -339,6 +339,6 @@ fn garbage_neither_stops_an_agent_nor_starts_a_run() {
         // It closes, after at most its greeting and one line that only its coordinator could read.
         let _ = stream.read_to_end(&mut Vec::new());
     }
-    let output = coordinator(server.address, &[&agent], &["-t", "0.2", "-w", "0"]).output().unwrap();
+    let output = coordinator(server.address, &[&agent], &["-t", "1", "-w", "0"]).output().unwrap();
     assert!(output.status.success(), "{}", errors(&output));
 }

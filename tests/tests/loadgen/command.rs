@@ -33,7 +33,7 @@ fn a_late_generator_reports_an_invalid_run_and_exits_with_its_code() {
 #[serial]
 fn failed_requests_and_failed_connects_have_exit_codes_and_b_a_warning() {
     let server = FakeServer::answering(|_| b"ERROR\r\n".to_vec()).address.to_string();
-    let output = loadgen(&["-s", &server, "--noload", "-t", "0.3", "-w", "0"]).output().unwrap();
+    let output = loadgen(&["-s", &server, "--noload", "-t", "1", "-w", "0"]).output().unwrap();
     assert_eq!(output.status.code(), Some(4), "{output:?}");
     let nobody = loadgen(&["-s", "127.0.0.1:1", "-t", "1", "-B"]).output().unwrap();
     assert_eq!(nobody.status.code(), Some(1), "{nobody:?}");

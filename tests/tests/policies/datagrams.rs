@@ -15,7 +15,8 @@ use serial_test::serial;
 use tests::isolated;
 use tests::testbed::{enter, server_runtime};
 
-const CLIENTS: usize = 16;
+/// All of them come to one of two queues once in 2^31 rounds.
+const CLIENTS: usize = 32;
 const PATIENCE: Duration = Duration::from_secs(20);
 /// The number of datagrams over which the share of busy polls is taken.
 const ENOUGH: usize = 1_000;

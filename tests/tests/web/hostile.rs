@@ -93,7 +93,7 @@ fn proxy(site: &Site, upstream: &FakeServer, limits: &str) -> Web {
         format!("[[proxy]]\npath = '/'\nupstreams = ['http://{}']\nmax-connections = 64", upstream.address);
     std::fs::write(
         &config,
-        format!("stats = '/stats'\n{proxy}\nresponse-timeout = '2s'\n[limits]\n{limits}\n"),
+        format!("stats = '/stats'\n{proxy}\nresponse-timeout = '10s'\n[limits]\n{limits}\n"),
     )
     .unwrap();
     let mut command = tests::web::command();
@@ -109,7 +109,7 @@ fn leased(server: &Web) -> u64 {
 #[test]
 fn streams_whose_windows_stay_shut_leave_upstreams_to_others_and_are_reset() {
     let (site, upstream) = (Site::new(), upstream());
-    let server = proxy(&site, &upstream, "stall-timeout = '2s'");
+    let server = proxy(&site, &upstream, "stall-timeout = '10s'");
     let held = beside(&server, "/", "small", || {
         let held: Vec<_> = (0..8).map(|_| attack(server.address(), &requests("/large", 0, 32))).collect();
         wait_until("the attack has its share", || leased(&server) > 20);
@@ -238,8 +238,10 @@ fn connections_that_only_ping_are_closed_after_a_while() {
 #[test]
 fn a_server_without_descriptors_blames_no_upstream_and_accepts_again() {
     let (site, upstream) = (Site::new().with("file", "file"), upstream());
-    let config =
-        site.configure("", &format!("[[proxy]]\npath = '/api'\nupstreams = ['http://{}']", upstream.address));
+    let config = site.configure(
+        "cache-valid = '1h'",
+        &format!("[[proxy]]\npath = '/api'\nupstreams = ['http://{}']", upstream.address),
+    );
     // An accept on a ring keeps the limit that it began with.
     let server = site.serve(&["--config", text(&config), "--stats", "/stats", "--driver", "epoll"]);
     let mut client = server.connect();

@@ -131,8 +131,8 @@ fn a_client_that_takes_nothing_of_its_response_is_cut_off() {
     let config = site.configure("", "[limits]\nstall-timeout = '500ms'");
     let server = site.serve(&["--config", text(&config), "--stats", "/stats"]);
     let mut stream = server.connect();
-    stream.write_all(b"GET /large HTTP/1.1\r\nhost: a\r\n\r\n").unwrap();
     let start = Instant::now();
+    stream.write_all(b"GET /large HTTP/1.1\r\nhost: a\r\n\r\n").unwrap();
     stream.read_exact(&mut [0; 1]).unwrap();
     wait_until("the connection is closed", || open(&server) == 0);
     assert!(start.elapsed() > Duration::from_millis(300), "{:?}", start.elapsed());
