@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::net::{AddressFamily, SocketType};
 use tempfile::TempDir;
 
 /// A server that ends when this is dropped.
@@ -34,13 +33,8 @@ fn program(name: &str) -> Option<PathBuf> {
     std::env::split_paths(&path).chain(debian).map(|folder| folder.join(name)).find(|file| file.is_file())
 }
 
-/// Nobody listens on it, also not for a moment: a process that another thread starts would hold a copy of the socket until its
-/// `execve`, and accept connections that the server is to get.
-fn free_address() -> Result<SocketAddr> {
-    let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None)?;
-    rustix::net::sockopt::set_socket_reuseaddr(&socket, true)?;
-    rustix::net::bind(&socket, &SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))?;
-    Ok(rustix::net::getsockname(&socket)?.try_into()?)
+fn free_address() -> SocketAddr {
+    (Ipv4Addr::LOCALHOST, requirements::free_port()).into()
 }
 
 fn start(mut command: Command, address: SocketAddr, folder: TempDir) -> Result<DatabaseServer> {
@@ -62,7 +56,7 @@ fn start(mut command: Command, address: SocketAddr, folder: TempDir) -> Result<D
 /// `None` where it is not installed (Debian: `redis-server`).
 pub fn redis() -> Result<Option<DatabaseServer>> {
     let Some(program) = program("redis-server") else { return Ok(None) };
-    let (address, folder) = (free_address()?, tempfile::tempdir()?);
+    let (address, folder) = (free_address(), tempfile::tempdir()?);
     let mut command = Command::new(program);
     command.args(["--bind", "127.0.0.1", "--save", "", "--port", &address.port().to_string(), "--dir"]);
     command.arg(folder.path());
@@ -75,7 +69,7 @@ pub fn postgres() -> Result<Option<DatabaseServer>> {
     else {
         return Ok(None);
     };
-    let folder = tempfile::tempdir()?;
+    let (address, folder) = (free_address(), tempfile::tempdir()?);
     let data = folder.path().join("data");
     // It refuses to run as root.
     let as_user = |program: &Path| match rustix::process::geteuid().is_root() {
@@ -98,8 +92,6 @@ pub fn postgres() -> Result<Option<DatabaseServer>> {
     if !output.status.success() {
         return Err(Error::other(String::from_utf8_lossy(&output.stderr).into_owned()));
     }
-    // Not before `initdb`, which takes seconds: others would get the port.
-    let address = free_address()?;
     let mut command = as_user(&postgres);
     command.args(["-c", "fsync=off", "-c", "listen_addresses=127.0.0.1", "-k"]).arg(folder.path());
     command.args(["-p", &address.port().to_string(), "-D"]).arg(&data);

@@ -2,6 +2,7 @@
 //! `tests/skipped` prints: cargo shows nothing of tests that pass.
 #![forbid(unsafe_code)]
 
+mod free_port;
 mod process;
 // `#[runtime::test]` uses the same.
 #[path = "../../../runtime/src/skipped_tests.rs"]
@@ -9,6 +10,7 @@ mod skipped_tests;
 
 use std::fmt::Display;
 
+pub use free_port::free_port;
 pub use process::{descriptors, once_more, resident_kib};
 pub use skipped_tests::{note, require};
 
