@@ -1,6 +1,7 @@
 //! Random numbers for tests, which a seed repeats.
 
 use std::ops::Range;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 #[derive(Debug)]
 pub struct Random(u64);
@@ -28,13 +29,13 @@ impl Random {
     }
 }
 
-/// The seeds of the sequences to run, which it prints: `LULL_SEQUENCES` of them or `default`, from `LULL_SEED` or 0 on. The same each
-/// time: a change is not refused for what an input finds that the tests did not have before.
+/// The seeds of the sequences to run, which it prints: `LULL_SEQUENCES` of them or `default`, from `LULL_SEED` or the time on.
 pub fn seeds(default: u64) -> Range<u64> {
     let number = |variable: &str| -> Option<u64> {
         std::env::var(variable).ok().map(|text| text.parse().expect(variable))
     };
-    let first = number("LULL_SEED").unwrap_or(0);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_nanos() as u64);
+    let first = number("LULL_SEED").unwrap_or(now % 1_000_000_000);
     let count = number("LULL_SEQUENCES").unwrap_or(default);
     println!("{count} sequences from LULL_SEED={first} on");
     first..first + count
