@@ -274,11 +274,17 @@ fn the_queue_of_an_unprivileged_server_is_adapted_and_after_sigkill_restored() {
     // Its only worker: other programs on the core would keep it from being saturated.
     scheduler::set_fifo_priority(Pid::from_raw(server.child.id().try_into().unwrap()).unwrap(), 1).unwrap();
     let load = Load::open(&testbed, (SERVER_ADDRESS, port).into(), 16, MISSES);
-    load.on();
-    wait_until("the law defers interrupts", is_deferred);
+    // No request is under way when the server is killed, and the law has not yet seen that the queue is idle.
+    wait_until("the law defers interrupts", || {
+        load.on();
+        wait_until("interrupts are deferred", is_deferred);
+        load.off();
+        wait_until("all requests are answered", || load.in_flight() == 0);
+        is_deferred()
+    });
     server.child.kill().unwrap();
     server.wait();
-    drop(load);
+    assert!(load.end() > 0);
     wait_until("the guardian restores the queue", || napi() == before);
     wait_until("the guardian removes the journal", || !std::path::Path::new("/run/lull").exists());
 }

@@ -4,6 +4,7 @@ use std::hint::black_box;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
@@ -175,6 +176,7 @@ pub fn quantile(sorted: &[Duration], share: f64) -> Duration {
 /// A closed loop that can be switched on and off. Its threads are on core 1, and real-time.
 pub struct Load {
     switch: Arc<(Mutex<Switch>, Condvar)>,
+    in_flight: Arc<AtomicUsize>,
     threads: Vec<JoinHandle<u64>>,
 }
 
@@ -195,15 +197,16 @@ impl Load {
     /// Connects from the calling thread's namespace, and stays off.
     pub fn open_here(address: SocketAddr, connections: usize, exchange: Exchange) -> Self {
         let switch = Arc::new((Mutex::new(Switch::Off), Condvar::new()));
+        let in_flight = Arc::new(AtomicUsize::new(0));
         let spawn = || {
-            let switch = Arc::clone(&switch);
+            let (switch, in_flight) = (Arc::clone(&switch), Arc::clone(&in_flight));
             std::thread::spawn(move || {
                 preempt_on_client_core();
-                run(&switch, &mut Connection::open(address, exchange))
+                run(&switch, &in_flight, &mut Connection::open(address, exchange))
             })
         };
         let threads = (0..connections).map(|_| spawn()).collect();
-        Self { switch, threads }
+        Self { switch, in_flight, threads }
     }
 
     pub fn on(&self) {
@@ -213,6 +216,11 @@ impl Load {
     /// Requests that were sent are still answered.
     pub fn off(&self) {
         self.set(Switch::Off);
+    }
+
+    /// Requests without a response yet. Once it is 0 after [`off`](Self::off), it stays.
+    pub fn in_flight(&self) -> usize {
+        self.in_flight.load(Ordering::Relaxed)
     }
 
     fn set(&self, position: Switch) {
@@ -238,14 +246,19 @@ impl Drop for Load {
     }
 }
 
-fn run(switch: &(Mutex<Switch>, Condvar), connection: &mut Connection) -> u64 {
+fn run(switch: &(Mutex<Switch>, Condvar), in_flight: &AtomicUsize, connection: &mut Connection) -> u64 {
     let mut requests = 0;
     loop {
         let position = switch.1.wait_while(switch.0.lock().unwrap(), |position| *position == Switch::Off);
-        if *position.unwrap() == Switch::End {
+        let position = position.unwrap();
+        if *position == Switch::End {
             return requests;
         }
+        // Under the lock: whoever switches off sees it.
+        in_flight.fetch_add(1, Ordering::Relaxed);
+        drop(position);
         connection.request();
+        in_flight.fetch_sub(1, Ordering::Relaxed);
         requests += 1;
     }
 }
