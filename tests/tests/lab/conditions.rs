@@ -40,14 +40,13 @@ fn settings_of_the_kernel_are_read_back_and_the_verdicts_row_is_measured_under_e
     assert_eq!(ran, expected);
     let turns = array(&report["results"]["measurements"]).iter().flat_map(|load| array(&load["turns"]));
     let mut with_wakes = Vec::new();
-    // One that the machine has disturbed has no figures.
-    for turn in turns.filter(|turn| turn["invalid"].is_null()) {
+    for turn in turns {
         // No thread is woken under packet steering, and yet the server's core receives. One that was at work when steering began may go
         // on for as long as it finds packets, on a core that is busy otherwise.
         with_wakes.extend((turn["figures"]["wakes"].as_f64() != Some(0.0)).then_some(turn));
         assert!(turn["figures"]["received-share"].as_f64().unwrap() > 90.0, "{turn}");
     }
-    assert!(with_wakes.len() <= 2, "{with_wakes:?}");
+    assert!(with_wakes.len() <= 1, "{with_wakes:?}");
     let receivers: Vec<&str> =
         array(&report["variations"]).iter().filter_map(|it| it["receiver"].as_str()).collect();
     // The machine may have disturbed the rounds of the second.

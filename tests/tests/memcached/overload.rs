@@ -93,7 +93,7 @@ fn values_that_are_not_read_or_half_sent_do_not_exceed_the_memory_limit() {
     // They hold more than half of a lower limit. The next one is disconnected.
     assert_eq!(server.talk(b"cache_memlimit 128\r\n"), b"OK\r\n");
     let mut refused = connect(&b"get 2399\r\n".repeat(20));
-    wait_until("it is disconnected", || server.stat("response_obj_oom") >= 1);
+    wait_until("it is disconnected", || server.stat("response_obj_oom") == 1);
     let taken = std::io::copy(&mut refused, &mut std::io::sink());
     assert!(taken.is_err() || taken.is_ok_and(|bytes| bytes < 20 * VALUE as u64));
     drop(greedy);
@@ -146,7 +146,7 @@ fn a_thousand_clients_that_read_nothing_take_little_more_than_the_limit_whatever
             expect(&mut stream, b"STORED\r\nVALUE new 0 3\r\nnew\r\nEND\r\n").unwrap();
         }
     }
-    assert!(worst < (LIMIT_MIB + 48) << 10, "{worst} KiB");
+    assert!(worst < (LIMIT_MIB + 32) << 10, "{worst} KiB");
 }
 
 #[test]
