@@ -151,8 +151,8 @@ async fn read_head(stream: &mut (impl futures_util::AsyncRead + Unpin)) -> Optio
 
 /// Another address each time, on a port that nobody listens on.
 fn refusing() -> SocketAddr {
-    static LAST: AtomicU8 = AtomicU8::new(1);
-    SocketAddr::from(([127, 0, 1, LAST.fetch_add(1, Ordering::Relaxed)], 1))
+    static NEXT: AtomicU8 = AtomicU8::new(1);
+    SocketAddr::from(([127, 0, 1, NEXT.fetch_add(1, Ordering::Relaxed)], 1))
 }
 
 /// Turns of the worker, in each of which it looks at its sockets: more than any exchange here takes.
