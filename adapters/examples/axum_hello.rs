@@ -1,6 +1,8 @@
-//! An axum application with tower-http's layers, and a graceful shutdown. `cargo run -p lull-adapters --example axum_hello`
+//! An axum application with tower-http's layers, and a graceful shutdown.
+//! `cargo run -p lull-adapters --example axum_hello`
 //!
-//! With an address as its argument it serves until SIGINT or SIGTERM; without one it asks itself and ends.
+//! With an address as its argument it serves until SIGINT or SIGTERM; without one it asks itself
+//! and ends.
 
 use std::error::Error;
 use std::io::{self, Read, Write};

@@ -1,6 +1,8 @@
-//! A chat over TCP with all of tokio's channels, which need no runtime. `cargo run -p lull-adapters --example chat`
+//! A chat over TCP with all of tokio's channels, which need no runtime.
+//! `cargo run -p lull-adapters --example chat`
 //!
-//! What one client says in a line, all read. `/topic …` changes the topic, `/count` asks how many lines were said.
+//! What one client says in a line, all read. `/topic …` changes the topic, `/count` asks how many
+//! lines were said.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::SocketAddr;

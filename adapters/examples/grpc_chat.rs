@@ -1,5 +1,5 @@
-//! A chat by gRPC over TLS: each client sends lines and reads those of all, whichever workers serve them.
-//! `cargo run -p lull-adapters --example grpc_chat`
+//! A chat by gRPC over TLS: each client sends lines and reads those of all, whichever workers serve
+//! them. `cargo run -p lull-adapters --example grpc_chat`
 
 #[allow(missing_docs, reason = "generated")]
 #[path = "../tests/chat/generated.rs"]

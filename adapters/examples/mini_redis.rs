@@ -1,4 +1,5 @@
-//! A small Redis: GET, SET with EX, DEL, INCRBY, PUBLISH and SUBSCRIBE. `cargo run -p lull-adapters --example mini_redis`
+//! A small Redis: GET, SET with EX, DEL, INCRBY, PUBLISH and SUBSCRIBE.
+//! `cargo run -p lull-adapters --example mini_redis`
 //!
 //! The crate `redis` is its client.
 

@@ -1,6 +1,8 @@
-//! A small JSON API with axum, PostgreSQL and a pool of deadpool's. `cargo run -p lull-adapters --example postgres_api`
+//! A small JSON API with axum, PostgreSQL and a pool of deadpool's.
+//! `cargo run -p lull-adapters --example postgres_api`
 //!
-//! It starts a PostgreSQL server if one is installed (Debian: `postgresql`), and sends itself requests.
+//! It starts a PostgreSQL server if one is installed (Debian: `postgresql`), and sends itself
+//! requests.
 
 #[path = "../tests/servers/mod.rs"]
 mod servers;
@@ -27,7 +29,8 @@ struct Note {
 /// Connections that requests of all workers take turns with.
 type Database = Pool<Connector>;
 
-/// Opens them, by tasks of the runtime's workers: a pool wants a future that is `Send`, which a socket's is not.
+/// Opens them, by tasks of the runtime's workers: a pool wants a future that is `Send`, which a
+/// socket's is not.
 struct Connector {
     address: SocketAddr,
     runtime: runtime::Handle,

@@ -1,5 +1,5 @@
-//! An echo server and its client on QUIC, with a certificate that is made here. The client's port changes on the way.
-//! `cargo run -p lull-adapters --example quinn_echo`
+//! An echo server and its client on QUIC, with a certificate that is made here. The client's port
+//! changes on the way. `cargo run -p lull-adapters --example quinn_echo`
 
 use std::error::Error;
 use std::time::Duration;

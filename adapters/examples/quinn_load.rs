@@ -1,4 +1,5 @@
-//! Requests of 1 KiB on many connections, and a download, by quinn on Lull or on tokio; prints the CPU time that each takes.
+//! Requests of 1 KiB on many connections, and a download, by quinn on Lull or on tokio; prints the
+//! CPU time that each takes.
 //!
 //! ```sh
 //! cargo build --release -p lull-adapters --example quinn_load
@@ -21,7 +22,8 @@ type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
 const PART: usize = 64 << 10;
 
-/// A request is the length of its answer, and 1 KiB less 8 bytes more. The length 0 asks for the CPU time of the server so far.
+/// A request is the length of its answer, and 1 KiB less 8 bytes more. The length 0 asks for the
+/// CPU time of the server so far.
 async fn answer(mut send: SendStream, mut receive: RecvStream) -> Result<()> {
     let request = receive.read_to_end(1024).await?;
     let length = u64::from_be_bytes(*request.first_chunk().ok_or("a request is too short")?);
@@ -203,7 +205,8 @@ fn main() -> Result<()> {
             run_client(server.parse()?, Path::new(certificate), &load("200000", "1024")?)
         }
         [] => {
-            // The servers never end: their threads end with the process. Their CPU time is that of both sides here.
+            // The servers never end: their threads end with the process. Their CPU time is that of
+            // both sides here.
             for name in ["lull", "tokio"] {
                 let folder = folder.path().to_owned();
                 let (sender, receiver) = std::sync::mpsc::channel();

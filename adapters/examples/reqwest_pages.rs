@@ -1,4 +1,5 @@
-//! Fetches pages by reqwest, which needs tokio's runtime: a thread has it. `cargo run -p lull-adapters --example reqwest_pages`
+//! Fetches pages by reqwest, which needs tokio's runtime: a thread has it.
+//! `cargo run -p lull-adapters --example reqwest_pages`
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener};

@@ -1,7 +1,8 @@
 //! A reverse proxy: each worker accepts, and forwards by its own pool of connections.
 //! `cargo run -p lull-adapters --example reverse_proxy`
 //!
-//! With two addresses as its arguments it listens on the first and forwards to the second until SIGINT or SIGTERM.
+//! With two addresses as its arguments it listens on the first and forwards to the second until
+//! SIGINT or SIGTERM.
 
 use std::error::Error;
 use std::net::SocketAddr;

@@ -1,12 +1,14 @@
-//! The same services on Lull and on tokio, and a client that loads them: what `lab/services/compare.py` compares.
+//! The same services on Lull and on tokio, and a client that loads them: what
+//! `lab/services/compare.py` compares.
 //!
 //! ```sh
 //! service_pairs axum|grpc|websocket|proxy lull|tokio|tokio-8k ADDRESS [UPSTREAM]    # serves, on one thread, on core 0
 //! service_pairs axum|grpc|websocket|proxy load ADDRESS CONNECTIONS RATE WARM_UP SECONDS    # on core 1; rate 0: a closed loop
 //! ```
 //!
-//! Lull's policy, interface and driver come from the environment (`RUNTIME_POLICY`, `RUNTIME_INTERFACE`, `RUNTIME_DRIVER`). The
-//! proxy forwards to UPSTREAM. Without arguments each pair answers for a moment.
+//! Lull's policy, interface and driver come from the environment (`RUNTIME_POLICY`,
+//! `RUNTIME_INTERFACE`, `RUNTIME_DRIVER`). The proxy forwards to UPSTREAM. Without arguments each
+//! pair answers for a moment.
 
 #[path = "service_pairs/load.rs"]
 mod load;

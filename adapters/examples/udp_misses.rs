@@ -1,7 +1,9 @@
-//! Answers every UDP request of memcached's protocol with a miss, on Lull or on tokio: what `lab/services/compare.py` compares.
+//! Answers every UDP request of memcached's protocol with a miss, on Lull or on tokio: what
+//! `lab/services/compare.py` compares.
 //!
-//! `udp_misses tokio 198.18.0.1:11211`, or `lull`, whose policy, interface and driver come from the environment (`RUNTIME_POLICY`,
-//! `RUNTIME_INTERFACE`, `RUNTIME_DRIVER`). Either serves on one thread, on core 0.
+//! `udp_misses tokio 198.18.0.1:11211`, or `lull`, whose policy, interface and driver come from the
+//! environment (`RUNTIME_POLICY`, `RUNTIME_INTERFACE`, `RUNTIME_DRIVER`). Either serves on one
+//! thread, on core 0.
 
 use std::net::SocketAddr;
 

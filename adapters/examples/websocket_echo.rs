@@ -1,8 +1,8 @@
-//! A WebSocket server that echoes, and says why it closes: with the code that the client's mistake calls for.
-//! `cargo run -p lull-adapters --example websocket_echo`
+//! A WebSocket server that echoes, and says why it closes: with the code that the client's mistake
+//! calls for. `cargo run -p lull-adapters --example websocket_echo`
 //!
-//! With an address as its argument it listens there until SIGINT or SIGTERM, for clients of other projects
-//! (`tests/clients/websocket.py`).
+//! With an address as its argument it listens there until SIGINT or SIGTERM, for clients of other
+//! projects (`tests/clients/websocket.py`).
 
 use std::error::Error;
 use std::time::Duration;
@@ -38,7 +38,8 @@ async fn echo(mut socket: WebSocket) {
     }
 }
 
-/// What a peer is told that has broken the protocol (RFC 6455, section 7.4.1). `None` if the connection is lost.
+/// What a peer is told that has broken the protocol (RFC 6455, section 7.4.1). `None` if the
+/// connection is lost.
 fn close_code(error: &ws::Error) -> Option<CloseCode> {
     match error {
         ws::Error::Protocol(_) => Some(CloseCode::Protocol),

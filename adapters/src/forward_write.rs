@@ -1,6 +1,7 @@
 //! Writes of a stream that wraps another.
 
-/// Implements futures-io's `AsyncWrite` for a type, by that of a field: `forward_write!([S: AsyncWrite + Unpin] Io<S>, 0)`.
+/// Implements futures-io's `AsyncWrite` for a type, by that of a field:
+/// `forward_write!([S: AsyncWrite + Unpin] Io<S>, 0)`.
 macro_rules! forward_write {
     ([$($generics:tt)*] $type:ty, $field:tt) => {
         impl<$($generics)*> futures_io::AsyncWrite for $type {

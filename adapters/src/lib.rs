@@ -43,8 +43,8 @@
 //! | `full` | all of these |
 //! | `tokio-context` | the module `tokio_context`: a thread with tokio's runtime, for crates that insist on it |
 //!
-//! None of `full` runs tokio's runtime. hyper, h2 and axum depend on the crate `tokio` for its channels and traits,
-//! which work in any runtime.
+//! None of `full` runs tokio's runtime. hyper, h2 and axum depend on the crate `tokio` for its
+//! channels and traits, which work in any runtime.
 
 #![forbid(unsafe_code)]
 

@@ -15,12 +15,14 @@
 //! ```
 //!
 //! # What it costs
-//! One thread runs tokio's reactor, its timers, and what is spawned by `tokio::spawn`. Each time one of its sockets or
-//! timers is ready, it wakes a worker: two switches of threads where a socket of Lull has none. Its sockets are not
-//! aligned with NAPIs, and no policy polls them. So it is for what is rare or slow, such as a request to another
-//! service now and then; what carries the load belongs on [`net`].
+//! One thread runs tokio's reactor, its timers, and what is spawned by `tokio::spawn`. Each time
+//! one of its sockets or timers is ready, it wakes a worker: two switches of threads where a socket
+//! of Lull has none. Its sockets are not aligned with NAPIs, and no policy polls them. So it is for
+//! what is rare or slow, such as a request to another service now and then; what carries the load
+//! belongs on [`net`].
 //!
-//! `tokio::task::spawn_blocking` works, on further threads. `block_in_place` and `tokio::task::spawn_local` don't.
+//! `tokio::task::spawn_blocking` works, on further threads. `block_in_place` and
+//! `tokio::task::spawn_local` don't.
 
 use std::cell::RefCell;
 use std::io;
@@ -33,7 +35,8 @@ use tokio::runtime::{Builder, Handle};
 use tokio::sync::Mutex;
 
 thread_local! {
-    /// The context that this worker is in. A thread leaves tokio's contexts in the reverse order only, so it enters one at a time.
+    /// The context that this worker is in. A thread leaves tokio's contexts in the reverse order
+    /// only, so it enters one at a time.
     static CURRENT: RefCell<Weak<Shared>> = const { RefCell::new(Weak::new()) };
 }
 
@@ -44,8 +47,8 @@ fn current() -> Option<Arc<Shared>> {
     CURRENT.with_borrow(Weak::upgrade)
 }
 
-/// Starts a thread with tokio's runtime, and enters its context on all workers, until the result is dropped. Where there is a context
-/// already, the result shares it.
+/// Starts a thread with tokio's runtime, and enters its context on all workers, until the result is
+/// dropped. Where there is a context already, the result shares it.
 ///
 /// # Panics
 /// Outside of a runtime of Lull.
@@ -68,7 +71,8 @@ pub async fn start() -> io::Result<TokioContext> {
     for worker in 0..runtime::workers() {
         let (enter, entered) = oneshot::channel();
         let (handle, weak) = (shared.handle.clone(), Arc::downgrade(&shared));
-        // The context is the thread's: while this task waits, it is there for all others of the worker.
+        // The context is the thread's: while this task waits, it is there for all others of the
+        // worker.
         let entering = runtime::spawn_on(worker, move || async move {
             CURRENT.set(weak);
             let _guard = handle.enter();
@@ -81,7 +85,8 @@ pub async fn start() -> io::Result<TokioContext> {
     Ok(TokioContext(shared))
 }
 
-/// Tokio's context on all workers, see [`start`]. Dropping it leaves the context and ends tokio's thread, unless others share it.
+/// Tokio's context on all workers, see [`start`]. Dropping it leaves the context and ends tokio's
+/// thread, unless others share it.
 #[derive(Debug)]
 #[must_use = "the context ends when this is dropped"]
 pub struct TokioContext(Arc<Shared>);

@@ -14,12 +14,12 @@ use tower_service::Service;
 
 use crate::hyper::{BoxError, Listen, MakeService, Peer, Serve, serve as serve_hyper};
 
-/// Serves HTTP/1 and HTTP/2 by a tower service, which is cloned for each request. Neither its clones nor its futures
-/// need to be `Send`, except for the original.
+/// Serves HTTP/1 and HTTP/2 by a tower service, which is cloned for each request. Neither its
+/// clones nor its futures need to be `Send`, except for the original.
 ///
-/// tower's and tower-http's layers work if they need neither timers nor tasks of tokio's runtime. [`TimeoutLayer`] and
-/// [`RateLimitLayer`] take the place of those that do, and so does `tower::buffer::Buffer::pair`, whose worker is given to
-/// [`runtime::spawn`].
+/// tower's and tower-http's layers work if they need neither timers nor tasks of tokio's runtime.
+/// [`TimeoutLayer`] and [`RateLimitLayer`] take the place of those that do, and so does
+/// `tower::buffer::Buffer::pair`, whose worker is given to [`runtime::spawn`].
 #[track_caller]
 pub fn serve<L, S, B>(listener: L, service: S) -> Serve<L, impl MakeService>
 where
@@ -47,7 +47,8 @@ impl TimeoutLayer {
         Self(limit)
     }
 
-    /// A layer that answers with this status after the limit, as tower-http's does: for axum's routes, whose services have no errors.
+    /// A layer that answers with this status after the limit, as tower-http's does: for axum's
+    /// routes, whose services have no errors.
     pub fn with_status_code(status: StatusCode, limit: Duration) -> StatusTimeoutLayer {
         StatusTimeoutLayer { status, limit }
     }
@@ -61,8 +62,9 @@ impl<S> Layer<S> for TimeoutLayer {
     }
 }
 
-/// A service whose calls fail with [`TimedOut`] after a limit, by the worker's timers. tower's own of this name needs
-/// tokio's runtime. Its futures are `Send` if the service's are: it can be a layer of axum's routes.
+/// A service whose calls fail with [`TimedOut`] after a limit, by the worker's timers. tower's own
+/// of this name needs tokio's runtime. Its futures are `Send` if the service's are: it can be a
+/// layer of axum's routes.
 #[derive(Debug, Clone)]
 pub struct Timeout<S> {
     service: S,
@@ -140,8 +142,9 @@ impl<S> Layer<S> for StatusTimeoutLayer {
     }
 }
 
-/// A service that answers with a status and an empty body after a limit, by the worker's timers. What was called is dropped then. The
-/// limit ends with the head of the response: a body may take longer.
+/// A service that answers with a status and an empty body after a limit, by the worker's timers.
+/// What was called is dropped then. The limit ends with the head of the response: a body may take
+/// longer.
 #[derive(Debug, Clone)]
 pub struct StatusTimeout<S> {
     service: S,
@@ -197,9 +200,9 @@ where
     }
 }
 
-/// Lets services be called at most `calls` times in each span of time; the others wait. All services that a layer and its clones have
-/// made, and their clones, share the limit, on all workers. tower's own needs tokio's runtime, and a buffer around it to be
-/// shared.
+/// Lets services be called at most `calls` times in each span of time; the others wait. All
+/// services that a layer and its clones have made, and their clones, share the limit, on all
+/// workers. tower's own needs tokio's runtime, and a buffer around it to be shared.
 ///
 /// ```
 /// use std::time::Duration;

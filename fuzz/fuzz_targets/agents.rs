@@ -1,7 +1,9 @@
-//! The channel between load generators: only messages that the other side has sealed are accepted, however they are cut.
+//! The channel between load generators: only messages that the other side has sealed are accepted,
+//! however they are cut.
 //!
-//! The input is lines. A line's first byte chooses what happens to the message that follows it on the way, the first
-//! line's first bytes the receiver and the chunks. The greeting is the whole input.
+//! The input is lines. A line's first byte chooses what happens to the message that follows it on
+//! the way, the first line's first bytes the receiver and the chunks. The greeting is the whole
+//! input.
 #![no_main]
 
 use loadgen::fuzzing::{Tampering, greet, receive};

@@ -1,5 +1,6 @@
-//! Datagrams: what answers one are complete frames of at most 1400 bytes, never an error, and short. The input's first byte
-//! is the server's setup, the second that of the frames; requests are separated by bytes 0xfe.
+//! Datagrams: what answers one are complete frames of at most 1400 bytes, never an error, and
+//! short. The input's first byte is the server's setup, the second that of the frames; requests are
+//! separated by bytes 0xfe.
 #![no_main]
 
 use servers::memcached::fuzzing::{FuzzedServer, Setup};

@@ -1,5 +1,6 @@
-//! Journals of policies, as the next process finds them: any bytes are read or refused, and what is read is the same when
-//! it is written and read again. The input's first line is the file's name, the second the boot's id.
+//! Journals of policies, as the next process finds them: any bytes are read or refused, and what is
+//! read is the same when it is written and read again. The input's first line is the file's name,
+//! the second the boot's id.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| {

@@ -1,5 +1,6 @@
-//! Packets of the binary protocol, most of them well-formed, in any chunks: every reply is a well-formed packet to the
-//! packet before, a client that has not authenticated is refused, and a CAS unique is good for one change.
+//! Packets of the binary protocol, most of them well-formed, in any chunks: every reply is a
+//! well-formed packet to the packet before, a client that has not authenticated is refused, and a
+//! CAS unique is good for one change.
 #![no_main]
 
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
@@ -8,7 +9,8 @@ use servers::memcached::fuzzing::{FuzzedConnection, FuzzedServer, PASSWORD, Setu
 #[derive(Debug, Arbitrary)]
 enum Step {
     Packet(Packet),
-    /// An item is read, and changed with the CAS unique that was returned: twice, and before that without one.
+    /// An item is read, and changed with the CAS unique that was returned: twice, and before that
+    /// without one.
     CompareAndSwap {
         key: u8,
         value: Vec<u8>,
@@ -31,7 +33,8 @@ struct Packet {
     wrong_length: Option<(u8, u16)>,
 }
 
-/// What happens to an item between the command that returns its CAS unique and the one that requires it.
+/// What happens to an item between the command that returns its CAS unique and the one that
+/// requires it.
 #[derive(Debug, Clone, Copy, Arbitrary)]
 enum Between {
     Nothing,
@@ -72,7 +75,8 @@ const SASL_AUTH: u8 = 0x21;
 /// What clients may send before they authenticate.
 const ALLOWED: [u8; 4] = [0x0b, 0x20, SASL_AUTH, 0x22];
 
-/// One of sixteen keys, of zero to 251 bytes: neither the first nor the last one is valid in a packet that needs a key.
+/// One of sixteen keys, of zero to 251 bytes: neither the first nor the last one is valid in a
+/// packet that needs a key.
 fn name(key: u8) -> Vec<u8> {
     let key = key % 16;
     let length = [0, 1, 1, 1, 2, 3, 8, 16, 31, 64, 127, 128, 248, 249, 250, 251][usize::from(key)];
@@ -149,12 +153,14 @@ impl Client<'_> {
         parsed
     }
 
-    /// Sends a valid packet and returns its only reply; `None` if the connection is not in a state for that.
+    /// Sends a valid packet and returns its only reply; `None` if the connection is not in a state
+    /// for that.
     fn request(&mut self, opcode: u8, key: &[u8], value: &[u8], cas: u64) -> Option<Reply> {
         if !self.in_step || !self.connection.is_open() {
             return None;
         }
-        // An increment's extras: the amount 1, the initial value 0, and the expiration that forbids to create an item.
+        // An increment's extras: the amount 1, the initial value 0, and the expiration that forbids
+        // to create an item.
         let one = [&1_u64.to_be_bytes()[..], &[0; 8], &[0xff; 4]].concat();
         let extras: &[u8] = match opcode {
             SET => &[0; 8],
@@ -206,7 +212,8 @@ impl Client<'_> {
         }
         for _ in 0..2 {
             let set = self.request(SET, &key, value, read.cas)?;
-            // An item that was refused has removed the one before, and one in a small memory may be evicted.
+            // An item that was refused has removed the one before, and one in a small memory may be
+            // evicted.
             let lost = set.status == NOT_FOUND && self.setup.is_small();
             let allowed =
                 if is_current { set.status == OK && set.cas != read.cas } else { set.status == EXISTS };

@@ -1,5 +1,5 @@
-//! Connections to the web server, on loopback: whatever is requested, no file is sent that is not served, and nothing
-//! fails. Its parsers of paths, ranges and conditions get the same bytes.
+//! Connections to the web server, on loopback: whatever is requested, no file is sent that is not
+//! served, and nothing fails. Its parsers of paths, ranges and conditions get the same bytes.
 #![no_main]
 
 use std::future::pending;
@@ -44,7 +44,8 @@ fn server() -> SocketAddr {
     })
 }
 
-/// Sends bytes and returns all that the server replies until it closes the connection, or is silent.
+/// Sends bytes and returns all that the server replies until it closes the connection, or is
+/// silent.
 fn converse(requests: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(server()).expect("the server listens");
     stream.set_read_timeout(Some(SILENCE)).expect("a valid duration");

@@ -1,8 +1,8 @@
 //! How far apart two cores are: the round trip of a cache line between them.
 //!
-//! A hypervisor may move a virtual machine's cores between parts of the chip that share a last-level cache and parts
-//! that don't. A thread that only computes does not notice, and steal stays at 0, but everything that crosses cores
-//! becomes several times slower or faster.
+//! A hypervisor may move a virtual machine's cores between parts of the chip that share a
+//! last-level cache and parts that don't. A thread that only computes does not notice, and steal
+//! stays at 0, but everything that crosses cores becomes several times slower or faster.
 
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -12,29 +12,32 @@ use std::time::{Duration, Instant};
 use loadgen::medians::median;
 use policies::Cpus;
 
-/// Round trips between two readings of the clock: few enough that a preemption spoils few of the batches, and enough
-/// that reading the clock costs nothing.
+/// Round trips between two readings of the clock: few enough that a preemption spoils few of the
+/// batches, and enough that reading the clock costs nothing.
 const BATCH: u32 = 64;
-/// Batches that a measurement needs: on a busy machine a few might all have been preempted. They take 0.6 ms at most if
-/// nothing is in the way.
+/// Batches that a measurement needs: on a busy machine a few might all have been preempted. They
+/// take 0.6 ms at most if nothing is in the way.
 const MIN_BATCHES: usize = 20;
 /// Spins between two looks at the clock, in case the other thread is not running.
 const SPINS_PER_DEADLINE_CHECK: u32 = 1 << 14;
-/// How much longer than asked for a measurement may take when the cores are busy with something else.
+/// How much longer than asked for a measurement may take when the cores are busy with something
+/// else.
 const PATIENCE: Duration = Duration::from_millis(500);
 const NOT_READY: u32 = 0;
-/// The line's value when the answering thread runs on its core. The turns that follow are odd, their answers even.
+/// The line's value when the answering thread runs on its core. The turns that follow are odd,
+/// their answers even.
 const READY: u32 = 2;
 /// Tells the other thread to end. Turns never get there.
 const STOP: u32 = u32::MAX;
 
-/// The line that goes back and forth, alone on its cache line and on the one that the prefetcher fetches with it.
+/// The line that goes back and forth, alone on its cache line and on the one that the prefetcher
+/// fetches with it.
 #[repr(align(128))]
 struct BouncedLine(AtomicU32);
 
-/// The median time in nanoseconds in which a cache line goes from `core_a` to `core_b` and back, measured for
-/// `duration`; 10 ms are enough. Both cores are busy meanwhile. Takes up to half a second longer if something else
-/// occupies one of the cores.
+/// The median time in nanoseconds in which a cache line goes from `core_a` to `core_b` and back,
+/// measured for `duration`; 10 ms are enough. Both cores are busy meanwhile. Takes up to half a
+/// second longer if something else occupies one of the cores.
 pub fn round_trip(core_a: u32, core_b: u32, duration: Duration) -> io::Result<f64> {
     if core_a == core_b {
         let error = format!("core {core_a} has no distance from itself: a distance needs two cores");
@@ -48,7 +51,8 @@ pub fn round_trip(core_a: u32, core_b: u32, duration: Duration) -> io::Result<f6
         let measuring = scope.spawn(|| measure(core_a, &line.0, duration, deadline));
         let batches =
             measuring.join().unwrap_or_else(|_| Err(io::Error::other("the measuring thread panicked")));
-        // The echo's error is the cause if both have one: without an echo the measuring thread gives up.
+        // The echo's error is the cause if both have one: without an echo the measuring thread
+        // gives up.
         echo.join().unwrap_or_else(|_| Err(io::Error::other("the answering thread panicked")))?;
         batches
     })?;
@@ -68,7 +72,8 @@ fn pin_to(core: u32) -> io::Result<()> {
     })
 }
 
-/// Sends the line to the other core and awaits it back. Returns the nanoseconds of a round trip in each batch.
+/// Sends the line to the other core and awaits it back. Returns the nanoseconds of a round trip in
+/// each batch.
 fn measure(core: u32, line: &AtomicU32, duration: Duration, deadline: Instant) -> io::Result<Vec<f64>> {
     let pinned = pin_to(core);
     let mut batches = Vec::new();
@@ -111,8 +116,8 @@ fn echo(core: u32, line: &AtomicU32, deadline: Instant) -> io::Result<()> {
     Ok(())
 }
 
-/// Spins until the line has another value than `known`; `None` after the deadline. Both threads look at the deadline,
-/// so that neither waits for one that the scheduler keeps off its core.
+/// Spins until the line has another value than `known`; `None` after the deadline. Both threads
+/// look at the deadline, so that neither waits for one that the scheduler keeps off its core.
 fn wait_for_change(line: &AtomicU32, known: u32, deadline: Instant) -> Option<u32> {
     loop {
         // No spin hint: under some hypervisors a `pause` in a loop leaves the guest.

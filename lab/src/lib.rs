@@ -15,15 +15,17 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The `lab` command creates two network namespaces joined by a veth pair, runs a memcached-protocol server in one
-//! and a fleet of clients in the other, and compares the policies in interleaved rounds.
+//! The `lab` command creates two network namespaces joined by a veth pair, runs a
+//! memcached-protocol server in one and a fleet of clients in the other, and compares the policies
+//! in interleaved rounds.
 //!
 //! - [`testbed`]: two network namespaces and the veth pair between them.
 //! - [`fleet`]: the connections of many clients on one core, by a TCP in user space.
 //! - [`idle_cores`]: keeps idle cores awake.
 //! - [`core_distance`]: how long a cache line takes between two cores.
 //! - [`peers`]: the same echo server on several runtimes.
-//! - [`experiment_process`]: the server and load processes of an experiment, and the messages they exchange.
+//! - [`experiment_process`]: the server and load processes of an experiment, and the messages they
+//!   exchange.
 //! - [`engine`]: rounds, figures and their statistics.
 //! - [`experiment`]: contenders under the loads of a fleet.
 //! - [`experiments`]: other questions that the engine answers.

@@ -7,7 +7,8 @@ use policies::law::{CpuBudget, LatencyBudget};
 use runtime::Builder;
 use serde::{Deserialize, Serialize};
 
-/// The grace time and the budgets of a server. Other policies than kernel polling ignore the budgets.
+/// The grace time and the budgets of a server. Other policies than kernel polling ignore the
+/// budgets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct PollingConfig {
     /// The grace time: adaptive (the default), or one at every load.

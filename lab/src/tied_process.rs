@@ -7,7 +7,8 @@ use std::process::Command;
 use rustix::io::Errno;
 use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
 
-/// Has the kernel kill the program when the thread that starts it ends, at the latest with its process.
+/// Has the kernel kill the program when the thread that starts it ends, at the latest with its
+/// process.
 #[allow(unsafe_code)]
 pub fn kill_with_thread(command: &mut Command) -> &mut Command {
     let parent = getpid();
@@ -16,7 +17,8 @@ pub fn kill_with_thread(command: &mut Command) -> &mut Command {
         // A parent that ended before this call sends no signal.
         if getppid() == Some(parent) { Ok(()) } else { Err(io::Error::from(Errno::SRCH)) }
     };
-    // SAFETY: after the fork, the closure only makes three system calls. It takes no lock and allocates no memory.
+    // SAFETY: after the fork, the closure only makes three system calls. It takes no lock and
+    // allocates no memory.
     unsafe { command.pre_exec(tie) }
 }
 

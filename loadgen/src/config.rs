@@ -35,14 +35,16 @@ impl Loop {
     }
 }
 
-/// Which connection a request of the open loop is assigned to. It waits there while the connection is busy.
+/// Which connection a request of the open loop is assigned to. It waits there while the connection
+/// is busy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Assign {
     /// The next one in turn, also if it is busy: the load of every connection is the same.
     #[default]
     RoundRobin,
-    /// A random one of those that are free, or of all if none is: clients with a pool of connections.
+    /// A random one of those that are free, or of all if none is: clients with a pool of
+    /// connections.
     RandomFree,
     /// Each connection has gaps of its own, as in mutilate: independent clients.
     PerConnection,
@@ -117,8 +119,8 @@ pub struct TlsFiles {
     pub skip_verification: bool,
 }
 
-/// Overrides for the coordinator when agents generate the load. If any is set, latencies are measured by the
-/// coordinator only.
+/// Overrides for the coordinator when agents generate the load. If any is set, latencies are
+/// measured by the coordinator only.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct MeasurementOverrides {
     pub connections: Option<usize>,
@@ -147,10 +149,11 @@ pub struct Config {
     pub pacing: Loop,
     /// Open loop: which connection a request is assigned to.
     pub assign: Assign,
-    /// Open loop: skip a request whose connection is busy. Latencies then exclude the skipped requests.
+    /// Open loop: skip a request whose connection is busy. Latencies then exclude the skipped
+    /// requests.
     pub skip: bool,
-    /// Open loop: keep at least half of the mean gap between requests, also when catching up after a delay.
-    /// The time that this adds counts as latency, not as send lag.
+    /// Open loop: keep at least half of the mean gap between requests, also when catching up after
+    /// a delay. The time that this adds counts as latency, not as send lag.
     pub moderate: bool,
     /// Closed loop: think time between a response and the next request, in microseconds.
     pub think: Option<Distribution>,
@@ -159,17 +162,18 @@ pub struct Config {
     /// Whether to set `TCP_NODELAY`.
     pub nodelay: bool,
     pub workload: Workload,
-    /// Whether the runtime's workers spin while waiting. Their CPU time then doesn't show whether the generator
-    /// is the bottleneck.
+    /// Whether the runtime's workers spin while waiting. Their CPU time then doesn't show whether
+    /// the generator is the bottleneck.
     pub workers_spin: bool,
     pub warm_up: WarmUp,
     /// Duration of the measurement, at most a day.
     pub duration: Duration,
-    /// Stop early when the 95 % confidence intervals of rate, median and 99th percentile are within this share
-    /// of the estimate (0.02: 2 % to both sides).
+    /// Stop early when the 95 % confidence intervals of rate, median and 99th percentile are within
+    /// this share of the estimate (0.02: 2 % to both sides).
     pub target_precision: Option<f64>,
     pub seed: u64,
-    /// Output file with one line per request: its time in seconds and its latency in µs. Agents don't write one.
+    /// Output file with one line per request: its time in seconds and its latency in µs. Agents
+    /// don't write one.
     #[serde(skip)]
     pub sample_file: Option<PathBuf>,
     /// What the coordinator does differently from the agents.
@@ -227,8 +231,8 @@ impl Config {
         }
     }
 
-    /// Rejects configurations that can't be run. Every run checks its configuration, which may come from the
-    /// network.
+    /// Rejects configurations that can't be run. Every run checks its configuration, which may come
+    /// from the network.
     ///
     /// # Errors
     /// Returns [`Error::Config`] with the reason.

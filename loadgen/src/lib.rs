@@ -26,12 +26,13 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! In the closed loop each connection sends its next request when a response has arrived, so a slow server
-//! receives fewer requests. In the open loop requests are sent on a schedule, and latency is measured from the
-//! time at which a request *should* have been sent: a server that stalls shows the stall.
+//! In the closed loop each connection sends its next request when a response has arrived, so a slow
+//! server receives fewer requests. In the open loop requests are sent on a schedule, and latency is
+//! measured from the time at which a request *should* have been sent: a server that stalls shows
+//! the stall.
 //!
-//! [`run`] measures with this process alone. [`Coordinator::run`] also uses [agents](Agent) on other machines.
-//! [`search`] finds the highest rate that keeps a percentile below a bound.
+//! [`run`] measures with this process alone. [`Coordinator::run`] also uses [agents](Agent) on
+//! other machines. [`search`] finds the highest rate that keeps a percentile below a bound.
 //!
 //! # Features
 //!

@@ -99,7 +99,8 @@ pub struct SearchResult {
 
 /// Maximum number of runs at a rate whose interval contains the bound.
 const MAX_RUNS: usize = 4;
-/// The search ends when the lowest failing rate is at most this factor above the highest successful one.
+/// The search ends when the lowest failing rate is at most this factor above the highest successful
+/// one.
 const RESOLUTION: f64 = 1.02;
 /// Maximum number of rates. Bisecting from the peak to a hundredth of it takes fewer.
 const MAX_TRIALS: usize = 12;
@@ -185,7 +186,8 @@ async fn try_rate(
     }
 }
 
-/// Combines the estimates of independent runs to their mean, with a correspondingly narrower interval.
+/// Combines the estimates of independent runs to their mean, with a correspondingly narrower
+/// interval.
 fn combine(estimates: impl Iterator<Item = Estimate>) -> Option<Estimate> {
     let all: Vec<Estimate> = estimates.collect();
     let count = all.len() as f64;

@@ -1,4 +1,5 @@
-//! A workload's requests and their responses as bytes, for load generators that have a transport of their own.
+//! A workload's requests and their responses as bytes, for load generators that have a transport of
+//! their own.
 //!
 //! ```
 //! use loadgen::Workload;
@@ -31,8 +32,8 @@ impl RequestStream {
     /// Requests drawn with `seed`.
     ///
     /// # Errors
-    /// If a request of the workload depends on the response to an earlier one (`cas`, `fill`), or if responses would have
-    /// to be compared (`verify`).
+    /// If a request of the workload depends on the response to an earlier one (`cas`, `fill`), or
+    /// if responses would have to be compared (`verify`).
     pub fn new(workload: &Workload, seed: u64) -> Result<Self, Error> {
         let unsupported = [
             (workload.mix.contains(Operation::Cas), "cas, which follows a gets"),

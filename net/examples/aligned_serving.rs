@@ -1,8 +1,8 @@
 //! Serves connections on the workers that own their NAPIs, and prints where they went.
 //!
-//! On loopback, where connections have no NAPI, they are spread evenly. As root on a network card, with
-//! `RUNTIME_POLICY=kernel-polling` and `RUNTIME_INTERFACE=eth0`, the reports name each worker's NAPI, and
-//! connections from another machine are counted as aligned.
+//! On loopback, where connections have no NAPI, they are spread evenly. As root on a network card,
+//! with `RUNTIME_POLICY=kernel-polling` and `RUNTIME_INTERFACE=eth0`, the reports name each
+//! worker's NAPI, and connections from another machine are counted as aligned.
 
 use futures_util::{AsyncReadExt, AsyncWriteExt};
 use net::{TcpListener, TcpStream};

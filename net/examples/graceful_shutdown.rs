@@ -1,4 +1,5 @@
-//! Stops a server: it accepts no more, requests in progress are answered, and the rest is dropped at a deadline.
+//! Stops a server: it accepts no more, requests in progress are answered, and the rest is dropped
+//! at a deadline.
 
 use std::time::Duration;
 

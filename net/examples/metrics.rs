@@ -16,7 +16,8 @@ use runtime::metrics::{PROMETHEUS_CONTENT_TYPE, Snapshot};
 const LONGEST_HEAD: u64 = 8 << 10;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // The histograms that read the clock at each poll or each wake are off unless they are asked for.
+    // The histograms that read the clock at each poll or each wake are off unless they are asked
+    // for.
     let mut runtime = runtime::Builder::new()
         .enable_metrics_poll_time_histogram()
         .enable_metrics_schedule_latency_histogram()

@@ -44,9 +44,11 @@ impl BindOptions {
         self
     }
 
-    /// Whether an IPv6 address takes IPv6 only. Default: as the system has it (`net.ipv6.bindv6only`, which is 0):
-    /// `[::]` takes IPv4 too, and the addresses of its IPv4 peers are mapped (`::ffff:192.0.2.1`,
-    /// [`Ipv6Addr::to_canonical`](std::net::Ipv6Addr::to_canonical)). It has no effect on IPv4 addresses.
+    /// Whether an IPv6 address takes IPv6 only. Default: as the system has it
+    /// (`net.ipv6.bindv6only`, which is 0): `[::]` takes IPv4 too, and the addresses of its IPv4
+    /// peers are mapped (`::ffff:192.0.2.1`,
+    /// [`Ipv6Addr::to_canonical`](std::net::Ipv6Addr::to_canonical)). It has no effect on IPv4
+    /// addresses.
     #[doc(alias = "IPV6_V6ONLY")]
     pub fn only_v6(mut self, only: bool) -> Self {
         self.only_v6 = Some(only);

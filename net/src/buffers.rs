@@ -34,7 +34,8 @@ fn return_buffer(buffer: Box<[u8]>) {
 #[derive(Debug, Default)]
 pub(crate) struct ReadBuffer {
     buffer: Option<Buffer>,
-    // 32 bits each: idle connections keep them, and what is received at once is far less than 4 GiB.
+    // 32 bits each: idle connections keep them, and what is received at once is far less than 4
+    // GiB.
     start: u32,
     end: u32,
 }
@@ -67,7 +68,8 @@ impl ReadBuffer {
         self.start == self.end
     }
 
-    /// Fills an empty buffer by one read. After an error or at the end of the stream it holds no memory.
+    /// Fills an empty buffer by one read. After an error or at the end of the stream it holds no
+    /// memory.
     pub(crate) fn fill(&mut self, mut reader: impl Read) -> io::Result<usize> {
         debug_assert!(self.is_empty());
         let mut buffer = take_buffer();

@@ -1,6 +1,8 @@
-//! Control messages as bytes: what the kernel writes beside a datagram, and what it reads (`cmsg(3)`).
+//! Control messages as bytes: what the kernel writes beside a datagram, and what it reads
+//! (`cmsg(3)`).
 
-/// The size of [`ControlBuffer`] in bytes. All that this crate enables takes 88, and so does all that it sends.
+/// The size of [`ControlBuffer`] in bytes. All that this crate enables takes 88, and so does all
+/// that it sends.
 const CAPACITY: usize = 128;
 const HEADER: usize = size_of::<libc::cmsghdr>();
 /// Headers begin at multiples of this (`CMSG_ALIGN`).

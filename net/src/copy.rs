@@ -13,9 +13,9 @@ enum Direction {
     Done(u64),
 }
 
-/// Copies in both directions until both have ended, as a proxy does, and returns how many bytes went from `a` to `b` and
-/// from `b` to `a`. The end of one direction is passed on (`close`), while the other goes on. It copies out of the streams'
-/// read buffers, and needs none of its own.
+/// Copies in both directions until both have ended, as a proxy does, and returns how many bytes
+/// went from `a` to `b` and from `b` to `a`. The end of one direction is passed on (`close`), while
+/// the other goes on. It copies out of the streams' read buffers, and needs none of its own.
 ///
 /// # Errors
 /// The first error of either stream, after which nothing more is copied.

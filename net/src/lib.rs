@@ -28,15 +28,17 @@
 //! }
 //! ```
 //!
-//! [`TcpListener::serve`](Listener::serve) aligns connections with workers. A connection's packets come from one
-//! receive queue, that queue has one NAPI, and the worker that polls this NAPI serves the connection. Sockets of
-//! two NAPIs in one epoll instance would be worse than none: the instance polls the NAPI of the last event, and
-//! the packets of the others wait for a timer.
+//! [`TcpListener::serve`](Listener::serve) aligns connections with workers. A connection's packets
+//! come from one receive queue, that queue has one NAPI, and the worker that polls this NAPI serves
+//! the connection. Sockets of two NAPIs in one epoll instance would be worse than none: the
+//! instance polls the NAPI of the last event, and the packets of the others wait for a timer.
 //!
-//! What uses the runtime panics outside of one. Where a function documents no error, it is the one of its system call.
+//! What uses the runtime panics outside of one. Where a function documents no error, it is the one
+//! of its system call.
 //!
-//! Streams implement the futures-io traits. What a completed write means depends on the worker's driver: see
-//! [`Stream`]. Connect and bind take what [`ToSocketAddrs`] lists; connecting looks names up.
+//! Streams implement the futures-io traits. What a completed write means depends on the worker's
+//! driver: see [`Stream`]. Connect and bind take what [`ToSocketAddrs`] lists; connecting looks
+//! names up.
 
 #[cfg(not(target_os = "linux"))]
 compile_error!(

@@ -18,7 +18,8 @@ pub(crate) const BACKLOG: i32 = 4096;
 /// An accepted connection, and its peer's address if accept has returned it.
 pub(crate) type Accepted = (Arc<Socket>, Option<SockAddr>);
 
-/// A listening socket, of kind [`Tcp`](crate::Tcp) or [`Unix`](crate::Unix), on its worker's driver.
+/// A listening socket, of kind [`Tcp`](crate::Tcp) or [`Unix`](crate::Unix), on its worker's
+/// driver.
 #[derive(Debug)]
 pub struct Listener<K> {
     on_its_worker: OnItsWorker,
@@ -59,10 +60,11 @@ impl<K> Listener<K> {
         })
     }
 
-    /// Lets [`serve`](#method.serve) handle at most so many connections at a time, at least 1, on all workers together. A connection
-    /// holds its place from before its handler is called until the handler has ended. Without a place it waits: one for each worker is
-    /// accepted, on a ring up to 64 more, the others are in the backlog. A graceful stop closes those that find no place then.
-    /// [`accept`](#method.accept) knows no limit.
+    /// Lets [`serve`](#method.serve) handle at most so many connections at a time, at least 1, on
+    /// all workers together. A connection holds its place from before its handler is called until
+    /// the handler has ended. Without a place it waits: one for each worker is accepted, on a ring
+    /// up to 64 more, the others are in the backlog. A graceful stop closes those that find no
+    /// place then. [`accept`](#method.accept) knows no limit.
     ///
     /// To refuse connections instead, let the handler try to get a permit of a semaphore.
     pub fn limit_connections(self, most: usize) -> Self {
@@ -73,8 +75,8 @@ impl<K> Listener<K> {
         self.connection_limit
     }
 
-    /// Takes the socket off this worker's driver. Also returns the connections that a ring has accepted ahead: it has none
-    /// before the first accept.
+    /// Takes the socket off this worker's driver. Also returns the connections that a ring has
+    /// accepted ahead: it has none before the first accept.
     pub(crate) fn into_socket(self) -> io::Result<(Socket, Vec<Socket>)> {
         match self.backend {
             ListenerBackend::Readiness(fd) => Ok((fd.into_inner()?, Vec::new())),
@@ -114,8 +116,8 @@ impl<K> Listener<K> {
         Stream::from_socket(socket)
     }
 
-    /// Accepts a connection without taking it onto this worker's driver. The address is that which accept has
-    /// returned; a ring's returns none.
+    /// Accepts a connection without taking it onto this worker's driver. The address is that which
+    /// accept has returned; a ring's returns none.
     pub(crate) async fn accept_socket(&self) -> io::Result<Accepted> {
         loop {
             let accepted = match &self.backend {

@@ -10,7 +10,8 @@ const CONNECTIONS: u32 = 64;
 pub(crate) struct LoneWorker(Cell<u32>);
 
 impl LoneWorker {
-    /// A connection was accepted onto the calling worker. Warns once, if no other worker has ever polled a task by then.
+    /// A connection was accepted onto the calling worker. Warns once, if no other worker has ever
+    /// polled a task by then.
     pub(crate) fn accepted(&self) {
         let count = self.0.get();
         if count > CONNECTIONS {

@@ -14,11 +14,13 @@ use socket2::Domain;
 use crate::stream::{Stream, connect};
 use crate::to_socket_addrs::{Target, ToSocketAddrs};
 
-/// After this time the next address is tried, beside those before it (RFC 8305, section 5, *Connection Attempt Delay*).
+/// After this time the next address is tried, beside those before it (RFC 8305, section 5,
+/// *Connection Attempt Delay*).
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 
-/// Looks up the addresses of a name such as `"example.org:80"` or `("example.org", 80)`, with the system's resolver
-/// (`getaddrinfo(3)`), on a thread for blocking work. What is an address already is returned at once.
+/// Looks up the addresses of a name such as `"example.org:80"` or `("example.org", 80)`, with the
+/// system's resolver (`getaddrinfo(3)`), on a thread for blocking work. What is an address already
+/// is returned at once.
 ///
 /// # Errors
 /// The resolver's error; `InvalidInput` for a string without a valid port.
@@ -38,7 +40,8 @@ async fn lookup(host: String, port: u16) -> io::Result<Vec<SocketAddr>> {
     looked_up.unwrap_or_else(|error| Err(io::Error::other(error.to_string())))
 }
 
-/// A look-up that nobody waits for any more does not take a thread from others, unless it has begun.
+/// A look-up that nobody waits for any more does not take a thread from others, unless it has
+/// begun.
 struct AbortOnDrop<T>(JoinHandle<T>);
 
 impl<T> Drop for AbortOnDrop<T> {

@@ -7,8 +7,8 @@ use std::time::Duration;
 pub(crate) use runtime::io::{incoming_napi_id, steer_by_queue};
 use socket2::{SockAddr, SockAddrStorage, Socket, TcpKeepalive};
 
-/// The address of the other side, as accept returned it: also after the peer has reset the connection, where
-/// `getpeername` fails (`net/ipv4/af_inet.c`, `inet_getname`).
+/// The address of the other side, as accept returned it: also after the peer has reset the
+/// connection, where `getpeername` fails (`net/ipv4/af_inet.c`, `inet_getname`).
 pub(crate) fn accepted_from(socket: &Socket) -> io::Result<SockAddr> {
     const SO_PEERNAME: libc::c_int = 28;
     // Longer than the address, the call fails with EINVAL (`net/core/sock.c`, `sk_getsockopt`).
@@ -16,18 +16,21 @@ pub(crate) fn accepted_from(socket: &Socket) -> io::Result<SockAddr> {
     let mut failed = io::Error::from_raw_os_error(libc::EINVAL);
     for length in lengths {
         let read = |storage: *mut SockAddrStorage, size: *mut libc::socklen_t| {
-            // SAFETY: `try_init` calls this closure with the addresses of two of its locals, a zeroed storage and its size,
-            // and reads them only after the call (socket2, `sockaddr.rs`): the write is to a live, aligned, unshared value.
+            // SAFETY: `try_init` calls this closure with the addresses of two of its locals, a
+            // zeroed storage and its size, and reads them only after the call (socket2,
+            // `sockaddr.rs`): the write is to a live, aligned, unshared value.
             unsafe { *size = length as libc::socklen_t };
-            // SAFETY: the pointers are those locals of `try_init`. `size` holds `length`, at most the 28 bytes of a
-            // `sockaddr_in6`; the storage has 128, so the kernel writes within it.
+            // SAFETY: the pointers are those locals of `try_init`. `size` holds `length`, at most
+            // the 28 bytes of a `sockaddr_in6`; the storage has 128, so the kernel writes within
+            // it.
             let result = unsafe {
                 libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, SO_PEERNAME, storage.cast(), size)
             };
             if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
         };
-        // SAFETY: the closure returns `Ok` only if `getsockopt` has succeeded. Then the kernel has copied an address to the
-        // storage, and its length to `size` (`net/core/sock.c`, `sk_getsockopt`, SO_PEERNAME).
+        // SAFETY: the closure returns `Ok` only if `getsockopt` has succeeded. Then the kernel has
+        // copied an address to the storage, and its length to `size` (`net/core/sock.c`,
+        // `sk_getsockopt`, SO_PEERNAME).
         match unsafe { SockAddr::try_init(read) } {
             Ok(((), address)) => return Ok(address),
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => failed = error,
@@ -37,7 +40,8 @@ pub(crate) fn accepted_from(socket: &Socket) -> io::Result<SockAddr> {
     Err(failed)
 }
 
-/// Which buffers of a socket have a size that was asked for, so that the kernel does not adapt them.
+/// Which buffers of a socket have a size that was asked for, so that the kernel does not adapt
+/// them.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LockedBuffers {
     pub(crate) send: bool,
@@ -59,7 +63,8 @@ pub(crate) fn locked_buffers(socket: &Socket) -> io::Result<LockedBuffers> {
 pub(crate) fn peer_credentials(socket: &Socket) -> io::Result<libc::ucred> {
     let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut length = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: the option's value is one `ucred`; both pointers are to live values, and `length` holds the size of the first.
+    // SAFETY: the option's value is one `ucred`; both pointers are to live values, and `length`
+    // holds the size of the first.
     let result = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),
@@ -90,12 +95,14 @@ pub(crate) fn set_busy_poll(socket: &impl AsFd, time: Duration) {
     let _ = set_int(socket, libc::SOL_SOCKET, libc::SO_BUSY_POLL, micros);
 }
 
-/// Sets into datagrams of how many bytes the kernel splits what is sent (`UDP_SEGMENT`); 0: it doesn't.
+/// Sets into datagrams of how many bytes the kernel splits what is sent (`UDP_SEGMENT`); 0: it
+/// doesn't.
 pub(crate) fn set_udp_segment(socket: &impl AsFd, bytes: u16) -> io::Result<()> {
     set_int(socket, libc::SOL_UDP, libc::UDP_SEGMENT, libc::c_int::from(bytes))
 }
 
-/// Whether each datagram comes with the address that it was sent to (`IP_PKTINFO`, `IPV6_RECVPKTINFO`).
+/// Whether each datagram comes with the address that it was sent to (`IP_PKTINFO`,
+/// `IPV6_RECVPKTINFO`).
 pub(crate) fn set_pktinfo(socket: &impl AsFd, is_ipv6: bool, on: bool) -> io::Result<()> {
     let (level, option) = match is_ipv6 {
         true => (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO),
@@ -111,8 +118,8 @@ pub(crate) fn set_udp_gro(socket: &impl AsFd, on: bool) -> io::Result<()> {
 
 /// Whether each datagram comes with its traffic class (`IP_RECVTOS`, `IPV6_RECVTCLASS`).
 pub(crate) fn set_recv_traffic_class(socket: &impl AsFd, is_ipv6: bool, on: bool) -> io::Result<()> {
-    // Also on a socket of IPv6: datagrams of IPv4 that it takes come with the messages of IPv4 (`net/ipv6/udp.c`,
-    // `udpv6_recvmsg`).
+    // Also on a socket of IPv6: datagrams of IPv4 that it takes come with the messages of IPv4
+    // (`net/ipv6/udp.c`, `udpv6_recvmsg`).
     set_int(socket, libc::IPPROTO_IP, libc::IP_RECVTOS, on.into())?;
     if is_ipv6 { set_int(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, on.into()) } else { Ok(()) }
 }
@@ -120,7 +127,8 @@ pub(crate) fn set_recv_traffic_class(socket: &impl AsFd, is_ipv6: bool, on: bool
 /// Reads an option whose value is an `int`.
 fn get_int(socket: &Socket, level: libc::c_int, option: libc::c_int) -> io::Result<libc::c_int> {
     let (mut value, mut length): (libc::c_int, _) = (0, size_of::<libc::c_int>() as libc::socklen_t);
-    // SAFETY: both pointers are to live values; the kernel writes at most `length` bytes to the first, which is its size.
+    // SAFETY: both pointers are to live values; the kernel writes at most `length` bytes to the
+    // first, which is its size.
     let result = unsafe {
         libc::getsockopt(socket.as_raw_fd(), level, option, (&raw mut value).cast(), &raw mut length)
     };
@@ -134,8 +142,8 @@ pub(crate) fn set_int(
     option: libc::c_int,
     value: libc::c_int,
 ) -> io::Result<()> {
-    // SAFETY: `setsockopt` reads `optlen` bytes at `optval`, which are those of `value`, live until it returns. It writes
-    // nothing, so a wrong option can only fail.
+    // SAFETY: `setsockopt` reads `optlen` bytes at `optval`, which are those of `value`, live until
+    // it returns. It writes nothing, so a wrong option can only fail.
     let result = unsafe {
         libc::setsockopt(
             socket.as_fd().as_raw_fd(),

@@ -19,7 +19,8 @@ use crate::to_socket_addrs::{ToSocketAddrs, first_that_works};
 #[derive(Debug, Clone, Copy)]
 pub struct Tcp;
 
-/// A TCP connection on its worker's driver. What holds for reads and writes on every driver: see [`Stream`].
+/// A TCP connection on its worker's driver. What holds for reads and writes on every driver: see
+/// [`Stream`].
 pub type TcpStream = Stream<Tcp>;
 
 /// A listening TCP socket.
@@ -31,12 +32,14 @@ impl Stream<Tcp> {
     /// Connects to an address, or to a name such as `"example.org:80"`, which is looked up first
     /// ([`lookup_host`](crate::lookup_host)).
     ///
-    /// Several addresses are tried in turn, alternating between IPv6 and IPv4, each a quarter of a second after the one before
-    /// it or as soon as that has failed; the first that connects is taken (*happy eyeballs*, RFC 8305).
+    /// Several addresses are tried in turn, alternating between IPv6 and IPv4, each a quarter of a
+    /// second after the one before it or as soon as that has failed; the first that connects is
+    /// taken (*happy eyeballs*, RFC 8305).
     ///
     /// # Errors
-    /// The error of the system call, for example `ConnectionRefused`; of several addresses, that of the last attempt that
-    /// failed. `NotFound` if there is no address. The resolver's error. `InvalidInput` for a string without a valid port.
+    /// The error of the system call, for example `ConnectionRefused`; of several addresses, that of
+    /// the last attempt that failed. `NotFound` if there is no address. The resolver's error.
+    /// `InvalidInput` for a string without a valid port.
     pub async fn connect(address: impl ToSocketAddrs) -> io::Result<Self> {
         connect_target(address.to_target()?).await
     }
@@ -55,11 +58,12 @@ impl Stream<Tcp> {
         Self::from_socket(Arc::new(stream.into()))
     }
 
-    /// Takes the socket off this worker, and returns it, non-blocking as it is, with the bytes that were received and not read
-    /// yet. What was written is sent before.
+    /// Takes the socket off this worker, and returns it, non-blocking as it is, with the bytes that
+    /// were received and not read yet. What was written is sent before.
     ///
-    /// On epoll there are such bytes only after reads through [`AsyncBufRead`](futures_io::AsyncBufRead). A ring receives ahead
-    /// of its reader: its receive is cancelled, and what that has brought is returned here. The bytes after it are in the
+    /// On epoll there are such bytes only after reads through
+    /// [`AsyncBufRead`](futures_io::AsyncBufRead). A ring receives ahead of its reader: its receive
+    /// is cancelled, and what that has brought is returned here. The bytes after it are in the
     /// socket. If the future is dropped before it is ready, so is the stream, with its bytes.
     pub async fn into_std(self) -> Result<(std::net::TcpStream, Vec<u8>), IntoStdError<Tcp>> {
         self.into_socket().await.map(|(socket, unread)| (socket.into(), unread))
@@ -84,14 +88,15 @@ impl Stream<Tcp> {
         self.socket().tcp_nodelay()
     }
 
-    /// Sets `TCP_NODELAY`: small writes are sent at once, and don't wait for the acknowledgment of earlier
-    /// ones (Nagle's algorithm).
+    /// Sets `TCP_NODELAY`: small writes are sent at once, and don't wait for the acknowledgment of
+    /// earlier ones (Nagle's algorithm).
     #[doc(alias = "TCP_NODELAY")]
     pub fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
         self.socket().set_tcp_nodelay(nodelay)
     }
 
-    /// Acknowledges received data at once, until the kernel returns to delayed acknowledgments; see `tcp(7)`.
+    /// Acknowledges received data at once, until the kernel returns to delayed acknowledgments; see
+    /// `tcp(7)`.
     #[doc(alias = "TCP_QUICKACK")]
     pub fn set_quickack(&self, quickack: bool) -> io::Result<()> {
         self.socket().set_tcp_quickack(quickack)
@@ -103,9 +108,9 @@ impl Stream<Tcp> {
         self.socket().set_ttl_v4(ttl)
     }
 
-    /// Probes the peer of a connection without traffic: after which time, how often, and after how many lost probes the
-    /// connection breaks, with second granularity. What is not given is as in `net.ipv4.tcp_keepalive_*`. `None`, the default,
-    /// turns probes off.
+    /// Probes the peer of a connection without traffic: after which time, how often, and after how
+    /// many lost probes the connection breaks, with second granularity. What is not given is as in
+    /// `net.ipv4.tcp_keepalive_*`. `None`, the default, turns probes off.
     #[doc(alias = "SO_KEEPALIVE")]
     pub fn set_keepalive(&self, probes: Option<TcpKeepalive>) -> io::Result<()> {
         sockopt::set_keepalive(self.socket(), probes)
@@ -119,15 +124,17 @@ impl Stream<Tcp> {
 }
 
 impl Listener<Tcp> {
-    /// Listens on an address, such as `"127.0.0.1:80"`; port 0 takes any free one. Of several addresses it takes the first
-    /// that can be bound. The backlog is 4096, which the kernel caps at `net.core.somaxconn`. `[::]` takes IPv4 connections
-    /// too, unless [`BindOptions::only_v6`] is set.
+    /// Listens on an address, such as `"127.0.0.1:80"`; port 0 takes any free one. Of several
+    /// addresses it takes the first that can be bound. The backlog is 4096, which the kernel caps
+    /// at `net.core.somaxconn`. `[::]` takes IPv4 connections too, unless [`BindOptions::only_v6`]
+    /// is set.
     ///
     /// # Errors
-    /// `AddrInUse` if another socket has the address, even one of the same user with `SO_REUSEPORT`: two
-    /// programs never share it by mistake. The listening socket of a process that was killed lives on for some
-    /// milliseconds (`io_uring.c`, `io_ring_exit_work`): [`Listener::bind_within`] waits for it.
-    /// `InvalidInput` for a name, as this never blocks: give the addresses that [`lookup_host`](crate::lookup_host) returns.
+    /// `AddrInUse` if another socket has the address, even one of the same user with
+    /// `SO_REUSEPORT`: two programs never share it by mistake. The listening socket of a process
+    /// that was killed lives on for some milliseconds (`io_uring.c`, `io_ring_exit_work`):
+    /// [`Listener::bind_within`] waits for it. `InvalidInput` for a name, as this never blocks:
+    /// give the addresses that [`lookup_host`](crate::lookup_host) returns.
     pub fn bind(address: impl ToSocketAddrs) -> io::Result<Self> {
         Self::bind_with(address, &BindOptions::new())
     }
@@ -143,8 +150,9 @@ impl Listener<Tcp> {
         Self::from_socket(socket, options.listen_backlog())
     }
 
-    /// Like [`Listener::bind_with`], and tries again for as long as `limit` while another socket has the address.
-    /// The socket of a killed process was seen to keep it for 5 to 9 ms. A name is looked up first.
+    /// Like [`Listener::bind_with`], and tries again for as long as `limit` while another socket
+    /// has the address. The socket of a killed process was seen to keep it for 5 to 9 ms. A name is
+    /// looked up first.
     ///
     /// # Errors
     /// As [`Listener::bind`], and the resolver's error.
@@ -165,8 +173,9 @@ impl Listener<Tcp> {
         }
     }
 
-    /// Takes over a listening socket of the standard library, and makes it non-blocking. If another process or the application
-    /// has it too, a graceful stop of [`serve`](Self::serve) leaves it what waits in the backlog.
+    /// Takes over a listening socket of the standard library, and makes it non-blocking. If another
+    /// process or the application has it too, a graceful stop of [`serve`](Self::serve) leaves it
+    /// what waits in the backlog.
     pub fn from_std(listener: std::net::TcpListener) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
         Self::from_passed_in(listener.into(), BACKLOG)
@@ -177,8 +186,8 @@ impl Listener<Tcp> {
         Ok((self.take_on(socket)?, internet_address(&address)?))
     }
 
-    /// Takes the socket off this worker, and returns it, non-blocking as it is, with the connections that were accepted and not
-    /// returned yet: a ring accepts ahead.
+    /// Takes the socket off this worker, and returns it, non-blocking as it is, with the
+    /// connections that were accepted and not returned yet: a ring accepts ahead.
     ///
     /// # Errors
     /// The error of the system call, for example `EMFILE` without a free descriptor.
@@ -187,20 +196,21 @@ impl Listener<Tcp> {
         Ok((socket.into(), ahead.into_iter().map(Into::into).collect()))
     }
 
-    /// Accepts one connection, onto this worker, and returns the address of its peer. [`Listener::serve`] serves
-    /// connections on the workers that own their NAPIs. Any number of tasks may wait on one listener.
+    /// Accepts one connection, onto this worker, and returns the address of its peer.
+    /// [`Listener::serve`] serves connections on the workers that own their NAPIs. Any number of
+    /// tasks may wait on one listener.
     ///
     /// A connection that its peer has reset already is returned too; its first read or write tells.
     ///
     /// # Errors
-    /// The error of the system call, for example `EMFILE` without a free descriptor. None of them is caused by a
-    /// peer, and none ends the listener: the next accept may succeed.
+    /// The error of the system call, for example `EMFILE` without a free descriptor. None of them
+    /// is caused by a peer, and none ends the listener: the next accept may succeed.
     pub async fn accept(&self) -> io::Result<(Stream<Tcp>, SocketAddr)> {
         self.accepted(self.accept_socket().await?)
     }
 
-    /// [`Listener::accept`] for use in a `poll` function. One task may wait in this way at a time; a second one replaces the
-    /// first.
+    /// [`Listener::accept`] for use in a `poll` function. One task may wait in this way at a time;
+    /// a second one replaces the first.
     pub fn poll_accept(&self, context: &mut Context<'_>) -> Poll<io::Result<(Stream<Tcp>, SocketAddr)>> {
         self.poll_accept_socket(context).map(|result| self.accepted(result?))
     }
@@ -211,7 +221,8 @@ impl Listener<Tcp> {
     }
 }
 
-/// A listening socket. With `first` it is another member of that one's reuseport group, with the same options.
+/// A listening socket. With `first` it is another member of that one's reuseport group, with the
+/// same options.
 fn listening_socket(
     address: SocketAddr,
     options: &BindOptions,
@@ -229,7 +240,8 @@ fn listening_socket(
     Ok(socket)
 }
 
-/// Gives `socket` the options of `first` that decide which connections it gets, and those that connections inherit.
+/// Gives `socket` the options of `first` that decide which connections it gets, and those that
+/// connections inherit.
 fn copy_options(first: &Socket, socket: &Socket) -> io::Result<()> {
     if let Some(device) = first.device()? {
         socket.bind_device(Some(&device))?;
@@ -245,7 +257,8 @@ fn copy_options(first: &Socket, socket: &Socket) -> io::Result<()> {
     if let Some(linger) = first.linger()? {
         socket.set_linger(Some(linger))?;
     }
-    // The kernel reports twice of what was asked for. Sizes that nobody asked for are left to it: it adapts them.
+    // The kernel reports twice of what was asked for. Sizes that nobody asked for are left to it:
+    // it adapts them.
     let locked = sockopt::locked_buffers(first)?;
     if locked.send {
         socket.set_send_buffer_size(first.send_buffer_size()? / 2)?;
@@ -256,10 +269,11 @@ fn copy_options(first: &Socket, socket: &Socket) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes `count` more listening sockets on the address of `first`, so that all are a reuseport group.
+/// Makes `count` more listening sockets on the address of `first`, so that all are a reuseport
+/// group.
 ///
-/// The first was bound without `SO_REUSEPORT`, which made sure that the address was free. It gets the
-/// option now, and with it the kernel lets others of this user join (`inet_csk_bind_conflict`).
+/// The first was bound without `SO_REUSEPORT`, which made sure that the address was free. It gets
+/// the option now, and with it the kernel lets others of this user join (`inet_csk_bind_conflict`).
 pub(crate) fn extend_reuseport_group(first: &Socket, backlog: i32, count: usize) -> io::Result<Vec<Socket>> {
     let address = internet_address(&first.local_addr()?)?;
     let options = BindOptions::of(first, address, backlog)?;

@@ -12,7 +12,8 @@ use crate::sockopt;
 use crate::stream::{Stream, connect_socket};
 use crate::tcp::{Tcp, internet_address};
 
-/// A TCP socket that is neither connected nor listening yet, for options that have to be set before.
+/// A TCP socket that is neither connected nor listening yet, for options that have to be set
+/// before.
 ///
 /// ```
 /// use net::TcpSocket;
@@ -55,13 +56,15 @@ impl TcpSocket {
         Ok(Self(Socket::new(domain, Type::STREAM.nonblocking().cloexec(), None)?))
     }
 
-    /// Whether an address may be bound although connections of an earlier socket are in `TIME_WAIT`. Default: no.
+    /// Whether an address may be bound although connections of an earlier socket are in
+    /// `TIME_WAIT`. Default: no.
     #[doc(alias = "SO_REUSEADDR")]
     pub fn set_reuseaddr(&self, reuse: bool) -> io::Result<()> {
         self.0.set_reuse_address(reuse)
     }
 
-    /// Whether other sockets of this user with the option may be bound to the same address. Default: no.
+    /// Whether other sockets of this user with the option may be bound to the same address.
+    /// Default: no.
     #[doc(alias = "SO_REUSEPORT")]
     pub fn set_reuseport(&self, reuse: bool) -> io::Result<()> {
         self.0.set_reuse_port(reuse)
@@ -100,8 +103,9 @@ impl TcpSocket {
         self.0.set_send_buffer_size(bytes)
     }
 
-    /// The size of the kernel's receive buffer in bytes, which connections that are accepted inherit. More than 64 KiB has
-    /// to be set before connecting or listening, because the window's scale is agreed on then (`tcp(7)`).
+    /// The size of the kernel's receive buffer in bytes, which connections that are accepted
+    /// inherit. More than 64 KiB has to be set before connecting or listening, because the window's
+    /// scale is agreed on then (`tcp(7)`).
     #[doc(alias = "SO_RCVBUF")]
     pub fn set_recv_buffer_size(&self, bytes: usize) -> io::Result<()> {
         self.0.set_recv_buffer_size(bytes)
@@ -137,7 +141,8 @@ impl TcpSocket {
         connect_socket(self.0, &address.into()).await
     }
 
-    /// Listens, with room for `backlog` connections that wait to be accepted; the kernel caps it at `net.core.somaxconn`.
+    /// Listens, with room for `backlog` connections that wait to be accepted; the kernel caps it at
+    /// `net.core.somaxconn`.
     pub fn listen(self, backlog: i32) -> io::Result<Listener<Tcp>> {
         self.0.listen(backlog)?;
         Listener::from_socket(self.0, backlog)

@@ -3,18 +3,20 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
-/// What [`TcpStream::connect`](crate::Stream::connect), [`TcpListener::bind`](crate::Listener::bind),
-/// [`UdpSocket::bind`](crate::UdpSocket::bind) and [`lookup_host`](crate::lookup_host) take for an address, as the trait of
-/// the same name in the standard library and in tokio. Only this crate implements it.
+/// What [`TcpStream::connect`](crate::Stream::connect),
+/// [`TcpListener::bind`](crate::Listener::bind), [`UdpSocket::bind`](crate::UdpSocket::bind) and
+/// [`lookup_host`](crate::lookup_host) take for an address, as the trait of the same name in the
+/// standard library and in tokio. Only this crate implements it.
 ///
 /// - A [`SocketAddr`], or a slice, an array or a `Vec` of them.
-/// - A pair of an address and a port: `(IpAddr, u16)`, `(Ipv4Addr, u16)`, `(Ipv6Addr, u16)`, `([u8; 4], u16)`.
-/// - A string with a port, `"127.0.0.1:80"`, `"[::1]:80"` or `"example.org:80"`, or a pair of a host and a port,
-///   `("example.org", 80)`.
+/// - A pair of an address and a port: `(IpAddr, u16)`, `(Ipv4Addr, u16)`, `(Ipv6Addr, u16)`,
+///   `([u8; 4], u16)`.
+/// - A string with a port, `"127.0.0.1:80"`, `"[::1]:80"` or `"example.org:80"`, or a pair of a
+///   host and a port, `("example.org", 80)`.
 ///
-/// A host that is not an address is a name. A name has to be looked up, which `async` functions do on a thread for blocking
-/// work. [`TcpListener::bind`](crate::Listener::bind) and the others that are not `async` never block: to them a name is an
-/// error (`InvalidInput`).
+/// A host that is not an address is a name. A name has to be looked up, which `async` functions do
+/// on a thread for blocking work. [`TcpListener::bind`](crate::Listener::bind) and the others that
+/// are not `async` never block: to them a name is an error (`InvalidInput`).
 ///
 /// ```
 /// use std::net::{Ipv4Addr, SocketAddr};
@@ -145,8 +147,8 @@ impl ToTarget for (String, u16) {
     }
 }
 
-/// Calls `action` with one address after the other until it succeeds. `InvalidInput` for a name, without a call, and
-/// without any address; else the error of the last address.
+/// Calls `action` with one address after the other until it succeeds. `InvalidInput` for a name,
+/// without a call, and without any address; else the error of the last address.
 pub(crate) fn first_that_works<T>(
     addresses: &impl ToSocketAddrs,
     action: impl Fn(SocketAddr) -> io::Result<T>,

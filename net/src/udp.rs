@@ -16,20 +16,23 @@ use crate::udp_message::{self, DatagramInfo, SendOptions};
 
 /// A UDP socket on its worker's driver. It uses readiness and system calls on every driver.
 ///
-/// Under a policy that polls, its queue is polled if the worker's NAPI has brought the socket's first datagram, or the last one if the
-/// socket is connected: that is what the kernel keeps (`SO_INCOMING_NAPI_ID`).
+/// Under a policy that polls, its queue is polled if the worker's NAPI has brought the socket's
+/// first datagram, or the last one if the socket is connected: that is what the kernel keeps
+/// (`SO_INCOMING_NAPI_ID`).
 #[derive(Debug)]
 pub struct UdpSocket {
     pub(super) fd: AsyncFd<std::net::UdpSocket>,
 }
 
 impl UdpSocket {
-    /// Binds to an address, such as `"127.0.0.1:53"`; port 0 takes any free one. Of several addresses it takes the first that
-    /// can be bound. `[::]` takes IPv4 datagrams too, unless [`BindOptions::only_v6`] is set.
+    /// Binds to an address, such as `"127.0.0.1:53"`; port 0 takes any free one. Of several
+    /// addresses it takes the first that can be bound. `[::]` takes IPv4 datagrams too, unless
+    /// [`BindOptions::only_v6`] is set.
     ///
     /// # Errors
-    /// `AddrInUse` if another socket has the address, or the error of another system call. `InvalidInput` for a name, as this
-    /// never blocks: give the addresses that [`lookup_host`](crate::lookup_host) returns.
+    /// `AddrInUse` if another socket has the address, or the error of another system call.
+    /// `InvalidInput` for a name, as this never blocks: give the addresses that
+    /// [`lookup_host`](crate::lookup_host) returns.
     pub fn bind(address: impl ToSocketAddrs) -> io::Result<Self> {
         Self::bind_with(address, &BindOptions::new())
     }
@@ -49,11 +52,12 @@ impl UdpSocket {
         Ok(Self { fd: AsyncFd::new(socket, SourceKind::Datagrams)? })
     }
 
-    /// Receives a datagram. Returns its length in `buffer`, and its sender. The part that does not fit in
-    /// `buffer` is lost. Any number of tasks may wait; one of them gets the datagram.
+    /// Receives a datagram. Returns its length in `buffer`, and its sender. The part that does not
+    /// fit in `buffer` is lost. Any number of tasks may wait; one of them gets the datagram.
     ///
     /// # Errors
-    /// The error of the system call, for example `ConnectionRefused` after an earlier datagram was refused.
+    /// The error of the system call, for example `ConnectionRefused` after an earlier datagram was
+    /// refused.
     pub async fn recv_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         let (length, sender) = self.fd.io(Direction::Read, |socket| socket.recv_from(buffer)).await?;
         self.fd.record_datagrams(1, length);
@@ -63,16 +67,18 @@ impl UdpSocket {
     /// Sends a datagram. Returns its length. Any number of tasks may wait for room.
     ///
     /// # Errors
-    /// The error of the system call, for example `EMSGSIZE` for a datagram longer than the protocol allows.
+    /// The error of the system call, for example `EMSGSIZE` for a datagram longer than the protocol
+    /// allows.
     pub async fn send_to(&self, datagram: &[u8], to: SocketAddr) -> io::Result<usize> {
         self.fd.io(Direction::Write, |socket| socket.send_to(datagram, to)).await
     }
 
-    /// Sets the address that [`UdpSocket::send`] sends to, and the only one that is received from. Of several addresses it
-    /// takes the first to which there is a route.
+    /// Sets the address that [`UdpSocket::send`] sends to, and the only one that is received from.
+    /// Of several addresses it takes the first to which there is a route.
     ///
     /// # Errors
-    /// The error of the system call, for example `NetworkUnreachable`; `InvalidInput` for a name, as [`UdpSocket::bind`].
+    /// The error of the system call, for example `NetworkUnreachable`; `InvalidInput` for a name,
+    /// as [`UdpSocket::bind`].
     pub fn connect(&self, to: impl ToSocketAddrs) -> io::Result<()> {
         first_that_works(&to, |address| self.fd.get_ref().connect(address))
     }
@@ -92,7 +98,8 @@ impl UdpSocket {
         Ok(length)
     }
 
-    /// Waits for a datagram, and returns it without receiving it, as [`UdpSocket::recv_from`] would.
+    /// Waits for a datagram, and returns it without receiving it, as [`UdpSocket::recv_from`]
+    /// would.
     #[doc(alias = "MSG_PEEK")]
     pub async fn peek_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         self.fd.io(Direction::Read, |socket| socket.peek_from(buffer)).await
@@ -112,26 +119,28 @@ impl UdpSocket {
         self.fd.get_ref().set_broadcast(broadcast)
     }
 
-    /// Whether [`UdpSocket::recv_msg`] says to which address of this host a datagram was sent, and by which interface it came.
-    /// Default: no. A server that is bound to all addresses (`0.0.0.0`, `[::]`) answers from that address
-    /// ([`UdpSocket::send_from`]), or else from one that the route chooses.
+    /// Whether [`UdpSocket::recv_msg`] says to which address of this host a datagram was sent, and
+    /// by which interface it came. Default: no. A server that is bound to all addresses (`0.0.0.0`,
+    /// `[::]`) answers from that address ([`UdpSocket::send_from`]), or else from one that the
+    /// route chooses.
     #[doc(alias = "IP_PKTINFO")]
     #[doc(alias = "IPV6_RECVPKTINFO")]
     pub fn set_pktinfo(&self, on: bool) -> io::Result<()> {
         sockopt::set_pktinfo(&self.fd.get_ref(), self.local_addr()?.is_ipv6(), on)
     }
 
-    /// Whether [`UdpSocket::recv_msg`] tells the congestion mark of each datagram's packet ([`DatagramInfo::ecn`]), also of IPv4
-    /// on a socket of both families. Default: no.
+    /// Whether [`UdpSocket::recv_msg`] tells the congestion mark of each datagram's packet
+    /// ([`DatagramInfo::ecn`]), also of IPv4 on a socket of both families. Default: no.
     #[doc(alias = "IP_RECVTOS")]
     #[doc(alias = "IPV6_RECVTCLASS")]
     pub fn set_recv_ecn(&self, on: bool) -> io::Result<()> {
         sockopt::set_recv_traffic_class(&self.fd.get_ref(), self.local_addr()?.is_ipv6(), on)
     }
 
-    /// Whether datagrams of one sender and one length, which have come together, are received by one call (generic receive
-    /// offload, `udp(7)`). Default: no. Then use [`UdpSocket::recv_msg`] only, which says where one ends
-    /// ([`DatagramInfo::segment_size`]), with a buffer of 64 KiB: what does not fit is lost.
+    /// Whether datagrams of one sender and one length, which have come together, are received by
+    /// one call (generic receive offload, `udp(7)`). Default: no. Then use [`UdpSocket::recv_msg`]
+    /// only, which says where one ends ([`DatagramInfo::segment_size`]), with a buffer of 64 KiB:
+    /// what does not fit is lost.
     ///
     /// # Errors
     /// The error of the system call, before Linux 5.0 `ENOPROTOOPT`.
@@ -140,40 +149,44 @@ impl UdpSocket {
         sockopt::set_udp_gro(&self.fd.get_ref(), on)
     }
 
-    /// Receives a datagram, as [`UdpSocket::recv_from`], with what [`DatagramInfo`] lists. Addresses of IPv4 are mapped
-    /// (`::ffff:192.0.2.1`) on a socket of both families.
+    /// Receives a datagram, as [`UdpSocket::recv_from`], with what [`DatagramInfo`] lists.
+    /// Addresses of IPv4 are mapped (`::ffff:192.0.2.1`) on a socket of both families.
     pub async fn recv_msg(&self, buffer: &mut [u8]) -> io::Result<DatagramInfo> {
         let received = self.fd.io(Direction::Read, |socket| udp_message::receive(socket, buffer)).await?;
         self.fd.record_datagrams(received.count(), received.length);
         Ok(received)
     }
 
-    /// Tries to receive a datagram, as [`UdpSocket::recv_msg`] does. Returns `WouldBlock` if the socket's buffer is empty.
+    /// Tries to receive a datagram, as [`UdpSocket::recv_msg`] does. Returns `WouldBlock` if the
+    /// socket's buffer is empty.
     pub fn try_recv_msg(&self, buffer: &mut [u8]) -> io::Result<DatagramInfo> {
         let received = self.fd.try_io(Direction::Read, |socket| udp_message::receive(socket, buffer))?;
         self.fd.record_datagrams(received.count(), received.length);
         Ok(received)
     }
 
-    /// Tries to send a datagram, as [`UdpSocket::send_msg`] does. Returns `WouldBlock` if the socket's buffer is full.
+    /// Tries to send a datagram, as [`UdpSocket::send_msg`] does. Returns `WouldBlock` if the
+    /// socket's buffer is full.
     pub fn try_send_msg(&self, datagram: &[u8], to: SocketAddr, options: &SendOptions) -> io::Result<usize> {
         self.fd.try_io(Direction::Write, |socket| udp_message::send(socket, datagram, to, options))
     }
 
-    /// Sends a datagram from one of this host's addresses, as [`DatagramInfo::local`] names it. Returns its length.
+    /// Sends a datagram from one of this host's addresses, as [`DatagramInfo::local`] names it.
+    /// Returns its length.
     ///
     /// # Errors
-    /// As [`UdpSocket::send_to`]; that of the system call if `from` is not an address of this host; `InvalidInput` if one address
-    /// is of IPv4 and the other of IPv6.
+    /// As [`UdpSocket::send_to`]; that of the system call if `from` is not an address of this host;
+    /// `InvalidInput` if one address is of IPv4 and the other of IPv6.
     pub async fn send_from(&self, datagram: &[u8], to: SocketAddr, from: IpAddr) -> io::Result<usize> {
         self.send_msg(datagram, to, &SendOptions::new().from(from)).await
     }
 
-    /// Sends a datagram with these options: from an address of this host, with a congestion mark, or as several datagrams.
-    /// Returns the number of bytes sent.
+    /// Sends a datagram with these options: from an address of this host, with a congestion mark,
+    /// or as several datagrams. Returns the number of bytes sent.
     ///
     /// # Errors
-    /// As [`UdpSocket::send_from`] and, with a segment size, as sends after [`UdpSocket::set_segment_size`].
+    /// As [`UdpSocket::send_from`] and, with a segment size, as sends after
+    /// [`UdpSocket::set_segment_size`].
     pub async fn send_msg(
         &self,
         datagram: &[u8],
@@ -201,7 +214,8 @@ impl UdpSocket {
         Ok(count)
     }
 
-    /// Sends datagrams, in order, by one call. Returns how many were sent, at least one of those given: the rest can be sent next.
+    /// Sends datagrams, in order, by one call. Returns how many were sent, at least one of those
+    /// given: the rest can be sent next.
     ///
     /// # Errors
     /// That of the first one's, as [`UdpSocket::send_msg`]. None is sent then.
@@ -218,20 +232,22 @@ impl UdpSocket {
         self.fd.try_io(Direction::Write, |socket| udp_batch::send(socket, datagrams))
     }
 
-    /// Sends the bytes of one call as datagrams of this length, the last of which may be shorter: up to 64 of them (128
-    /// on newer kernels), which pass through most of the kernel as one packet, and are split by the network card if it can (generic segmentation
-    /// offload, `udp(7)`). `None`, the default: one datagram a call.
+    /// Sends the bytes of one call as datagrams of this length, the last of which may be shorter:
+    /// up to 64 of them (128 on newer kernels), which pass through most of the kernel as one
+    /// packet, and are split by the network card if it can (generic segmentation offload,
+    /// `udp(7)`). `None`, the default: one datagram a call.
     ///
     /// # Errors
-    /// The error of the system call, before Linux 4.18 `ENOPROTOOPT`. Later sends fail if a datagram exceeds the route's MTU, or
-    /// a call's bytes 65,507, or if they are too many datagrams.
+    /// The error of the system call, before Linux 4.18 `ENOPROTOOPT`. Later sends fail if a
+    /// datagram exceeds the route's MTU, or a call's bytes 65,507, or if they are too many
+    /// datagrams.
     #[doc(alias = "UDP_SEGMENT")]
     pub fn set_segment_size(&self, bytes: Option<NonZeroU16>) -> io::Result<()> {
         sockopt::set_udp_segment(&self.fd.get_ref(), bytes.map_or(0, NonZeroU16::get))
     }
 
-    /// Receives the datagrams of a multicast group, on the interface with this address, or for `0.0.0.0` on one that the
-    /// kernel chooses.
+    /// Receives the datagrams of a multicast group, on the interface with this address, or for
+    /// `0.0.0.0` on one that the kernel chooses.
     #[doc(alias = "IP_ADD_MEMBERSHIP")]
     pub fn join_multicast_v4(&self, group: Ipv4Addr, interface: Ipv4Addr) -> io::Result<()> {
         self.fd.get_ref().join_multicast_v4(&group, &interface)
@@ -243,8 +259,8 @@ impl UdpSocket {
         self.fd.get_ref().leave_multicast_v4(&group, &interface)
     }
 
-    /// Receives the datagrams of a multicast group, on the interface with this index, or for 0 on one that the kernel
-    /// chooses.
+    /// Receives the datagrams of a multicast group, on the interface with this index, or for 0 on
+    /// one that the kernel chooses.
     #[doc(alias = "IPV6_ADD_MEMBERSHIP")]
     pub fn join_multicast_v6(&self, group: &Ipv6Addr, interface: u32) -> io::Result<()> {
         self.fd.get_ref().join_multicast_v6(group, interface)

@@ -15,7 +15,8 @@ use crate::udp_message::{DatagramInfo, SendOptions};
 /// The most messages that the kernel takes in one call (`UIO_MAXIOV`).
 const MOST: usize = 1024;
 
-/// Room for datagrams that one call receives, which can be used again ([`UdpSocket::recv_batch`](crate::UdpSocket::recv_batch)).
+/// Room for datagrams that one call receives, which can be used again
+/// ([`UdpSocket::recv_batch`](crate::UdpSocket::recv_batch)).
 pub struct RecvBatch {
     /// A buffer for each datagram, one after the other.
     buffers: Box<[u8]>,
@@ -32,8 +33,9 @@ impl fmt::Debug for RecvBatch {
 }
 
 impl RecvBatch {
-    /// Room for so many datagrams, 1024 at most, of so many bytes each. What is longer loses its end. With
-    /// [`set_gro`](crate::UdpSocket::set_gro) a buffer takes several datagrams of one sender, and needs 64 KiB.
+    /// Room for so many datagrams, 1024 at most, of so many bytes each. What is longer loses its
+    /// end. With [`set_gro`](crate::UdpSocket::set_gro) a buffer takes several datagrams of one
+    /// sender, and needs 64 KiB.
     ///
     /// # Panics
     /// If one of the numbers is 0.
@@ -86,9 +88,10 @@ impl RecvBatch {
             header
         });
         let mut headers: Vec<libc::mmsghdr> = headers.collect();
-        // SAFETY: `headers` has as many elements as is said. The kernel writes to them, and to what each points to within the length
-        // beside the pointer: a sender's storage, a control buffer, and by its part a buffer, all of this batch, which is borrowed
-        // exclusively. Nobody uses them, or the parts in this frame, until the call returns.
+        // SAFETY: `headers` has as many elements as is said. The kernel writes to them, and to what
+        // each points to within the length beside the pointer: a sender's storage, a control
+        // buffer, and by its part a buffer, all of this batch, which is borrowed exclusively.
+        // Nobody uses them, or the parts in this frame, until the call returns.
         let received = unsafe {
             libc::recvmmsg(
                 socket.as_fd().as_raw_fd(),
@@ -147,9 +150,10 @@ pub(crate) fn send(socket: &impl AsFd, datagrams: &[OutgoingDatagram<'_>]) -> io
         header
     });
     let mut headers: Vec<libc::mmsghdr> = headers.collect();
-    // SAFETY: `headers` has as many elements as is said, to which the kernel writes lengths. It only reads what they point to, within the
-    // length beside each pointer: an address, a control buffer, of which `ControlBuffer::len` bytes are in it, and by its part the
-    // bytes of a datagram. All of them live until the call returns.
+    // SAFETY: `headers` has as many elements as is said, to which the kernel writes lengths. It
+    // only reads what they point to, within the length beside each pointer: an address, a control
+    // buffer, of which `ControlBuffer::len` bytes are in it, and by its part the bytes of a
+    // datagram. All of them live until the call returns.
     let sent = unsafe {
         libc::sendmmsg(
             socket.as_fd().as_raw_fd(),

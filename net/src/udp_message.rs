@@ -1,5 +1,6 @@
-//! Datagrams with control messages: local addresses (IP_PKTINFO, IPV6_PKTINFO), congestion marks (IP_TOS, IPV6_TCLASS), and
-//! the lengths of datagrams that are received or sent together (UDP_GRO, UDP_SEGMENT). See `ip(7)`, `ipv6(7)`, `udp(7)`.
+//! Datagrams with control messages: local addresses (IP_PKTINFO, IPV6_PKTINFO), congestion marks
+//! (IP_TOS, IPV6_TCLASS), and the lengths of datagrams that are received or sent together (UDP_GRO,
+//! UDP_SEGMENT). See `ip(7)`, `ipv6(7)`, `udp(7)`.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -42,29 +43,33 @@ impl Ecn {
 pub struct DatagramInfo {
     /// How many bytes of the buffer it has filled.
     pub length: usize,
-    /// Whether it was longer than the buffer: the rest is lost. Of several datagrams ([`segment_size`](Self::segment_size))
-    /// those are lost that did not fit.
+    /// Whether it was longer than the buffer: the rest is lost. Of several datagrams
+    /// ([`segment_size`](Self::segment_size)) those are lost that did not fit.
     pub truncated: bool,
     /// The address and port that it came from.
     pub sender: SocketAddr,
-    /// The address of this host that it was sent to. `None` without [`UdpSocket::set_pktinfo`](crate::UdpSocket::set_pktinfo).
+    /// The address of this host that it was sent to. `None` without
+    /// [`UdpSocket::set_pktinfo`](crate::UdpSocket::set_pktinfo).
     pub local: Option<IpAddr>,
     /// The index of the interface that it came in by. `None` as for `local`.
     pub interface: Option<u32>,
-    /// The congestion mark of its packet. `None` without [`UdpSocket::set_recv_ecn`](crate::UdpSocket::set_recv_ecn).
+    /// The congestion mark of its packet. `None` without
+    /// [`UdpSocket::set_recv_ecn`](crate::UdpSocket::set_recv_ecn).
     pub ecn: Option<Ecn>,
     /// The buffer has several datagrams of this length in bytes, of which the last may be shorter
     /// ([`datagrams`](Self::datagrams) splits them). `None`: one datagram, as always without
     /// [`UdpSocket::set_gro`](crate::UdpSocket::set_gro).
     pub segment_size: Option<NonZeroU16>,
-    /// The kernel had more to say than there was room for: `local`, `interface`, `ecn` or `segment_size` may be missing
-    /// although they are asked for. Happens only if other options of the socket were set through its descriptor.
+    /// The kernel had more to say than there was room for: `local`, `interface`, `ecn` or
+    /// `segment_size` may be missing although they are asked for. Happens only if other options of
+    /// the socket were set through its descriptor.
     #[doc(alias = "MSG_CTRUNC")]
     pub control_truncated: bool,
 }
 
 impl DatagramInfo {
-    /// The datagrams that were received into `buffer`, which is the one of the call, in order. None if the datagram is empty.
+    /// The datagrams that were received into `buffer`, which is the one of the call, in order. None
+    /// if the datagram is empty.
     pub fn datagrams<'a>(&self, buffer: &'a [u8]) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         let bytes = &buffer[..self.length.min(buffer.len())];
         bytes.chunks(self.segment_size.map_or(self.length.max(1), |size| size.get().into()))
@@ -94,7 +99,8 @@ impl DatagramInfo {
         };
         for message in control.messages(control_length) {
             if info.add(&message).is_none() {
-                // Cut off: the kernel shortens the last message to what fits (`net/core/scm.c`, `put_cmsg`).
+                // Cut off: the kernel shortens the last message to what fits (`net/core/scm.c`,
+                // `put_cmsg`).
                 info.control_truncated = true;
             }
         }
@@ -163,7 +169,8 @@ impl SendOptions {
         self
     }
 
-    /// Marks the packet. The rest of its traffic class (DSCP) is 0, whatever the socket has set (`IP_TOS`, `IPV6_TCLASS`).
+    /// Marks the packet. The rest of its traffic class (DSCP) is 0, whatever the socket has set
+    /// (`IP_TOS`, `IPV6_TCLASS`).
     #[doc(alias = "IP_TOS")]
     #[doc(alias = "IPV6_TCLASS")]
     pub fn ecn(mut self, ecn: Ecn) -> Self {
@@ -185,7 +192,8 @@ impl SendOptions {
         let mut fits = true;
         match self.from.map(|from| (to, from.to_canonical())) {
             None => {}
-            // The kernel ignores the address of another family (`net/ipv4/ip_sockglue.c`, `ip_cmsg_send`).
+            // The kernel ignores the address of another family (`net/ipv4/ip_sockglue.c`,
+            // `ip_cmsg_send`).
             Some((IpAddr::V4(_), IpAddr::V4(from))) => {
                 let data = &[&[0; 4][..], &from.octets(), &[0; 4]].concat();
                 fits &=
@@ -206,8 +214,8 @@ impl SendOptions {
             }
         }
         if let Some(ecn) = self.ecn {
-            // A datagram to a mapped address is one of IPv4, for which only IP_TOS counts (`net/ipv6/udp.c`,
-            // `udpv6_sendmsg`).
+            // A datagram to a mapped address is one of IPv4, for which only IP_TOS counts
+            // (`net/ipv6/udp.c`, `udpv6_sendmsg`).
             let (level, kind) = match to.to_canonical() {
                 IpAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_TOS),
                 IpAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
@@ -238,17 +246,20 @@ pub(crate) fn receive(socket: &impl AsFd, buffer: &mut [u8]) -> io::Result<Datag
         let control = control.bytes_mut();
         message.msg_control = control.as_mut_ptr().cast();
         message.msg_controllen = control.len() as _;
-        // SAFETY: the kernel writes to `storage`, a local of `try_init`, to `buffer` and to `control`, each within the length
-        // beside its pointer. All of them live, and nobody else uses them, until the call returns.
+        // SAFETY: the kernel writes to `storage`, a local of `try_init`, to `buffer` and to
+        // `control`, each within the length beside its pointer. All of them live, and nobody else
+        // uses them, until the call returns.
         let length = unsafe { libc::recvmsg(socket.as_fd().as_raw_fd(), &raw mut message, 0) };
         let length = usize::try_from(length).map_err(|_| io::Error::last_os_error())?;
-        // SAFETY: `size` is the address of a local of `try_init`, which reads it only after this closure.
+        // SAFETY: `size` is the address of a local of `try_init`, which reads it only after this
+        // closure.
         unsafe { *size = message.msg_namelen };
         // Its type depends on the C library.
         let control_length: usize = message.msg_controllen as _;
         Ok((length, message.msg_flags, control_length))
     };
-    // SAFETY: the closure returns `Ok` only after `recvmsg` has written the sender's address, and stores its length.
+    // SAFETY: the closure returns `Ok` only after `recvmsg` has written the sender's address, and
+    // stores its length.
     let ((length, flags, control_length), sender) = unsafe { SockAddr::try_init(fill) }?;
     let sender = internet_address(&sender)?;
     Ok(DatagramInfo::new((length, flags), sender, &control, control_length))
@@ -272,8 +283,9 @@ pub(crate) fn send(
     message.msg_iovlen = 1;
     message.msg_controllen = control.len() as _;
     message.msg_control = control.bytes_mut().as_mut_ptr().cast();
-    // SAFETY: `sendmsg` only reads, from `to`, `datagram` and `control`, each within the length beside its pointer:
-    // `ControlBuffer::len` is at most the length of its bytes. All of them live until the call returns.
+    // SAFETY: `sendmsg` only reads, from `to`, `datagram` and `control`, each within the length
+    // beside its pointer: `ControlBuffer::len` is at most the length of its bytes. All of them live
+    // until the call returns.
     let sent = unsafe { libc::sendmsg(socket.as_fd().as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL) };
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
 }

@@ -8,7 +8,8 @@ use runtime::io::Direction;
 
 use crate::udp::UdpSocket;
 
-/// The `poll` functions of one direction are for one task at a time: a second one that waits replaces the first.
+/// The `poll` functions of one direction are for one task at a time: a second one that waits
+/// replaces the first.
 impl UdpSocket {
     /// Waits until a datagram has come, or an error. Any number of tasks may wait.
     pub async fn readable(&self) {

@@ -7,12 +7,12 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Affinity {
-    /// Workers are pinned, and each queue's interrupt goes to its worker's core. An interrupt that was
-    /// moved is moved back.
+    /// Workers are pinned, and each queue's interrupt goes to its worker's core. An interrupt that
+    /// was moved is moved back.
     #[default]
     Pin,
-    /// Each worker runs on the core of its queue's interrupt, and moves with it. Waking a thread on the
-    /// core that took the interrupt is much cheaper than across cores (FastWake).
+    /// Each worker runs on the core of its queue's interrupt, and moves with it. Waking a thread on
+    /// the core that took the interrupt is much cheaper than across cores (FastWake).
     Follow,
     /// Interrupts stay where they are.
     None,

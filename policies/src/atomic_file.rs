@@ -21,7 +21,8 @@ impl AtomicFile {
     pub(crate) fn new_in(folder: &Path) -> io::Result<Self> {
         let mut number = 0_u32;
         loop {
-            // A process of another PID namespace may have this id, and one that was killed may have left a file.
+            // A process of another PID namespace may have this id, and one that was killed may have
+            // left a file.
             let path = folder.join(format!("{UNFINISHED}-{}-{number}", std::process::id()));
             match File::options().write(true).create_new(true).mode(0o600).open(&path) {
                 Ok(file) => return Ok(Self { file, unfinished: Unfinished(Some(path)) }),

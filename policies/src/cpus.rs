@@ -26,8 +26,8 @@ use serde::{Deserialize, Serialize};
 #[serde(try_from = "String", into = "String")]
 pub struct Cpus(BTreeSet<u32>);
 
-/// The largest CPU number accepted. Far above `CONFIG_NR_CPUS` (8192 on x86); bounds the memory that
-/// parsing `0-4000000000` takes.
+/// The largest CPU number accepted. Far above `CONFIG_NR_CPUS` (8192 on x86); bounds the memory
+/// that parsing `0-4000000000` takes.
 const LARGEST_CPU: u32 = 1 << 16;
 
 impl Cpus {
@@ -81,12 +81,13 @@ impl Cpus {
         Ok((0..CpuSet::MAX_CPU as u32).filter(|&cpu| set.is_set(cpu as usize)).collect())
     }
 
-    /// Restricts a thread to these CPUs (`sched_setaffinity(2)`); `None` is the calling thread. Numbers
-    /// beyond `CPU_SETSIZE` are ignored.
+    /// Restricts a thread to these CPUs (`sched_setaffinity(2)`); `None` is the calling thread.
+    /// Numbers beyond `CPU_SETSIZE` are ignored.
     ///
     /// # Errors
-    /// The error of `sched_setaffinity`: `EINVAL` if none of the CPUs is available to the thread, `ESRCH`
-    /// if there is no such thread, `EPERM` without `CAP_SYS_NICE` for another user's thread.
+    /// The error of `sched_setaffinity`: `EINVAL` if none of the CPUs is available to the thread,
+    /// `ESRCH` if there is no such thread, `EPERM` without `CAP_SYS_NICE` for another user's
+    /// thread.
     pub fn pin(&self, thread: Option<Pid>) -> io::Result<()> {
         let mut set = CpuSet::new();
         self.iter().filter(|&cpu| (cpu as usize) < CpuSet::MAX_CPU).for_each(|cpu| set.set(cpu as usize));

@@ -1,5 +1,5 @@
-//! What the kernel keeps about polling in descriptors: the parameters of an epoll instance, and the options of a
-//! socket. Their owner may be another process.
+//! What the kernel keeps about polling in descriptors: the parameters of an epoll instance, and the
+//! options of a socket. Their owner may be another process.
 
 #![expect(unsafe_code, reason = "neither rustix nor std has these ioctls and socket options")]
 
@@ -20,7 +20,8 @@ use crate::host::identity::ProcessIdentity;
 pub struct EpollParams {
     /// How long a wait busy-polls before it sleeps, in microseconds.
     pub busy_poll_usecs: u32,
-    /// How many packets one poll takes at most; more than 64 needs `CAP_NET_ADMIN`. The kernel takes 0 for 8.
+    /// How many packets one poll takes at most; more than 64 needs `CAP_NET_ADMIN`. The kernel
+    /// takes 0 for 8.
     pub busy_poll_budget: u16,
     /// 1: the interrupt stays masked while the application polls.
     pub prefer_busy_poll: u8,
@@ -32,7 +33,8 @@ const EPIOCSPARAMS: libc::Ioctl = 0x4008_8a01;
 const EPIOCGPARAMS: libc::Ioctl = 0x8008_8a02_u32 as libc::Ioctl;
 
 impl EpollParams {
-    /// The parameters of an instance whose waits poll, and suspend the interrupt while they find events.
+    /// The parameters of an instance whose waits poll, and suspend the interrupt while they find
+    /// events.
     pub fn polling(busy_poll_usecs: u32, busy_poll_budget: u16) -> Self {
         Self { busy_poll_usecs, busy_poll_budget, prefer_busy_poll: 1, pad: 0 }
     }
@@ -40,25 +42,27 @@ impl EpollParams {
     /// Reads an epoll instance's parameters (`EPIOCGPARAMS`).
     ///
     /// # Errors
-    /// `ENOTTY` before Linux 6.9, `EINVAL` or `ENOTTY` if the descriptor is none of an epoll instance.
+    /// `ENOTTY` before Linux 6.9, `EINVAL` or `ENOTTY` if the descriptor is none of an epoll
+    /// instance.
     #[doc(alias = "EPIOCGPARAMS")]
     pub fn read(epoll: impl AsFd) -> io::Result<Self> {
         let mut params = Self::default();
-        // SAFETY: EPIOCGPARAMS writes one `struct epoll_params` through a pointer to a live value of that
-        // layout; every bit pattern is valid for its integer fields.
+        // SAFETY: EPIOCGPARAMS writes one `struct epoll_params` through a pointer to a live value
+        // of that layout; every bit pattern is valid for its integer fields.
         let result = unsafe { libc::ioctl(epoll.as_fd().as_raw_fd(), EPIOCGPARAMS, &raw mut params) };
         if result == 0 { Ok(params) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// Sets an epoll instance's parameters (`EPIOCSPARAMS`). They hold for every process that has the instance.
+    /// Sets an epoll instance's parameters (`EPIOCSPARAMS`). They hold for every process that has
+    /// the instance.
     ///
     /// # Errors
-    /// As [`EpollParams::read`]; `EPERM` for a budget above 64 without `CAP_NET_ADMIN`, `EINVAL` for
-    /// `busy_poll_usecs` above `i32::MAX`.
+    /// As [`EpollParams::read`]; `EPERM` for a budget above 64 without `CAP_NET_ADMIN`, `EINVAL`
+    /// for `busy_poll_usecs` above `i32::MAX`.
     #[doc(alias = "EPIOCSPARAMS")]
     pub fn write(self, epoll: impl AsFd) -> io::Result<()> {
-        // SAFETY: EPIOCSPARAMS reads one `struct epoll_params`, which `EpollParams` mirrors (`repr(C)`,
-        // 8 bytes), through a pointer that is valid for the call.
+        // SAFETY: EPIOCSPARAMS reads one `struct epoll_params`, which `EpollParams` mirrors
+        // (`repr(C)`, 8 bytes), through a pointer that is valid for the call.
         let result = unsafe { libc::ioctl(epoll.as_fd().as_raw_fd(), EPIOCSPARAMS, &raw const self) };
         if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
@@ -88,17 +92,19 @@ pub fn incoming_napi_id(socket: &impl AsFd) -> u32 {
     if result == 0 { id } else { 0 }
 }
 
-/// The most entries of a steering table: a program has at most 4096 instructions (`linux/bpf_common.h`, BPF_MAXINSNS).
+/// The most entries of a steering table: a program has at most 4096 instructions
+/// (`linux/bpf_common.h`, BPF_MAXINSNS).
 const MAX_STEERED: usize = 2000;
 
-/// Makes a reuseport group choose the listener by what the packet has as its receive queue: by the table of such numbers
-/// and the positions of listeners, in the order in which they joined the group. A number that is not in the table gives
-/// listener `number % listeners`. What comes by loopback, which has no queues, has number 0; with `hashes_loopback` the kernel
-/// chooses for it by hash, as without a program.
+/// Makes a reuseport group choose the listener by what the packet has as its receive queue: by the
+/// table of such numbers and the positions of listeners, in the order in which they joined the
+/// group. A number that is not in the table gives listener `number % listeners`. What comes by
+/// loopback, which has no queues, has number 0; with `hashes_loopback` the kernel chooses for it by
+/// hash, as without a program.
 ///
 /// # Errors
-/// `InvalidInput` for a table of more than 2000 entries, or the error of the system call: `EINVAL` if the socket is not in
-/// a reuseport group.
+/// `InvalidInput` for a table of more than 2000 entries, or the error of the system call: `EINVAL`
+/// if the socket is not in a reuseport group.
 #[doc(alias = "SO_ATTACH_REUSEPORT_CBPF")]
 pub fn steer_by_queue(
     socket: &impl AsFd,
@@ -106,8 +112,9 @@ pub fn steer_by_queue(
     listeners: u32,
     hashes_loopback: bool,
 ) -> io::Result<()> {
-    // Classic BPF (`linux/filter.h`). An absolute load from SKF_AD_OFF + SKF_AD_QUEUE gives the packet's queue. On
-    // hardware and tun that is the queue plus one, on veth the queue. SKF_AD_OFF + SKF_AD_HATYPE gives the type of its interface.
+    // Classic BPF (`linux/filter.h`). An absolute load from SKF_AD_OFF + SKF_AD_QUEUE gives the
+    // packet's queue. On hardware and tun that is the queue plus one, on veth the queue. SKF_AD_OFF +
+    // SKF_AD_HATYPE gives the type of its interface.
     const LOAD_ABSOLUTE: u16 = 0x20;
     const MODULO: u16 = 0x94;
     const JUMP_IF_EQUAL: u16 = 0x15;
@@ -134,8 +141,8 @@ pub fn steer_by_queue(
     }
     program.extend([instruction(MODULO, 0, listeners.max(1)), instruction(RETURN_A, 0, 0)]);
     let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
-    // SAFETY: the pointer and the length describe one live `sock_fprog` whose `filter` points to `len`
-    // instructions that live in this frame, and which the kernel copies during the call.
+    // SAFETY: the pointer and the length describe one live `sock_fprog` whose `filter` points to
+    // `len` instructions that live in this frame, and which the kernel copies during the call.
     let result = unsafe {
         libc::setsockopt(
             socket.as_fd().as_raw_fd(),
@@ -155,7 +162,8 @@ pub fn steer_by_queue(
 #[doc(alias = "SO_DETACH_REUSEPORT_BPF")]
 pub fn stop_steering(socket: &impl AsFd) -> io::Result<()> {
     let unused: libc::c_int = 0;
-    // SAFETY: the pointer and the length describe one live `int`, which the kernel requires and ignores.
+    // SAFETY: the pointer and the length describe one live `int`, which the kernel requires and
+    // ignores.
     let result = unsafe {
         libc::setsockopt(
             socket.as_fd().as_raw_fd(),
@@ -170,12 +178,13 @@ pub fn stop_steering(socket: &impl AsFd) -> io::Result<()> {
 
 /// Duplicates a descriptor of another process into this one (Linux 5.6).
 ///
-/// What it refers to stays open until the duplicate is dropped: a socket that the process closes meanwhile is closed
-/// only then, and stays in the process's epoll instances until then. So drop it at once.
+/// What it refers to stays open until the duplicate is dropped: a socket that the process closes
+/// meanwhile is closed only then, and stays in the process's epoll instances until then. So drop it
+/// at once.
 ///
 /// # Errors
-/// `ESRCH` if there is no such process, `EBADF` if it has no such descriptor, `EPERM` without `CAP_SYS_PTRACE` over it,
-/// `ENOSYS` on older kernels.
+/// `ESRCH` if there is no such process, `EBADF` if it has no such descriptor, `EPERM` without
+/// `CAP_SYS_PTRACE` over it, `ENOSYS` on older kernels.
 pub fn duplicate(pid: u32, descriptor: i32) -> io::Result<OwnedFd> {
     Descriptors(open_process(pid)?).duplicate(descriptor)
 }

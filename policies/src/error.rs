@@ -26,7 +26,8 @@ pub enum Error {
         operation: String,
         source: io::Error,
     },
-    /// A journal could not be read, written or removed, or the directory of journals could not be locked.
+    /// A journal could not be read, written or removed, or the directory of journals could not be
+    /// locked.
     #[error("journal {path}: {source}")]
     Journal { path: PathBuf, source: io::Error },
     /// A server to attach to can't be found, or can't be attached to.

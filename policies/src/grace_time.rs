@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// The grace time (`gro_flush_timeout`): how long after an empty poll the kernel leaves a queue to the
-/// application's polls, before its timer polls.
+/// The grace time (`gro_flush_timeout`): how long after an empty poll the kernel leaves a queue to
+/// the application's polls, before its timer polls.
 ///
-/// A longer grace time means fewer timer polls, and a longer delay for packets that arrive while the
-/// application sleeps.
+/// A longer grace time means fewer timer polls, and a longer delay for packets that arrive while
+/// the application sleeps.
 ///
 /// [`FromStr`] accepts microseconds (`200`) and `auto`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -20,8 +20,8 @@ pub enum GraceTime {
     /// One value at every load, with the deferrals and the suspend timeout of
     /// [`Settings`](crate::Settings).
     Fixed(Duration),
-    /// The [law](crate::law) of the application's workers chooses it, with the mode of the queue, from the load and the
-    /// latency budget. Starts with plain interrupts.
+    /// The [law](crate::law) of the application's workers chooses it, with the mode of the queue,
+    /// from the load and the latency budget. Starts with plain interrupts.
     #[default]
     Adaptive,
 }

@@ -1,7 +1,7 @@
 //! Network polling policies, and the host's knobs for them.
 //!
-//! A [`Policy`] decides where network processing runs in relation to the application. A [`Plan`] turns it
-//! into steps for one interface, and [`apply`] carries them out:
+//! A [`Policy`] decides where network processing runs in relation to the application. A [`Plan`]
+//! turns it into steps for one interface, and [`apply`] carries them out:
 //!
 //! ```
 //! use policies::{Plan, Policy, Settings, host};
@@ -17,10 +17,10 @@
 //! # Ok::<(), policies::Error>(())
 //! ```
 //!
-//! The steps set interrupt affinity, RPS masks, per-NAPI interrupt deferral and suspension, NAPI threads,
-//! and, under suppression only, interrupt coalescing. The old values go to a journal in `/run/lull`
-//! first. They are restored when the [`Guard`] is dropped, on SIGINT and SIGTERM, and after SIGKILL by the
-//! next [`apply`], by [`recover`] or by `policies restore`.
+//! The steps set interrupt affinity, RPS masks, per-NAPI interrupt deferral and suspension, NAPI
+//! threads, and, under suppression only, interrupt coalescing. The old values go to a journal in
+//! `/run/lull` first. They are restored when the [`Guard`] is dropped, on SIGINT and SIGTERM, and
+//! after SIGKILL by the next [`apply`], by [`recover`] or by `policies restore`.
 //!
 //! | Folder | Content |
 //! |---|---|
@@ -35,13 +35,14 @@
 //! | [`netlink`] | rtnetlink, netdev and ethtool requests |
 //!
 //! # Features
-//! - `tools` (off by default): what the `policies` command and measurements need beyond a runtime: `attach`, `explain`, and
-//!   [`counters`] of a run.
+//! - `tools` (off by default): what the `policies` command and measurements need beyond a runtime:
+//!   `attach`, `explain`, and [`counters`] of a run.
 //!
 //! The crate is synchronous. It reports by [`tracing`] what it can't return.
 //!
-//! The kernel's side is described in `Documentation/networking/napi.rst`, the policies in Cai and Karsten,
-//! *Kernel vs. User-Level Networking: Don't Throw Out the Stack with the Interrupts* (2023).
+//! The kernel's side is described in `Documentation/networking/napi.rst`, the policies in Cai and
+//! Karsten, *Kernel vs. User-Level Networking: Don't Throw Out the Stack with the Interrupts*
+//! (2023).
 
 // `docs/internals/unsafe.md` lists the files that are excepted.
 #![deny(unsafe_code)]

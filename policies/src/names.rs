@@ -18,7 +18,8 @@ pub fn listed(names: &[&str]) -> String {
     }
 }
 
-/// Gives an enum `ALL`, `name`, and [`Display`](std::fmt::Display) and [`FromStr`](std::str::FromStr) by these names.
+/// Gives an enum `ALL`, `name`, and [`Display`](std::fmt::Display) and
+/// [`FromStr`](std::str::FromStr) by these names.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! names {

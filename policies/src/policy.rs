@@ -1,4 +1,5 @@
-//! The policies: what each is called, where packets are processed under it, and what its workers' waits do.
+//! The policies: what each is called, where packets are processed under it, and what its workers'
+//! waits do.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,9 +9,9 @@ use crate::names::listed;
 
 /// How network processing is scheduled against application processing.
 ///
-/// The first four and their names are those of Cai and Karsten, *Kernel vs. User-Level Networking* (2023),
-/// section 4.
-/// [`FromStr`](std::str::FromStr) and [`Display`](std::fmt::Display) use kebab case: `kernel-polling`.
+/// The first four and their names are those of Cai and Karsten, *Kernel vs. User-Level Networking*
+/// (2023), section 4. [`FromStr`](std::str::FromStr) and [`Display`](std::fmt::Display) use kebab
+/// case: `kernel-polling`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Policy {
@@ -21,15 +22,15 @@ pub enum Policy {
     /// All queue interrupts go to as few cores as the load needs; workers run on the others
     /// (section 4.1.2).
     Packing,
-    /// Interrupts are delayed as far as the device allows; workers busy-poll (section 4.2.1). The only
-    /// policy that sets the device's interrupt coalescing.
+    /// Interrupts are delayed as far as the device allows; workers busy-poll (section 4.2.1). The
+    /// only policy that sets the device's interrupt coalescing.
     Suppression,
-    /// The worker's wait polls the queue, and the queue's interrupt stays masked while the worker finds
-    /// work (section 4.2.2; IRQ suspension, Linux 6.13).
+    /// The worker's wait polls the queue, and the queue's interrupt stays masked while the worker
+    /// finds work (section 4.2.2; IRQ suspension, Linux 6.13).
     KernelPolling,
-    /// For each queue a kernel thread on a packing core polls all the time, and keeps the queue's interrupt
-    /// masked; workers block (threaded NAPI busy polling, Linux 6.19). On an older kernel vanilla runs
-    /// instead.
+    /// For each queue a kernel thread on a packing core polls all the time, and keeps the queue's
+    /// interrupt masked; workers block (threaded NAPI busy polling, Linux 6.19). On an older kernel
+    /// vanilla runs instead.
     KernelThread,
 }
 
@@ -65,7 +66,8 @@ impl Policy {
         self.worker_wait() == WorkerWait::Suspends
     }
 
-    /// Whether the [law](crate::law) of the workers sets the queues' values under this policy with a grace time.
+    /// Whether the [law](crate::law) of the workers sets the queues' values under this policy with
+    /// a grace time.
     pub fn adapts(self, grace_time: GraceTime) -> bool {
         self.suspends_interrupts() && grace_time == GraceTime::Adaptive
     }

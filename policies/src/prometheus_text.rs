@@ -1,5 +1,6 @@
-//! Pages in [Prometheus' text exposition format](https://prometheus.io/docs/instrumenting/exposition_formats/), version
-//! 0.0.4, as `policies watch --format prometheus` and the runtime's metrics print them.
+//! Pages in [Prometheus' text exposition
+//! format](https://prometheus.io/docs/instrumenting/exposition_formats/), version 0.0.4, as
+//! `policies watch --format prometheus` and the runtime's metrics print them.
 //!
 //! ```
 //! use policies::prometheus_text::{Kind, Page};
@@ -30,8 +31,9 @@ pub enum Kind {
 pub struct Page(String);
 
 impl Page {
-    /// Begins a metric: its name, which ends in the unit, and after it in `_total` for a counter; its type; what it says.
-    /// Nothing is written until it has a sample. All samples of a name must be of one family.
+    /// Begins a metric: its name, which ends in the unit, and after it in `_total` for a counter;
+    /// its type; what it says. Nothing is written until it has a sample. All samples of a name must
+    /// be of one family.
     pub fn family(&mut self, name: &'static str, kind: Kind, help: &'static str) -> Family<'_> {
         Family { page: &mut self.0, name, kind, help, begun: false }
     }
@@ -56,8 +58,9 @@ impl Family<'_> {
         self.write("", labels, None, value);
     }
 
-    /// Adds the samples of a histogram of times: the count of each bucket alone, by ascending upper bounds, of which the last
-    /// is `None`, and the sum of all times. In the text buckets are cumulative.
+    /// Adds the samples of a histogram of times: the count of each bucket alone, by ascending upper
+    /// bounds, of which the last is `None`, and the sum of all times. In the text buckets are
+    /// cumulative.
     pub fn histogram(
         &mut self,
         labels: Labels<'_>,

@@ -1,9 +1,9 @@
 //! Handlers for signals, run on one thread of the process.
 //!
-//! The first SIGINT or SIGTERM goes to the program's [`intercept`] handlers, if it has any (a graceful
-//! stop). Otherwise, and at the second signal, all [`on_termination`] actions run, and the process dies of
-//! the signal as it would without this module. A signal that has an [`on_signal`] handler goes to that, and terminates
-//! nothing while the handler is registered.
+//! The first SIGINT or SIGTERM goes to the program's [`intercept`] handlers, if it has any (a
+//! graceful stop). Otherwise, and at the second signal, all [`on_termination`] actions run, and the
+//! process dies of the signal as it would without this module. A signal that has an [`on_signal`]
+//! handler goes to that, and terminates nothing while the handler is registered.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -55,21 +55,25 @@ pub fn on_termination(action: impl FnMut() + Send + 'static) -> io::Result<Regis
     })
 }
 
-/// Runs `action` at the first SIGINT or SIGTERM instead of terminating. The second signal terminates.
+/// Runs `action` at the first SIGINT or SIGTERM instead of terminating. The second signal
+/// terminates.
 pub fn intercept(action: impl FnMut() + Send + 'static) -> io::Result<Registration> {
     register(|registry, key| {
         registry.intercept.insert(key, Box::new(action));
     })
 }
 
-/// Runs `action` at each signal of this number. Signals that come before the thread has taken the first of them are one.
+/// Runs `action` at each signal of this number. Signals that come before the thread has taken the
+/// first of them are one.
 ///
-/// From the first registration on, the signal's default action is not taken, also after all registrations are dropped.
-/// SIGINT and SIGTERM differ: they terminate the process whenever no action is registered.
+/// From the first registration on, the signal's default action is not taken, also after all
+/// registrations are dropped. SIGINT and SIGTERM differ: they terminate the process whenever no
+/// action is registered.
 ///
 /// # Errors
-/// `InvalidInput` for SIGKILL and SIGSTOP, which can't be handled, and SIGILL, SIGFPE and SIGSEGV, which another thread can't
-/// handle; and for a number outside of 1 to 64. The error of `sigaction(2)`; or if the thread can't be set up.
+/// `InvalidInput` for SIGKILL and SIGSTOP, which can't be handled, and SIGILL, SIGFPE and SIGSEGV,
+/// which another thread can't handle; and for a number outside of 1 to 64. The error of
+/// `sigaction(2)`; or if the thread can't be set up.
 pub fn on_signal(signal: i32, action: impl FnMut() + Send + 'static) -> io::Result<Registration> {
     if FORBIDDEN.contains(&signal) || !(1..=64).contains(&signal) {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("signal {signal} can't be handled")));

@@ -37,9 +37,10 @@ impl AwakeTime {
 
     /// Opens the file of a kernel thread that polls a NAPI, by its id.
     ///
-    /// A real-time thread takes its core as soon as it is woken, unless the thread there is in the kernel. What that thread
-    /// does until it leaves the kernel is counted for nobody if it goes to sleep there, and for the woken one otherwise
-    /// (`kernel/sched/core.c`, `rq_clock_skip_update`). So the time in which the woken thread is ready is part of
+    /// A real-time thread takes its core as soon as it is woken, unless the thread there is in the
+    /// kernel. What that thread does until it leaves the kernel is counted for nobody if it goes to
+    /// sleep there, and for the woken one otherwise (`kernel/sched/core.c`,
+    /// `rq_clock_skip_update`). So the time in which the woken thread is ready is part of
     /// [`ThreadTimes::run`] here: without it a third of what a saturated core does is missing.
     pub fn open_napi_thread(thread: i32) -> io::Result<Self> {
         Ok(Self { works_while_ready: Self::is_real_time(thread), ..Self::open(thread)? })

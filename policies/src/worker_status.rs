@@ -31,7 +31,8 @@ pub struct WorkerStatus {
 pub struct QueueStatus {
     /// What drives the queue while the worker waits.
     pub mode: QueueMode,
-    /// The latency budget of the law that adapts the queue. `None` if the configuration fixes its values, as the next.
+    /// The latency budget of the law that adapts the queue. `None` if the configuration fixes its
+    /// values, as the next.
     pub latency_budget_us: Option<u64>,
     /// Its CPU budget, in percent.
     #[serde(default)]
@@ -43,12 +44,12 @@ pub struct QueueStatus {
     pub poll_interval_us: u64,
     /// `busy_poll_usecs`: how long a wait polls before it sleeps, beyond the first poll.
     pub spin_us: u64,
-    /// For how long the law has tried polling, or given it up for a moment to measure interrupts, since the start. 0 if the values are
-    /// fixed.
+    /// For how long the law has tried polling, or given it up for a moment to measure interrupts,
+    /// since the start. 0 if the values are fixed.
     #[serde(default)]
     pub trials_us: u64,
-    /// Why the queue is driven this way, as `reason`, with `cpu` and `delay` in percent of plain interrupts' where they were
-    /// compared.
+    /// Why the queue is driven this way, as `reason`, with `cpu` and `delay` in percent of plain
+    /// interrupts' where they were compared.
     #[serde(flatten)]
     pub why: Reason,
 }

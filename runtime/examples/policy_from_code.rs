@@ -1,7 +1,7 @@
 //! A policy set by the code, and each worker's report of what is in effect.
 //!
-//! Without root, or on an interface without NAPI (the default here is `lo`), the workers fall back to less,
-//! and their reports say why.
+//! Without root, or on an interface without NAPI (the default here is `lo`), the workers fall back
+//! to less, and their reports say why.
 //!
 //! ```sh
 //! cargo run -p lull-runtime --example policy_from_code -- eth0 kernel-polling

@@ -24,8 +24,8 @@ async fn main() -> Result<(), runtime::JoinError> {
         println!("{}", task.await?);
     }
 
-    // A panic on another worker is an error here, and that worker goes on. (`resume_unwind` panics without a
-    // message on stderr.)
+    // A panic on another worker is an error here, and that worker goes on. (`resume_unwind` panics
+    // without a message on stderr.)
     let error = runtime::spawn_on(1, || async { resume_unwind(Box::new("on purpose")) })
         .await
         .map(|(): ()| ())

@@ -13,7 +13,8 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
 fn main() -> Result<(), runtime::BuildError> {
-    // Spans have the level TRACE. Operations on wakers are events with another target, which is left out here.
+    // Spans have the level TRACE. Operations on wakers are events with another target, which is
+    // left out here.
     let tasks = Targets::new()
         .with_target("tokio::task", LevelFilter::TRACE)
         .with_target("tokio::task::waker", LevelFilter::OFF);

@@ -16,8 +16,9 @@ use crate::thread_settings::with_settings_from_before;
 /// How long putting the host's settings back may take.
 const RESTORING: Duration = Duration::from_secs(1);
 
-/// A running runtime whose workers all have a thread, for programs that have no `block_on` at their heart: made by
-/// [`Builder::build_background`](crate::Builder::build_background). It is used by its [`Handle`], to which it dereferences.
+/// A running runtime whose workers all have a thread, for programs that have no `block_on` at their
+/// heart: made by [`Builder::build_background`](crate::Builder::build_background). It is used by
+/// its [`Handle`], to which it dereferences.
 ///
 /// ```
 /// use runtime::Builder;
@@ -28,8 +29,8 @@ const RESTORING: Duration = Duration::from_secs(1);
 /// # Ok::<(), runtime::BuildError>(())
 /// ```
 ///
-/// It is `Send` and `Sync`, and can be a `static`. Dropping it does what dropping a [`Runtime`] does; it must not be dropped on one
-/// of its own workers, for whose end it would wait.
+/// It is `Send` and `Sync`, and can be a `static`. Dropping it does what dropping a [`Runtime`]
+/// does; it must not be dropped on one of its own workers, for whose end it would wait.
 pub struct BackgroundRuntime {
     handle: Handle,
     /// Taken by the drop.
@@ -76,7 +77,8 @@ impl Drop for BackgroundRuntime {
     fn drop(&mut self) {
         self.handle.stop();
         let Some(owner) = self.owner.take() else { return };
-        // The thread has to put the host's settings back, after it has waited for the others until the deadline.
+        // The thread has to put the host's settings back, after it has waited for the others until
+        // the deadline.
         let by = |deadline: &Instant| ends_by(&owner, *deadline + RESTORING);
         if self.deadline.get().is_none_or(by) {
             // The panic hook has reported a panic.

@@ -102,7 +102,8 @@ impl BlockingPool {
         Ok(())
     }
 
-    /// A thread that was counted could not be started. The others take the jobs; without one nobody would, so they fail.
+    /// A thread that was counted could not be started. The others take the jobs; without one nobody
+    /// would, so they fail.
     fn thread_failed(&self, error: &io::Error) {
         let mut state = self.lock();
         state.threads -= 1;
@@ -119,7 +120,8 @@ impl BlockingPool {
         loop {
             if let Some(job) = state.jobs.pop_front() {
                 drop(state);
-                // A panic is given to the task that waits for the job; this is for what its drops do.
+                // A panic is given to the task that waits for the job; this is for what its drops
+                // do.
                 crate::sync::contain_panic(|| job(Start::Runs));
                 state = self.lock();
                 state.finished += 1;
@@ -178,8 +180,8 @@ impl BlockingPool {
         BlockingMetrics { threads, idle, queued: state.jobs.len(), finished }
     }
 
-    /// Runs a closure on a thread, and returns a future of its result. A closure that no thread has begun when the
-    /// future is dropped is dropped, too.
+    /// Runs a closure on a thread, and returns a future of its result. A closure that no thread has
+    /// begun when the future is dropped is dropped, too.
     pub(crate) fn spawn<F, T>(self: &Arc<Self>, work: F) -> impl Future<Output = T> + Send + use<F, T>
     where
         F: FnOnce() -> T + Send + 'static,

@@ -81,8 +81,8 @@ impl Builder {
         self
     }
 
-    /// The number of workers, at least 1. Default: one per receive queue of the interface, at most one per
-    /// core; without an interface one per core.
+    /// The number of workers, at least 1. Default: one per receive queue of the interface, at most
+    /// one per core; without an interface one per core.
     pub fn workers(mut self, workers: usize) -> Self {
         self.code.workers = Some(workers.max(1));
         self
@@ -114,31 +114,33 @@ impl Builder {
         self
     }
 
-    /// Pins workers to these cores, one each in ascending order, wrapping around. Default: not pinned.
+    /// Pins workers to these cores, one each in ascending order, wrapping around. Default: not
+    /// pinned.
     pub fn cores(mut self, cores: Cpus) -> Self {
         self.code.cores = Some(cores);
         self
     }
 
-    /// How workers and their queues' interrupts are placed on the same cores. Default: pin, which moves the
-    /// interrupts to the workers' cores. With follow, workers move to their interrupts' cores, need no
-    /// [`cores`](Self::cores), and no interrupt is moved.
+    /// How workers and their queues' interrupts are placed on the same cores. Default: pin, which
+    /// moves the interrupts to the workers' cores. With follow, workers move to their interrupts'
+    /// cores, need no [`cores`](Self::cores), and no interrupt is moved.
     pub fn affinity(mut self, affinity: Affinity) -> Self {
         self.code.affinity = Some(affinity);
         self
     }
 
-    /// Calls a function on each change of the interface under the policy: links that go down or come up,
-    /// interrupts that others move, a new name. It is called on the supervisor's thread.
+    /// Calls a function on each change of the interface under the policy: links that go down or
+    /// come up, interrupts that others move, a new name. It is called on the supervisor's thread.
     pub fn on_host_change(mut self, hook: impl FnMut(&Change) + Send + 'static) -> Self {
         self.on_host_change = HostChange(Some(Box::new(hook)));
         self
     }
 
-    /// A function that sets a queue's values, for a process that gives up its privileges after its start: without one it
-    /// can't adapt its queues any more. The function passes them to a process that may, which calls
-    /// [`AdaptedQueue::set_for`](policies::AdaptedQueue::set_for). It is called on the supervisor's thread. That process also
-    /// restores the host's settings, by [`policies::recover`], when this one has ended.
+    /// A function that sets a queue's values, for a process that gives up its privileges after its
+    /// start: without one it can't adapt its queues any more. The function passes them to a process
+    /// that may, which calls [`AdaptedQueue::set_for`](policies::AdaptedQueue::set_for). It is
+    /// called on the supervisor's thread. That process also restores the host's settings, by
+    /// [`policies::recover`], when this one has ended.
     pub fn queue_delegate(
         mut self,
         delegate: impl FnMut(&AdaptedQueue) -> io::Result<()> + Send + 'static,
@@ -147,80 +149,83 @@ impl Builder {
         self
     }
 
-    /// Goes on polling a queue where polling takes more CPU time than interrupts, for tests of what polling does: what it
-    /// costs depends on the machine and the moment.
+    /// Goes on polling a queue where polling takes more CPU time than interrupts, for tests of what
+    /// polling does: what it costs depends on the machine and the moment.
     #[doc(hidden)]
     pub fn ignore_polling_costs(mut self) -> Self {
         self.code.ignores_polling_costs = true;
         self
     }
 
-    /// Chooses the queues' settings in the place of the workers' laws, for tests of what a change of settings does.
+    /// Chooses the queues' settings in the place of the workers' laws, for tests of what a change
+    /// of settings does.
     #[doc(hidden)]
     pub fn force_queue_settings(mut self, forced: ForcedSettings) -> Self {
         self.code.forced = Some(forced);
         self
     }
 
-    /// The cores on which the packing policy gathers network processing, and on which the threads of
-    /// kernel-thread poll.
+    /// The cores on which the packing policy gathers network processing, and on which the threads
+    /// of kernel-thread poll.
     pub fn packing_cores(mut self, cores: Cpus) -> Self {
         self.code.packing_cores = cores;
         self
     }
 
-    /// Bans the interrupts of the queues from an irqbalance that runs when the runtime starts, until its end. Default: no,
-    /// and with [`Affinity::Pin`] an interrupt that irqbalance moves is moved back within a second.
+    /// Bans the interrupts of the queues from an irqbalance that runs when the runtime starts,
+    /// until its end. Default: no, and with [`Affinity::Pin`] an interrupt that irqbalance moves is
+    /// moved back within a second.
     ///
-    /// irqbalance forgets the ban when it is restarted, so it is asked again within ten seconds. irqbalance answers
-    /// root only. If the process has dropped root, it can't check or renew the ban, and reports that through
-    /// [`Builder::on_host_change`].
+    /// irqbalance forgets the ban when it is restarted, so it is asked again within ten seconds.
+    /// irqbalance answers root only. If the process has dropped root, it can't check or renew the
+    /// ban, and reports that through [`Builder::on_host_change`].
     pub fn ban_irqbalance(mut self, ban: bool) -> Self {
         self.code.ban_irqbalance = ban;
         self
     }
 
-    /// How much longer than under vanilla a request may wait under kernel polling, in exchange for CPU time. Default: 0. See
-    /// [`LatencyBudget`].
+    /// How much longer than under vanilla a request may wait under kernel polling, in exchange for
+    /// CPU time. Default: 0. See [`LatencyBudget`].
     pub fn latency_budget(mut self, budget: LatencyBudget) -> Self {
         self.code.latency_budget = Some(budget);
         self
     }
 
-    /// How much more CPU time than under vanilla a request may take under kernel polling, in exchange for less delay. Default: 0.
-    /// See [`CpuBudget`].
+    /// How much more CPU time than under vanilla a request may take under kernel polling, in
+    /// exchange for less delay. Default: 0. See [`CpuBudget`].
     pub fn cpu_budget(mut self, budget: CpuBudget) -> Self {
         self.code.cpu_budget = Some(budget);
         self
     }
 
-    /// The grace time after an empty poll, under suppression and kernel polling. Default: under kernel
-    /// polling the law chooses it, with the queue's mode; 200 µs under suppression. A
-    /// fixed grace time is in effect at every load.
+    /// The grace time after an empty poll, under suppression and kernel polling. Default: under
+    /// kernel polling the law chooses it, with the queue's mode; 200 µs under suppression. A fixed
+    /// grace time is in effect at every load.
     #[doc(alias = "gro_flush_timeout")]
     pub fn grace_time(mut self, time: GraceTime) -> Self {
         self.code.grace_time = Some(time);
         self
     }
 
-    /// How long a wait busy-polls before it sleeps. Default: 64 µs under suppression. Under kernel polling the law
-    /// chooses whether a wait sleeps.
+    /// How long a wait busy-polls before it sleeps. Default: 64 µs under suppression. Under kernel
+    /// polling the law chooses whether a wait sleeps.
     #[doc(alias = "busy_poll_usecs")]
     pub fn busy_poll(mut self, time: Duration) -> Self {
         self.code.busy_poll = Some(time);
         self
     }
 
-    /// How many events one wait takes, at least 1. Default: 64. Under suspension this bounds how long
-    /// packets stay in the queue while the batch before them is processed.
+    /// How many events one wait takes, at least 1. Default: 64. Under suspension this bounds how
+    /// long packets stay in the queue while the batch before them is processed.
     pub fn max_events(mut self, events: usize) -> Self {
         self.code.max_events = Some(events.max(1));
         self
     }
 
-    /// A poll of a task that takes longer is a stall: it is counted ([`Metrics::stalls`](crate::Metrics::stalls)), logged
-    /// (level warn) with the place where the task was spawned, and given to [`on_stall`](Self::on_stall). While a task
-    /// computes or blocks its thread, its worker's other tasks, timers and sockets wait, and its queue is not polled.
+    /// A poll of a task that takes longer is a stall: it is counted
+    /// ([`Metrics::stalls`](crate::Metrics::stalls)), logged (level warn) with the place where the
+    /// task was spawned, and given to [`on_stall`](Self::on_stall). While a task computes or blocks
+    /// its thread, its worker's other tasks, timers and sockets wait, and its queue is not polled.
     /// Default: 100 ms. The resolution is the kernel's tick, 1 to 10 ms.
     ///
     /// A task is noticed when its poll returns; one that never does is not.
@@ -229,85 +234,94 @@ impl Builder {
         self
     }
 
-    /// Calls a function on each stall ([`stall_threshold`](Self::stall_threshold)), on the worker that stalled.
+    /// Calls a function on each stall ([`stall_threshold`](Self::stall_threshold)), on the worker
+    /// that stalled.
     pub fn on_stall(mut self, hook: impl Fn(&Stall) + Send + Sync + 'static) -> Self {
         self.hooks.on_stall = Some(Arc::new(hook));
         self
     }
 
-    /// Calls a function on each worker's thread before the worker runs its first task, with the worker's number. Worker 0
-    /// starts in the first `block_on`.
+    /// Calls a function on each worker's thread before the worker runs its first task, with the
+    /// worker's number. Worker 0 starts in the first `block_on`.
     pub fn on_worker_start(mut self, hook: impl Fn(usize) + Send + Sync + 'static) -> Self {
         self.hooks.on_worker_start = Some(Arc::new(hook));
         self
     }
 
-    /// Calls a function on each worker's thread after its tasks are dropped, with the worker's number. Worker 0 stops when
-    /// the runtime is dropped.
+    /// Calls a function on each worker's thread after its tasks are dropped, with the worker's
+    /// number. Worker 0 stops when the runtime is dropped.
     pub fn on_worker_stop(mut self, hook: impl Fn(usize) + Send + Sync + 'static) -> Self {
         self.hooks.on_worker_stop = Some(Arc::new(hook));
         self
     }
 
-    /// How many received bytes of a connection may wait for their reader on the driver `uring`, at least 4 KiB. Default: 128 KiB.
-    /// The ring receives before a task reads. A connection whose peer sends more than its task reads holds that much memory, in
-    /// addition to the kernel's socket buffer. A burst may bring more, up to 512 KiB for all
-    /// connections of a worker together, before the receive is cancelled. With a low limit a fast stream's receive is cancelled and
-    /// armed more often.
+    /// How many received bytes of a connection may wait for their reader on the driver `uring`, at
+    /// least 4 KiB. Default: 128 KiB. The ring receives before a task reads. A connection whose
+    /// peer sends more than its task reads holds that much memory, in addition to the kernel's
+    /// socket buffer. A burst may bring more, up to 512 KiB for all connections of a worker
+    /// together, before the receive is cancelled. With a low limit a fast stream's receive is
+    /// cancelled and armed more often.
     pub fn ring_unread_limit(mut self, bytes: usize) -> Self {
         self.code.ring.unread_limit = bytes.max(RingOptions::LEAST);
         self
     }
 
-    /// How many written bytes of a connection may wait to be sent on the driver `uring`, at least 4 KiB. Default: 64 KiB. A
-    /// write waits while there are as many.
+    /// How many written bytes of a connection may wait to be sent on the driver `uring`, at least 4
+    /// KiB. Default: 64 KiB. A write waits while there are as many.
     pub fn ring_unsent_limit(mut self, bytes: usize) -> Self {
         self.code.ring.unsent_limit = bytes.max(RingOptions::LEAST);
         self
     }
 
-    /// The size of the submission queue of each worker's ring, which the kernel rounds up to a power of two, up to 32,768. Default:
-    /// 512. The completion queue has eight times as many entries, up to 65,536. More submissions in a turn take further enters.
+    /// The size of the submission queue of each worker's ring, which the kernel rounds up to a
+    /// power of two, up to 32,768. Default:
+    /// 512. The completion queue has eight times as many entries, up to 65,536. More submissions in
+    ///      a turn take further enters.
     pub fn ring_size(mut self, submissions: u32) -> Self {
         self.code.ring.submissions = submissions.clamp(2, 32_768);
         self
     }
 
-    /// The name of the threads of workers and of blocking work, to which `-1` or `-blocking-1` with the thread's number is added.
-    /// The kernel keeps 15 bytes. Default: `lull`. The thread of [`Runtime::block_on`] keeps its name.
+    /// The name of the threads of workers and of blocking work, to which `-1` or `-blocking-1` with
+    /// the thread's number is added. The kernel keeps 15 bytes. Default: `lull`. The thread of
+    /// [`Runtime::block_on`] keeps its name.
     pub fn thread_name(mut self, name: impl Into<String>) -> Self {
         self.code.threads.name = Some(name.into());
         self
     }
 
-    /// The size of the stacks of these threads, in bytes. Default: that of the standard library, 2 MiB or `RUST_MIN_STACK`. The
-    /// thread of [`Runtime::block_on`] keeps its stack.
+    /// The size of the stacks of these threads, in bytes. Default: that of the standard library, 2
+    /// MiB or `RUST_MIN_STACK`. The thread of [`Runtime::block_on`] keeps its stack.
     pub fn thread_stack_size(mut self, bytes: usize) -> Self {
         self.code.threads.stack_size = Some(bytes);
         self
     }
 
-    /// The number of threads for blocking work, at least 1 ([`spawn_blocking`](crate::spawn_blocking)). Default: 512.
+    /// The number of threads for blocking work, at least 1
+    /// ([`spawn_blocking`](crate::spawn_blocking)). Default: 512.
     pub fn max_blocking_threads(mut self, threads: usize) -> Self {
         self.code.max_blocking_threads = Some(threads);
         self
     }
 
-    /// Records how long each poll of a task takes ([`Metrics::poll_times`](crate::Metrics::poll_times)). Default: off.
+    /// Records how long each poll of a task takes
+    /// ([`Metrics::poll_times`](crate::Metrics::poll_times)). Default: off.
     ///
-    /// Each poll then reads the precise clock at its end, where it would read one that is as coarse as the kernel's tick.
-    /// [`stall_threshold`](Self::stall_threshold) has the precise clock's resolution, too.
+    /// Each poll then reads the precise clock at its end, where it would read one that is as coarse
+    /// as the kernel's tick. [`stall_threshold`](Self::stall_threshold) has the precise clock's
+    /// resolution, too.
     pub fn enable_metrics_poll_time_histogram(mut self) -> Self {
         self.code.poll_time_histogram = true;
         self
     }
 
     /// Records how long tasks wait from being spawned or woken to being polled
-    /// ([`Metrics::schedule_latency`](crate::Metrics::schedule_latency)): the time in which the worker polls other tasks, and
-    /// in which a sleeping worker wakes up. Default: off.
+    /// ([`Metrics::schedule_latency`](crate::Metrics::schedule_latency)): the time in which the
+    /// worker polls other tasks, and in which a sleeping worker wakes up. Default: off.
     ///
     /// Each wake then reads the precise clock, and each poll as with
-    /// [`enable_metrics_poll_time_histogram`](Self::enable_metrics_poll_time_histogram), which this does not switch on.
+    /// [`enable_metrics_poll_time_histogram`](Self::enable_metrics_poll_time_histogram), which this
+    /// does not switch on.
     pub fn enable_metrics_schedule_latency_histogram(mut self) -> Self {
         self.code.schedule_latency_histogram = true;
         self
@@ -328,15 +342,16 @@ impl Builder {
     /// Applies the policy to the host and starts the workers.
     ///
     /// # Errors
-    /// If a setting is not valid, the interface doesn't exist, or a worker doesn't start. A policy that is
-    /// only partly available is not an error: the workers' reports say what is in effect, and why.
+    /// If a setting is not valid, the interface doesn't exist, or a worker doesn't start. A policy
+    /// that is only partly available is not an error: the workers' reports say what is in effect,
+    /// and why.
     pub fn build(self) -> Result<Runtime, BuildError> {
         let (config, hooks, host) = self.resolve()?;
         Runtime::new(config, hooks, host)
     }
 
-    /// As [`Builder::build`], but worker 0 has a thread, too: no `block_on` has to run for its tasks and its share of the
-    /// connections to go on.
+    /// As [`Builder::build`], but worker 0 has a thread, too: no `block_on` has to run for its
+    /// tasks and its share of the connections to go on.
     pub fn build_background(self) -> Result<BackgroundRuntime, BuildError> {
         let (config, hooks, host) = self.resolve()?;
         BackgroundRuntime::new(Config { background: true, ..config }, hooks, host)

@@ -1,8 +1,9 @@
 //! The budget of operations of one poll.
 //!
-//! A task whose socket always has something would never return to its worker: timers, other tasks and the queue would
-//! wait. Receives, sends, accepts, descriptors, timers and joins are therefore counted. Once a poll has completed
-//! [`OPERATIONS`] of them, the next one wakes its task and is pending, so that the task goes to the end of the run queue.
+//! A task whose socket always has something would never return to its worker: timers, other tasks
+//! and the queue would wait. Receives, sends, accepts, descriptors, timers and joins are therefore
+//! counted. Once a poll has completed [`OPERATIONS`] of them, the next one wakes its task and is
+//! pending, so that the task goes to the end of the run queue.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -70,7 +71,8 @@ pub(crate) fn after_task<R>(action: impl FnOnce() -> R) -> R {
     result
 }
 
-/// Ready if the poll may complete another operation. Otherwise its task is woken, to go on in its next poll.
+/// Ready if the poll may complete another operation. Otherwise its task is woken, to go on in its
+/// next poll.
 pub(crate) fn poll_budget(context: &Context<'_>) -> Poll<()> {
     if LEFT.get() > 0 {
         return Poll::Ready(());
@@ -87,8 +89,9 @@ pub(crate) fn spend() {
     }
 }
 
-/// Charges an operation that completes without the driver, such as a read of bytes that are buffered, to the poll's budget.
-/// Without it, a task that repeats such an operation until something comes would keep its worker from bringing it.
+/// Charges an operation that completes without the driver, such as a read of bytes that are
+/// buffered, to the poll's budget. Without it, a task that repeats such an operation until
+/// something comes would keep its worker from bringing it.
 pub fn poll_operation(context: &Context<'_>) -> Poll<()> {
     let polled = poll_budget(context);
     if polled.is_ready() {
@@ -97,15 +100,15 @@ pub fn poll_operation(context: &Context<'_>) -> Poll<()> {
     polled
 }
 
-/// Charges one operation to the poll's budget. A loop whose operations are another crate's, such as receives from a channel, never
-/// ends its poll while there is something to receive: nothing of the runtime sees it. With this in each round it yields like one
-/// over a socket.
+/// Charges one operation to the poll's budget. A loop whose operations are another crate's, such as
+/// receives from a channel, never ends its poll while there is something to receive: nothing of the
+/// runtime sees it. With this in each round it yields like one over a socket.
 pub async fn consume_budget() {
     std::future::poll_fn(|context| poll_operation(context)).await;
 }
 
-/// Runs another crate's future, such as a receive from a channel, as one operation of the poll's budget: as a socket's
-/// receives are, it is pending once the poll has used up its budget.
+/// Runs another crate's future, such as a receive from a channel, as one operation of the poll's
+/// budget: as a socket's receives are, it is pending once the poll has used up its budget.
 ///
 /// ```
 /// # #[runtime::main(driver = "epoll")]
@@ -146,9 +149,9 @@ pub(crate) fn without_budget<R>(action: impl FnOnce() -> R) -> R {
     action()
 }
 
-/// Runs a future whose operations are not counted. One poll of a task completes at most 128 receives, sends, accepts and
-/// timers, so that others get their turn; this future may take as many as it finds, and has to yield by itself
-/// ([`yield_now`](crate::yield_now)).
+/// Runs a future whose operations are not counted. One poll of a task completes at most 128
+/// receives, sends, accepts and timers, so that others get their turn; this future may take as many
+/// as it finds, and has to yield by itself ([`yield_now`](crate::yield_now)).
 pub async fn unconstrained<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
     std::future::poll_fn(|context| without_budget(|| future.as_mut().poll(context))).await

@@ -17,8 +17,9 @@ use crate::worker::report::WorkerReport;
 use crate::worker::runtime_state::RuntimeState;
 use crate::worker::thread_wait;
 
-/// A running runtime, for threads that are not its workers: it spawns tasks, waits for them, and can be cloned and sent. It doesn't keep the
-/// runtime running: tasks that are spawned afterwards are cancelled.
+/// A running runtime, for threads that are not its workers: it spawns tasks, waits for them, and
+/// can be cloned and sent. It doesn't keep the runtime running: tasks that are spawned afterwards
+/// are cancelled.
 #[derive(Clone)]
 pub struct Handle(Arc<RuntimeState>);
 
@@ -38,16 +39,17 @@ impl Handle {
         current::try_runtime().map(Self)
     }
 
-    /// Makes [`spawn_on`](crate::spawn_on), [`spawn_blocking`](crate::spawn_blocking), [`Handle::current`] and the
-    /// functions that read the runtime's state work on this thread, as long as the guard lives. Sockets, timers and
-    /// [`spawn`](crate::spawn) need a worker's thread.
+    /// Makes [`spawn_on`](crate::spawn_on), [`spawn_blocking`](crate::spawn_blocking),
+    /// [`Handle::current`] and the functions that read the runtime's state work on this thread, as
+    /// long as the guard lives. Sockets, timers and [`spawn`](crate::spawn) need a worker's thread.
     #[must_use = "the runtime is left when the guard is dropped"]
     pub fn enter(&self) -> EnterGuard<'_> {
         let previous = current::enter_runtime(Some(Arc::clone(&self.0)));
         EnterGuard { previous, _handle: PhantomData }
     }
 
-    /// Spawns a task on a worker. The closure is sent there and makes the future, which need not be `Send`.
+    /// Spawns a task on a worker. The closure is sent there and makes the future, which need not be
+    /// `Send`.
     ///
     /// # Panics
     /// If there is no such worker.
@@ -61,8 +63,8 @@ impl Handle {
         spawn_on_runtime(&self.0, Identity::new(Location::caller()), worker, make)
     }
 
-    /// Spawns a task on any worker: one after the other, without worker 0 if there are others and it runs in `block_on`
-    /// only ([`BackgroundRuntime`](crate::BackgroundRuntime)).
+    /// Spawns a task on any worker: one after the other, without worker 0 if there are others and
+    /// it runs in `block_on` only ([`BackgroundRuntime`](crate::BackgroundRuntime)).
     #[track_caller]
     pub fn spawn<F>(&self, future: F) -> JoinHandle<F::Output>
     where
@@ -73,21 +75,24 @@ impl Handle {
         spawn_on_runtime(&self.0, Identity::new(Location::caller()), worker, move || future)
     }
 
-    /// Runs a future on the calling thread until it is ready. The thread must not be a worker. With a
-    /// [`JoinHandle`] it is a blocking join: `handle.block_on(handle.spawn(…))`.
+    /// Runs a future on the calling thread until it is ready. The thread must not be a worker. With
+    /// a [`JoinHandle`] it is a blocking join: `handle.block_on(handle.spawn(…))`.
     ///
-    /// Until the future is woken, the thread waits as [`Builder::thread_wait`](crate::Builder::thread_wait) says: by
-    /// default it spins for up to 20 µs if its last wait was short, and then sleeps. The runtime is
-    /// [entered](Handle::enter) meanwhile. The future may wait for tasks, channels and blocking work, but sockets, timers and
-    /// [`spawn`](crate::spawn) need a worker's thread: spawn what uses them.
+    /// Until the future is woken, the thread waits as
+    /// [`Builder::thread_wait`](crate::Builder::thread_wait) says: by default it spins for up to 20
+    /// µs if its last wait was short, and then sleeps. The runtime is [entered](Handle::enter)
+    /// meanwhile. The future may wait for tasks, channels and blocking work, but sockets, timers
+    /// and [`spawn`](crate::spawn) need a worker's thread: spawn what uses them.
     ///
     /// It does not end with the runtime. A future that waits for a task then gets a cancelled
-    /// [`JoinError`](crate::JoinError); one that nobody wakes is waited for forever. Worker 0's tasks
-    /// make no progress while no thread is in [`Runtime::block_on`](crate::Runtime::block_on), so waiting for one then never ends;
-    /// with one worker every task is such a task.
+    /// [`JoinError`](crate::JoinError); one that nobody wakes is waited for forever. Worker 0's
+    /// tasks make no progress while no thread is in
+    /// [`Runtime::block_on`](crate::Runtime::block_on), so waiting for one then never ends; with
+    /// one worker every task is such a task.
     ///
     /// # Panics
-    /// If the future panics, or on a worker's thread, which would stop that worker's other tasks, timers and sockets.
+    /// If the future panics, or on a worker's thread, which would stop that worker's other tasks,
+    /// timers and sockets.
     #[track_caller]
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         let is_worker = current::try_with(|_| ()).is_some();
@@ -99,7 +104,8 @@ impl Handle {
         thread_wait::block_on(future, self.0.config.thread_wait)
     }
 
-    /// As [`runtime::spawn_blocking`](crate::spawn_blocking). The task that waits for the closure is on any worker.
+    /// As [`runtime::spawn_blocking`](crate::spawn_blocking). The task that waits for the closure
+    /// is on any worker.
     #[track_caller]
     pub fn spawn_blocking<F, T>(&self, work: F) -> JoinHandle<T>
     where
@@ -176,11 +182,12 @@ impl Drop for EnterGuard<'_> {
 opaque_debug!(EnterGuard<'_>, "EnterGuard");
 
 /// Runs a closure that may block, on a thread of its own kind: named `lull-blocking-…`, at most
-/// [`Builder::max_blocking_threads`](crate::Builder::max_blocking_threads), and ended after 10 s without work. On a worker it
-/// would keep sockets, timers and other tasks waiting.
+/// [`Builder::max_blocking_threads`](crate::Builder::max_blocking_threads), and ended after 10 s
+/// without work. On a worker it would keep sockets, timers and other tasks waiting.
 ///
-/// A panic of the closure is the task's. Aborting the task drops a closure that no thread has begun; one that runs goes
-/// on, and is waited for when the runtime is dropped ([`Runtime::shutdown_timeout`](crate::Runtime::shutdown_timeout)).
+/// A panic of the closure is the task's. Aborting the task drops a closure that no thread has
+/// begun; one that runs goes on, and is waited for when the runtime is dropped
+/// ([`Runtime::shutdown_timeout`](crate::Runtime::shutdown_timeout)).
 #[track_caller]
 pub fn spawn_blocking<F, T>(work: F) -> JoinHandle<T>
 where

@@ -38,7 +38,8 @@ pub(crate) fn prepare_host(config: &Config, interface: &Interface) -> PreparedHo
     let plan = Plan::new(config.policy, interface, &config.settings);
     let to_do: Vec<_> = plan.steps.iter().filter(|step| !step.is_done()).collect();
     if !to_do.is_empty() && to_do.iter().all(|step| step.forbidden.is_some()) {
-        // Nothing can be set, so there is nothing to journal. `policies apply` may have prepared the host.
+        // Nothing can be set, so there is nothing to journal. `policies apply` may have prepared
+        // the host.
         let notes = to_do
             .iter()
             .filter_map(|step| Some(format!("{}: {}", step.knob, step.forbidden.as_ref()?)))
@@ -52,8 +53,8 @@ pub(crate) fn prepare_host(config: &Config, interface: &Interface) -> PreparedHo
     }
 }
 
-/// Applies the plan to the queues that no other process polls: two processes that poll the same queue cancel
-/// each other's settings.
+/// Applies the plan to the queues that no other process polls: two processes that poll the same
+/// queue cancel each other's settings.
 fn take_free_queues(config: &Config, interface: &Interface, in_use: &policies::Error) -> PreparedHost {
     let mut notes = vec![in_use.to_string()];
     let policies::Error::QueuesInUse { free: Some(free), .. } = in_use else {
@@ -75,8 +76,8 @@ fn take_free_queues(config: &Config, interface: &Interface, in_use: &policies::E
     }
 }
 
-/// The queues of a plan whose values were set. Without permission the plan kept the present ones, which somebody may have
-/// prepared.
+/// The queues of a plan whose values were set. Without permission the plan kept the present ones,
+/// which somebody may have prepared.
 pub(crate) fn adaptable_queues(guard: &Guard) -> Vec<u32> {
     let is_permitted = |queue: u32| {
         let knob = Knob::NapiDeferHardIrqs { queue };
@@ -86,8 +87,8 @@ pub(crate) fn adaptable_queues(guard: &Guard) -> Vec<u32> {
     guard.plan().queues.iter().copied().filter(|queue| is_permitted(*queue)).collect()
 }
 
-/// Starts the thread that keeps the policy applied, moves workers after their interrupts, and writes the
-/// status file for `policies watch`.
+/// Starts the thread that keeps the policy applied, moves workers after their interrupts, and
+/// writes the status file for `policies watch`.
 pub(crate) fn supervise(state: &Arc<RuntimeState>, guard: Guard, hooks: HostHooks) -> io::Result<Supervisor> {
     let journals = state.config.journals.clone();
     let ifindex = guard.plan().ifindex;

@@ -17,30 +17,32 @@
 //! ```
 //!
 //! A runtime is a set of workers: one thread each, with one driver, one run queue, and at most one
-//! NAPI (a receive queue of the network card). Tasks stay on the worker that they were spawned on and
-//! need not be `Send`. The workers follow a [`Policy`], which the code sets ([`Builder`]), else the
-//! environment (`RUNTIME_POLICY`), else the attribute.
+//! NAPI (a receive queue of the network card). Tasks stay on the worker that they were spawned on
+//! and need not be `Send`. The workers follow a [`Policy`], which the code sets ([`Builder`]), else
+//! the environment (`RUNTIME_POLICY`), else the attribute.
 //!
-//! Under `kernel-polling` a worker's wait polls its NAPI, and the queue's interrupt stays masked as long as
-//! the worker finds work there (`irq-suspend-timeout` of Linux 6.13, `Documentation/networking/napi.rst`;
-//! at saturation the worker polls by its own timer). Where the kernel or the device can't do that, the worker falls
-//! back to less, and its [`WorkerReport`] says to what, and why.
+//! Under `kernel-polling` a worker's wait polls its NAPI, and the queue's interrupt stays masked as
+//! long as the worker finds work there (`irq-suspend-timeout` of Linux 6.13,
+//! `Documentation/networking/napi.rst`; at saturation the worker polls by its own timer). Where the
+//! kernel or the device can't do that, the worker falls back to less, and its [`WorkerReport`] says
+//! to what, and why.
 //!
-//! A worker's driver ([`DriverKind`]) is epoll, io_uring, or both: under kernel polling epoll is the
-//! wait, because only epoll suspends interrupts, and io_uring carries a turn's receives and sends. Where
-//! io_uring is missing or forbidden, `auto` takes epoll, and the report says why.
+//! A worker's driver ([`DriverKind`]) is epoll, io_uring, or both: under kernel polling epoll is
+//! the wait, because only epoll suspends interrupts, and io_uring carries a turn's receives and
+//! sends. Where io_uring is missing or forbidden, `auto` takes epoll, and the report says why.
 //!
-//! The crate knows no protocols. [`io`] has what networking libraries build sockets from, and [`AsyncFd`] for other
-//! descriptors. [`signal`] waits for signals, [`time`](mod@time) has timers and a clock that tests can pause, and
-//! [`spawn_blocking`] runs what would block a worker. [`fs`] has files and [`stdio`] the standard streams on its threads,
-//! [`process`] runs programs, and [`metrics`](mod@metrics) has the workers' counters and histograms, also for Prometheus.
+//! The crate knows no protocols. [`io`] has what networking libraries build sockets from, and
+//! [`AsyncFd`] for other descriptors. [`signal`] waits for signals, [`time`](mod@time) has timers
+//! and a clock that tests can pause, and [`spawn_blocking`] runs what would block a worker. [`fs`]
+//! has files and [`stdio`] the standard streams on its threads, [`process`] runs programs, and
+//! [`metrics`](mod@metrics) has the workers' counters and histograms, also for Prometheus.
 //!
-//! What needs a worker (spawning, timers, descriptors) panics outside of a runtime. Where a function documents no error, it
-//! is the one of its system call.
+//! What needs a worker (spawning, timers, descriptors) panics outside of a runtime. Where a
+//! function documents no error, it is the one of its system call.
 //!
 //! # Features
-//! - `task-spans` (off by default): each task is polled in a span of `tracing`, as tokio's tasks are, for tokio-console and
-//!   other subscribers.
+//! - `task-spans` (off by default): each task is polled in a span of `tracing`, as tokio's tasks
+//!   are, for tokio-console and other subscribers.
 
 #[cfg(not(target_os = "linux"))]
 compile_error!(

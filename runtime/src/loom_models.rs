@@ -62,7 +62,8 @@ fn send(worker: &Mailbox) {
     }
 }
 
-/// What a worker does: take messages, and park only if there are none. Returns how often it tried to park.
+/// What a worker does: take messages, and park only if there are none. Returns how often it tried
+/// to park.
 fn receive(worker: &Mailbox, count: usize) -> usize {
     let (mut got, mut parks, mut messages) = (0, 0, Vec::new());
     loop {

@@ -14,10 +14,11 @@ pub fn start(attribute: Attribute) -> Runtime {
     })
 }
 
-/// Runs a `#[runtime::test]` on each driver, or on the one that it names. Returns the outcome of the first
-/// run that fails, else of the last run.
+/// Runs a `#[runtime::test]` on each driver, or on the one that it names. Returns the outcome of
+/// the first run that fails, else of the last run.
 ///
-/// The names of the drivers go to the test's output, which the test harness shows if the test fails.
+/// The names of the drivers go to the test's output, which the test harness shows if the test
+/// fails.
 pub fn on_each_driver<R: Outcome>(mut attribute: Attribute, mut test: impl FnMut(Runtime) -> R) -> R {
     attribute.workers.get_or_insert(1);
     let drivers = match &attribute.driver {

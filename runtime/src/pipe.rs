@@ -31,7 +31,8 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use crate::driver::readiness::{Direction, SourceKind};
 use crate::io::AsyncFd;
 
-/// How much a read of all output asks for at least: a page's worth of small outputs, and the pipe is emptied in few calls.
+/// How much a read of all output asks for at least: a page's worth of small outputs, and the pipe
+/// is emptied in few calls.
 const READ_SIZE: usize = 16 << 10;
 
 /// Both ends of a new pipe.
@@ -63,8 +64,8 @@ fn blocking(pipe: AsyncFd<OwnedFd>) -> io::Result<OwnedFd> {
     Ok(pipe)
 }
 
-/// The end of a pipe that is written to. Writing fails with `BrokenPipe` once nobody reads. Closing or dropping it ends the
-/// input of the other end.
+/// The end of a pipe that is written to. Writing fails with `BrokenPipe` once nobody reads. Closing
+/// or dropping it ends the input of the other end.
 pub struct Sender {
     /// `None` after it was closed.
     pipe: Option<AsyncFd<OwnedFd>>,
@@ -74,7 +75,8 @@ impl Sender {
     /// Opens a named pipe to write to it.
     ///
     /// # Errors
-    /// `ENXIO` while nobody has it open to read; `InvalidInput` if it is no pipe; else those of `open(2)`.
+    /// `ENXIO` while nobody has it open to read; `InvalidInput` if it is no pipe; else those of
+    /// `open(2)`.
     #[doc(alias = "mkfifo")]
     pub fn open(path: impl AsRef<Path>) -> io::Result<Self> {
         Self::from_owned_fd(open_named(path.as_ref(), OFlags::WRONLY)?)
@@ -113,21 +115,23 @@ impl AsyncWrite for Sender {
 
 opaque_debug!(Sender, "Sender");
 
-/// The end of a pipe that is read. A read returns 0 once nobody can write to the pipe any more: a child has ended, for example, and
-/// so have processes that it has left behind with the same output.
+/// The end of a pipe that is read. A read returns 0 once nobody can write to the pipe any more: a
+/// child has ended, for example, and so have processes that it has left behind with the same
+/// output.
 pub struct Receiver {
     pipe: AsyncFd<OwnedFd>,
 }
 
 impl Receiver {
-    /// Opens a named pipe to read it. Reads wait for the first writer, and end when the last one has gone; to go on then, open it
-    /// again, or keep a [`Sender`] of it.
+    /// Opens a named pipe to read it. Reads wait for the first writer, and end when the last one
+    /// has gone; to go on then, open it again, or keep a [`Sender`] of it.
     ///
     /// # Errors
     /// `InvalidInput` if it is no pipe; else those of `open(2)`.
     #[doc(alias = "mkfifo")]
     pub fn open(path: impl AsRef<Path>) -> io::Result<Self> {
-        // Before a writer has come `read(2)` would return 0, but it isn't tried before there is an event.
+        // Before a writer has come `read(2)` would return 0, but it isn't tried before there is an
+        // event.
         Self::from_owned_fd(open_named(path.as_ref(), OFlags::RDONLY)?)
     }
 

@@ -31,8 +31,8 @@ use crate::worker::worker_thread::WorkerThread;
 
 /// A running runtime. The thread that calls [`Runtime::block_on`] is its worker 0.
 ///
-/// Worker 0's sockets, timers and tasks stay on that thread, as those of every worker do, and so does the runtime, which is
-/// neither `Send` nor `Sync`.
+/// Worker 0's sockets, timers and tasks stay on that thread, as those of every worker do, and so
+/// does the runtime, which is neither `Send` nor `Sync`.
 ///
 /// Dropping it stops the workers, drops their tasks, and then restores the host's settings.
 pub struct Runtime {
@@ -112,16 +112,17 @@ impl Runtime {
 
     /// Runs a future on the calling thread, as worker 0, until it is ready.
     ///
-    /// It may be called several times. What the future has spawned on this worker stays, like its sockets and timers, and
-    /// goes on in the next `block_on`, as on tokio's current-thread runtime; until then nobody polls it. Tasks of the
-    /// other workers always run. All of them are dropped with the runtime.
+    /// It may be called several times. What the future has spawned on this worker stays, like its
+    /// sockets and timers, and goes on in the next `block_on`, as on tokio's current-thread
+    /// runtime; until then nobody polls it. Tasks of the other workers always run. All of them are
+    /// dropped with the runtime.
     ///
-    /// While it runs, the thread is pinned if the workers are, and has a timer slack of 1 ns; afterwards both are as
-    /// they were.
+    /// While it runs, the thread is pinned if the workers are, and has a timer slack of 1 ns;
+    /// afterwards both are as they were.
     ///
     /// # Panics
-    /// If the future panics, if it is called from within a runtime, if a worker failed, or if worker 0
-    /// can't be pinned to its core or its driver can't be opened.
+    /// If the future panics, if it is called from within a runtime, if a worker failed, or if
+    /// worker 0 can't be pinned to its core or its driver can't be opened.
     #[track_caller]
     pub fn block_on<F: Future>(&mut self, future: F) -> F::Output {
         let spawned = Location::caller();
@@ -156,7 +157,8 @@ impl Runtime {
         Ok((thread, Rc::clone(&worker.0)))
     }
 
-    /// Runs worker 0 on the calling thread until the workers are asked to stop, and then drops the runtime as by `deadline`.
+    /// Runs worker 0 on the calling thread until the workers are asked to stop, and then drops the
+    /// runtime as by `deadline`.
     pub(crate) fn run_in_background(
         mut self,
         deadline: &OnceLock<Instant>,
@@ -193,8 +195,9 @@ impl Runtime {
     }
 
     /// Drops the runtime, but waits at most this long for its other workers and for closures of
-    /// [`spawn_blocking`](crate::spawn_blocking). What has not ended by then is left behind: a worker then stops when its
-    /// task's poll returns. Worker 0's tasks are dropped in any case. The host's settings are restored.
+    /// [`spawn_blocking`](crate::spawn_blocking). What has not ended by then is left behind: a
+    /// worker then stops when its task's poll returns. Worker 0's tasks are dropped in any case.
+    /// The host's settings are restored.
     pub fn shutdown_timeout(mut self, limit: Duration) {
         self.deadline = Instant::now().checked_add(limit);
     }

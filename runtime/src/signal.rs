@@ -1,15 +1,18 @@
-//! Signals: [`ctrl_c`] and [`terminated`] for a graceful stop, and each signal as a stream ([`signal`]).
+//! Signals: [`ctrl_c`] and [`terminated`] for a graceful stop, and each signal as a stream
+//! ([`signal`]).
 //!
-//! Handlers run on a thread of the process, which wakes the waiting tasks: any worker, on any driver, may wait, and several
-//! tasks may wait for one signal.
+//! Handlers run on a thread of the process, which wakes the waiting tasks: any worker, on any
+//! driver, may wait, and several tasks may wait for one signal.
 //!
 //! # What becomes of a signal's default action
 //!
-//! - **SIGINT and SIGTERM** terminate the process whenever nothing in it waits for them, also after something did. The host's
-//!   settings that a policy has changed are restored first. A [`Signal`] waits as long as it exists, [`ctrl_c`] from its first
-//!   poll until it is ready or dropped, and [`terminated`] for the first signal only.
-//! - **Other signals** lose their default action with the first [`signal`] of their kind, and keep it lost until the process
-//!   ends. Programs that the process starts have the default actions again (`execve(2)`).
+//! - **SIGINT and SIGTERM** terminate the process whenever nothing in it waits for them, also after
+//!   something did. The host's settings that a policy has changed are restored first. A [`Signal`]
+//!   waits as long as it exists, [`ctrl_c`] from its first poll until it is ready or dropped, and
+//!   [`terminated`] for the first signal only.
+//! - **Other signals** lose their default action with the first [`signal`] of their kind, and keep
+//!   it lost until the process ends. Programs that the process starts have the default actions
+//!   again (`execve(2)`).
 //! - SIGKILL and SIGSTOP can't be waited for, nor can SIGILL, SIGFPE and SIGSEGV.
 
 use std::future::Future;
@@ -121,8 +124,8 @@ impl SignalKind {
 /// ```
 ///
 /// # Errors
-/// `InvalidInput` for SIGKILL, SIGSTOP, SIGILL, SIGFPE and SIGSEGV, and for a number outside of 1 to 64. Else if the signal
-/// handler can't be installed.
+/// `InvalidInput` for SIGKILL, SIGSTOP, SIGILL, SIGFPE and SIGSEGV, and for a number outside of 1
+/// to 64. Else if the signal handler can't be installed.
 pub fn signal(kind: SignalKind) -> io::Result<Signal> {
     let state = Arc::new(Mutex::new(SignalState::default()));
     let shared = Arc::clone(&state);
@@ -160,9 +163,10 @@ impl std::fmt::Debug for Signal {
     }
 }
 
-/// Waits for SIGINT, which Ctrl-C in the terminal sends. It listens from the first poll until it is ready or dropped; outside
-/// of that, the signal terminates the process. So a second Ctrl-C ends a graceful stop that hangs. In a loop that goes on after
-/// the signal, use a [`signal`] of [`SignalKind::interrupt`], which listens all the time.
+/// Waits for SIGINT, which Ctrl-C in the terminal sends. It listens from the first poll until it is
+/// ready or dropped; outside of that, the signal terminates the process. So a second Ctrl-C ends a
+/// graceful stop that hangs. In a loop that goes on after the signal, use a [`signal`] of
+/// [`SignalKind::interrupt`], which listens all the time.
 ///
 /// ```no_run
 /// # #[runtime::main(driver = "epoll")]
@@ -179,8 +183,8 @@ pub async fn ctrl_c() -> io::Result<()> {
 
 /// Waits for SIGINT or SIGTERM.
 ///
-/// From this call on, the first of these signals no longer kills the process. The second one does, after the
-/// host's settings have been restored, unless a [`Signal`] of its kind exists.
+/// From this call on, the first of these signals no longer kills the process. The second one does,
+/// after the host's settings have been restored, unless a [`Signal`] of its kind exists.
 pub fn terminated() -> io::Result<Terminated> {
     let state = Arc::new(Mutex::new(SignalState::default()));
     let shared = Arc::clone(&state);

@@ -1,4 +1,5 @@
-//! What a test does that lacks something of the machine: it is skipped and noted in a list, or fails.
+//! What a test does that lacks something of the machine: it is skipped and noted in a list, or
+//! fails.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -62,7 +63,8 @@ pub fn run_of_cargo() -> Option<String> {
     loop {
         let mut text = String::new();
         File::open(format!("/proc/{pid}/stat")).ok()?.read_to_string(&mut text).ok()?;
-        // proc_pid_stat(5): the name, in brackets, is followed by the state and the parent; 22 is the start time.
+        // proc_pid_stat(5): the name, in brackets, is followed by the state and the parent; 22 is
+        // the start time.
         let (name, rest) = text.split_once('(')?.1.rsplit_once(')')?;
         let mut fields = rest.split_whitespace();
         let parent = fields.nth(1)?.parse().ok()?;

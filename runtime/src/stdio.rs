@@ -1,11 +1,12 @@
 //! The standard streams of this process, on the threads of blocking work.
 //!
-//! They are not made non-blocking, as other processes may share them: the shell, and those that write to the same terminal. So
-//! each read and write is a call on a thread of [`spawn_blocking`](crate::spawn_blocking), one at a time for each of these
-//! values.
+//! They are not made non-blocking, as other processes may share them: the shell, and those that
+//! write to the same terminal. So each read and write is a call on a thread of
+//! [`spawn_blocking`](crate::spawn_blocking), one at a time for each of these values.
 //!
-//! A read that waits for input can't be cancelled. The end of the runtime waits for it: for a line from the terminal, say. To end
-//! earlier, use [`Runtime::shutdown_timeout`](crate::Runtime::shutdown_timeout) or [`std::process::exit`].
+//! A read that waits for input can't be cancelled. The end of the runtime waits for it: for a line
+//! from the terminal, say. To end earlier, use
+//! [`Runtime::shutdown_timeout`](crate::Runtime::shutdown_timeout) or [`std::process::exit`].
 //!
 //! All of them panic outside of a runtime, when they are first read or written.
 //!
@@ -39,8 +40,9 @@ type Call<T> = Pin<Box<dyn Future<Output = io::Result<T>>>>;
 
 /// The standard input of this process. For lines use `futures_util`'s `BufReader`.
 ///
-/// A read that was dropped loses nothing: the next one returns its bytes. Dropping this value does, as it may have read more than
-/// was asked for. So keep one, and don't read [`std::io::stdin`] beside it.
+/// A read that was dropped loses nothing: the next one returns its bytes. Dropping this value does,
+/// as it may have read more than was asked for. So keep one, and don't read [`std::io::stdin`]
+/// beside it.
 pub struct Stdin {
     reading: Option<Call<Vec<u8>>>,
     bytes: Vec<u8>,
@@ -152,10 +154,12 @@ macro_rules! output {
 }
 
 output! {
-    /// The standard output of this process. A write returns when its bytes are copied, and a thread writes them. Flush before the
-    /// runtime ends: a write that no thread has begun by then is dropped. A write's error is that of the next write or flush.
+    /// The standard output of this process. A write returns when its bytes are copied, and a thread
+    /// writes them. Flush before the runtime ends: a write that no thread has begun by then is
+    /// dropped. A write's error is that of the next write or flush.
     ///
-    /// Up to 64 KiB are written at once; between them others may write, as in [`std::io::stdout`], which this locks.
+    /// Up to 64 KiB are written at once; between them others may write, as in [`std::io::stdout`],
+    /// which this locks.
     Stdout,
     /// The standard output, [`Stdout`].
     stdout

@@ -1,5 +1,5 @@
-//! Synchronization primitives: the standard library's, or under `--cfg loom` the model checker's, which
-//! tries every order in which threads may see each other's steps.
+//! Synchronization primitives: the standard library's, or under `--cfg loom` the model checker's,
+//! which tries every order in which threads may see each other's steps.
 
 #[cfg(loom)]
 pub(crate) use loom::{
@@ -40,8 +40,8 @@ pub(crate) fn spawn_thread(
     Ok(())
 }
 
-/// Runs foreign code (a drop, a waker) whose panic must not end the caller. The panic hook has reported it.
-/// The payload is leaked, because dropping it may panic too.
+/// Runs foreign code (a drop, a waker) whose panic must not end the caller. The panic hook has
+/// reported it. The payload is leaked, because dropping it may panic too.
 pub(crate) fn contain_panic(action: impl FnOnce()) {
     if let Err(payload) = catch_unwind(AssertUnwindSafe(action)) {
         std::mem::forget(payload);

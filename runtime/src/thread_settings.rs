@@ -25,7 +25,8 @@ impl ThreadSettings {
     }
 
     fn apply(&self) {
-        // Neither call fails with values that the kernel has returned, unless the cores have gone meanwhile.
+        // Neither call fails with values that the kernel has returned, unless the cores have gone
+        // meanwhile.
         if let Some(affinity) = &self.affinity {
             let _ = sched_setaffinity(None, affinity);
         }
@@ -52,9 +53,10 @@ impl Drop for KeptSettings {
     }
 }
 
-/// Starts a thread or a process with the affinity and the timer slack that this thread had before it became a worker's, which
-/// it inherits. With a worker's own, it would compete with the worker for its core, and its timers would be precise at the
-/// cost of wake-ups. On other threads it only calls `start`.
+/// Starts a thread or a process with the affinity and the timer slack that this thread had before
+/// it became a worker's, which it inherits. With a worker's own, it would compete with the worker
+/// for its core, and its timers would be precise at the cost of wake-ups. On other threads it only
+/// calls `start`.
 pub(crate) fn with_settings_from_before<R>(start: impl FnOnce() -> R) -> R {
     /// Puts a worker's settings back, also when unwinding.
     struct Back {

@@ -66,8 +66,8 @@ async fn signals_that_can_not_be_handled_are_refused() {
     }
 }
 
-/// Runs `child` on each driver in a process of its own, which starts this test again, and gives what it printed and how it
-/// ended to `check`.
+/// Runs `child` on each driver in a process of its own, which starts this test again, and gives
+/// what it printed and how it ended to `check`.
 fn in_children(test: &str, child: impl AsyncFnOnce(), check: impl Fn(&str, ExitStatus)) {
     const DRIVER: &str = "LULL_TEST_SIGNALS";
     if let Ok(driver) = std::env::var(DRIVER) {

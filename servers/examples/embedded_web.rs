@@ -1,4 +1,5 @@
-//! A web server within a program: it serves a folder, and forwards `/api` to another server of the same program.
+//! A web server within a program: it serves a folder, and forwards `/api` to another server of the
+//! same program.
 //!
 //! ```sh
 //! cargo run -p lull-servers --example embedded_web

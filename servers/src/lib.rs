@@ -19,7 +19,8 @@
 //! }
 //! ```
 //!
-//! The `memcached` command of this crate runs the same server with memcached's flags, and `web` runs the [web server](web).
+//! The `memcached` command of this crate runs the same server with memcached's flags, and `web`
+//! runs the [web server](web).
 //!
 //! # Cargo features
 //!

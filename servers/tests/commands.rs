@@ -1,5 +1,5 @@
-//! The commands by themselves. Cargo builds the commands of a package that has integration tests, so `cargo test --workspace`
-//! builds them for the tests that cross crates, too.
+//! The commands by themselves. Cargo builds the commands of a package that has integration tests,
+//! so `cargo test --workspace` builds them for the tests that cross crates, too.
 
 use std::process::Command;
 

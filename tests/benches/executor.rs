@@ -1,7 +1,7 @@
 //! Lull's executor compared with others, without I/O: `cargo bench -p tests --bench executor`.
 //!
-//! Each benchmark runs on one thread, except the round trip between threads, whose two runtimes are pinned to two
-//! cores. All executors run the same code.
+//! Each benchmark runs on one thread, except the round trip between threads, whose two runtimes are
+//! pinned to two cores. All executors run the same code.
 
 #![forbid(unsafe_code)]
 

@@ -41,8 +41,8 @@ impl Capture {
         Self::start_of(libc::PACKET_OUTGOING, port)
     }
 
-    /// Captures packets that this host receives for a server's port, in the calling thread's network namespace. Needs
-    /// `CAP_NET_RAW`.
+    /// Captures packets that this host receives for a server's port, in the calling thread's
+    /// network namespace. Needs `CAP_NET_RAW`.
     pub fn start_incoming(port: u16) -> io::Result<Self> {
         Self::start_of(libc::PACKET_HOST, port)
     }
@@ -101,7 +101,8 @@ fn capture(socket: &OwnedFd, packet_type: u8, port: u16, stop: &AtomicU64) -> io
     }
 }
 
-/// Parses IPv4 and TCP (RFC 791, RFC 9293). `None` without data, or if it is not from or to the port.
+/// Parses IPv4 and TCP (RFC 791, RFC 9293). `None` without data, or if it is not from or to the
+/// port.
 fn parse(bytes: &[u8], at: Duration, port: u16) -> Option<Packet> {
     let number = |bytes: &[u8], at: usize| Some(u16::from_be_bytes([*bytes.get(at)?, *bytes.get(at + 1)?]));
     const TCP: u8 = 6;

@@ -12,8 +12,8 @@ pub struct Line<'a> {
     pub index: usize,
 }
 
-/// A server whose answers, delays and failures are known. It runs until the process ends, on a thread for each
-/// connection.
+/// A server whose answers, delays and failures are known. It runs until the process ends, on a
+/// thread for each connection.
 #[derive(Debug)]
 pub struct FakeServer {
     pub address: SocketAddr,

@@ -14,7 +14,8 @@ use crate::processes::KillOnDrop;
 /// Set for a test that is run once more, to stop a thread.
 const STOPS: &str = "LULL_TEST_STOPS";
 
-/// A thread of this process, which hangs until this is dropped. The test begins with [`stop_if_asked`].
+/// A thread of this process, which hangs until this is dropped. The test begins with
+/// [`stop_if_asked`].
 pub struct HungThread {
     _tracer: KillOnDrop,
 }
@@ -35,7 +36,8 @@ impl HungThread {
     }
 }
 
-/// In the process that [`HungThread::start`] has started: stops the thread until it is killed itself. Returns whether this is one.
+/// In the process that [`HungThread::start`] has started: stops the thread until it is killed
+/// itself. Returns whether this is one.
 pub fn stop_if_asked() -> bool {
     let Ok(thread) = std::env::var(STOPS) else { return false };
     let thread = Pid::from_raw(thread.parse().expect("a thread id"));

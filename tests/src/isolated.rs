@@ -1,4 +1,5 @@
-//! Inside a test with the attribute [`isolated`](macro@crate::isolated), which runs it in its own process.
+//! Inside a test with the attribute [`isolated`](macro@crate::isolated), which runs it in its own
+//! process.
 
 pub use requirements::once_more;
 use runtime::DriverKind;

@@ -39,12 +39,14 @@ impl SystemCall {
 pub enum Traced<'a> {
     /// All. Each call stops its thread twice, so a command that makes many of them takes long.
     All,
-    /// These numbers only: the others cost nothing. Needs python3, for the [filter](crate::seccomp).
+    /// These numbers only: the others cost nothing. Needs python3, for the
+    /// [filter](crate::seccomp).
     Only(&'a [i64]),
 }
 
-/// Runs a command, and kills it before the `stop`-th system call of its threads that `counts`. Returns the number of such
-/// calls that it reached. Processes that it starts are not followed. An exit status above `status` fails the test.
+/// Runs a command, and kills it before the `stop`-th system call of its threads that `counts`.
+/// Returns the number of such calls that it reached. Processes that it starts are not followed. An
+/// exit status above `status` fails the test.
 #[expect(clippy::zombie_processes, reason = "it is waited for by its number")]
 pub fn run_until(
     command: &[&str],
@@ -112,8 +114,9 @@ pub fn run_until(
     }
 }
 
-/// As [`run_until`], but traces all calls of the first thread only. For commands with threads that change their user: the C
-/// library does that by a signal to each thread that [`nix`] has no name for.
+/// As [`run_until`], but traces all calls of the first thread only. For commands with threads that
+/// change their user: the C library does that by a signal to each thread that [`nix`] has no name
+/// for.
 #[expect(clippy::zombie_processes, reason = "it is waited for by its number")]
 pub fn run_first_thread_until(
     command: &[&str],
@@ -136,7 +139,8 @@ pub fn run_first_thread_until(
     trace_until(pid, stop, status, counts)
 }
 
-/// Stops a process that runs already, and has one thread, to be [traced](trace_until). It is killed if the tracer ends.
+/// Stops a process that runs already, and has one thread, to be [traced](trace_until). It is killed
+/// if the tracer ends.
 pub fn seize(pid: u32) -> Pid {
     let pid = Pid::from_raw(i32::try_from(pid).expect("a process id"));
     let options = ptrace::Options::PTRACE_O_EXITKILL | ptrace::Options::PTRACE_O_TRACESYSGOOD;
@@ -146,8 +150,9 @@ pub fn seize(pid: u32) -> Pid {
     pid
 }
 
-/// Lets a process that was [seized](seize) go on, and kills it before its `stop`-th system call that `counts`. Returns the
-/// number of such calls that it reached. An exit status above `status` fails the test.
+/// Lets a process that was [seized](seize) go on, and kills it before its `stop`-th system call
+/// that `counts`. Returns the number of such calls that it reached. An exit status above `status`
+/// fails the test.
 pub fn trace_until(pid: Pid, stop: usize, status: i32, counts: impl Fn(&SystemCall) -> bool) -> usize {
     let (mut stops, mut enters) = (0, false);
     loop {

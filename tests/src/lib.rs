@@ -1,8 +1,8 @@
-//! Helpers for the tests that cross crates: policies on the testbed, clients against the server, the load
-//! generator against fake servers.
+//! Helpers for the tests that cross crates: policies on the testbed, clients against the server,
+//! the load generator against fake servers.
 //!
-//! A test that needs root, a kernel feature or another program asks for it with [`require`] and returns
-//! where it is missing; with `LULL_REQUIRE_ALL` in the environment it fails instead.
+//! A test that needs root, a kernel feature or another program asks for it with [`require`] and
+//! returns where it is missing; with `LULL_REQUIRE_ALL` in the environment it fails instead.
 //!
 //! ```
 //! let able = tests::require("arithmetic", Some(2 + 2).filter(|sum| *sum == 4));

@@ -1,7 +1,7 @@
 //! Which of the kernel's three loops polled a NAPI, counted by tracepoints.
 //!
-//! A NAPI with a kernel thread (`threaded`) is polled by that thread after an interrupt and after its timer, and by the
-//! worker's thread in busy polls.
+//! A NAPI with a kernel thread (`threaded`) is polled by that thread after an interrupt and after
+//! its timer, and by the worker's thread in busy polls.
 
 use std::fs;
 use std::io;
@@ -66,8 +66,8 @@ impl PollTrace {
         self.write("trace", "").expect("the trace can be cleared");
     }
 
-    /// Counts the polls since the last [`PollTrace::clear`], of the NAPI that `thread` polls for the kernel and `worker` for
-    /// the application.
+    /// Counts the polls since the last [`PollTrace::clear`], of the NAPI that `thread` polls for
+    /// the kernel and `worker` for the application.
     pub fn count(&self, worker: Pid, thread: Pid) -> Polls {
         let text = fs::read_to_string(self.instance.join("trace")).expect("a trace");
         assert!(!text.contains("LOST") && !self.has_overrun(), "events were lost");

@@ -29,7 +29,8 @@ impl Random {
     }
 }
 
-/// The seeds of the sequences to run, which it prints: `LULL_SEQUENCES` of them or `default`, from `LULL_SEED` or the time on.
+/// The seeds of the sequences to run, which it prints: `LULL_SEQUENCES` of them or `default`, from
+/// `LULL_SEED` or the time on.
 pub fn seeds(default: u64) -> Range<u64> {
     let number = |variable: &str| -> Option<u64> {
         std::env::var(variable).ok().map(|text| text.parse().expect(variable))

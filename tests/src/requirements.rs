@@ -14,8 +14,8 @@ pub fn root() -> Option<()> {
     require("CAP_SYS_ADMIN and CAP_NET_ADMIN (run as root)", held.then_some(()))
 }
 
-/// The path of one of the workspace's binaries: in the folder that `LULL_PROGRAMS` names, if it has one of that name, else in the
-/// build that the running test or command belongs to.
+/// The path of one of the workspace's binaries: in the folder that `LULL_PROGRAMS` names, if it has
+/// one of that name, else in the build that the running test or command belongs to.
 pub fn own_program(name: &str) -> PathBuf {
     // Programs that are built in another way, for example with a sanitizer.
     let other = std::env::var_os("LULL_PROGRAMS").map(|folder| Path::new(&folder).join(name));

@@ -1,6 +1,7 @@
 //! Commands under a seccomp filter: calls that fail, or that a tracer sees.
 
-/// Installs the filter whose instructions are the arguments before `--`, and becomes the command after it.
+/// Installs the filter whose instructions are the arguments before `--`, and becomes the command
+/// after it.
 const INSTALL: &str = r#"
 import ctypes, os, struct, sys
 end = sys.argv.index("--")
@@ -16,11 +17,13 @@ if libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(program), 0, 0) 
 os.execvp(sys.argv[end + 1], sys.argv[end + 1:])
 "#;
 
-/// `BPF_LD | BPF_W | BPF_ABS`, `BPF_JMP | BPF_JEQ | BPF_K` and `BPF_RET | BPF_K` of `linux/bpf_common.h`.
+/// `BPF_LD | BPF_W | BPF_ABS`, `BPF_JMP | BPF_JEQ | BPF_K` and `BPF_RET | BPF_K` of
+/// `linux/bpf_common.h`.
 const LOAD: u16 = 0x20;
 const JUMP_IF_EQUAL: u16 = 0x15;
 const RETURN: u16 = 0x06;
-/// Offsets in `struct seccomp_data`: the number of the call, and its second argument's lower half (little endian).
+/// Offsets in `struct seccomp_data`: the number of the call, and its second argument's lower half
+/// (little endian).
 const NUMBER: u32 = 0;
 const SECOND_ARGUMENT: u32 = 24;
 /// `SECCOMP_RET_ALLOW`, `SECCOMP_RET_ERRNO` and `SECCOMP_RET_TRACE` of `linux/seccomp.h`.

@@ -1,5 +1,5 @@
-//! Tests inside the two-namespace testbed. Each one's process enters a namespace, so that nothing of the host
-//! is touched.
+//! Tests inside the two-namespace testbed. Each one's process enters a namespace, so that nothing
+//! of the host is touched.
 
 use std::process::Command;
 use std::sync::OnceLock;
@@ -13,8 +13,8 @@ use runtime::{Builder, Runtime};
 
 use crate::isolated::driver;
 
-/// Until the process ends. A virtual machine's idle core may take half a millisecond to wake up, several times what the
-/// tests measure. Without the permission they measure that.
+/// Until the process ends. A virtual machine's idle core may take half a millisecond to wake up,
+/// several times what the tests measure. Without the permission they measure that.
 static AWAKE: OnceLock<Option<AwakeCores>> = OnceLock::new();
 
 /// Makes the testbed, keeps idle cores awake, and moves the calling thread to the server's side.
@@ -27,7 +27,8 @@ pub fn enter(queues: u32) -> Testbed {
     testbed
 }
 
-/// The NAPI of the server's first queue, without the id of its thread, which is another one each time it is started.
+/// The NAPI of the server's first queue, without the id of its thread, which is another one each
+/// time it is started.
 pub fn napi() -> Napi {
     let mut napi = host::interface(SERVER_INTERFACE).unwrap().queues.remove(0).napi.unwrap();
     napi.pid = None;
@@ -44,11 +45,13 @@ pub fn ip(arguments: &[&str]) {
     assert!(Command::new("ip").args(arguments).status().unwrap().success(), "{arguments:?}");
 }
 
-/// The real-time priority of the kernel thread that receives for the client, above those of tests' threads.
+/// The real-time priority of the kernel thread that receives for the client, above those of tests'
+/// threads.
 const RECEIVING_PRIORITY: u32 = 50;
 
-/// Gives the client's queues kernel threads on core 1. Without them the softirqs of the server's core receive what the
-/// server sends, and a real-time server that never sleeps would keep them from running.
+/// Gives the client's queues kernel threads on core 1. Without them the softirqs of the server's
+/// core receive what the server sends, and a real-time server that never sleeps would keep them
+/// from running.
 pub fn receive_on_client_core(testbed: &Testbed) {
     let prepare = || {
         let napis =
@@ -72,8 +75,8 @@ pub fn server_runtime(policy: Policy, workers: usize) -> Runtime {
     server_builder(policy, workers).build().unwrap()
 }
 
-/// The builder of [`server_runtime`]. Only the load decides how a queue is driven, not what polling costs, which differs
-/// from moment to moment on a shared machine.
+/// The builder of [`server_runtime`]. Only the load decides how a queue is driven, not what polling
+/// costs, which differs from moment to moment on a shared machine.
 pub fn server_builder(policy: Policy, workers: usize) -> Builder {
     Builder::new()
         .ignore_environment()
@@ -85,8 +88,9 @@ pub fn server_builder(policy: Policy, workers: usize) -> Builder {
         .workers(workers)
 }
 
-/// Makes the calling thread real-time, below the NAPI's thread. Other programs on its core would make it pause for
-/// longer than the grace time, or the suspend timeout, and then the NAPI's thread polls instead of the worker.
+/// Makes the calling thread real-time, below the NAPI's thread. Other programs on its core would
+/// make it pause for longer than the grace time, or the suspend timeout, and then the NAPI's thread
+/// polls instead of the worker.
 pub fn preempt_other_programs() {
     scheduler::set_fifo_priority(rustix::thread::gettid(), 1).unwrap();
 }

@@ -1,5 +1,5 @@
-//! A client on Lull, whichever runtime the server has: one request in flight on each connection, in as few bytes and steps as the
-//! protocols allow.
+//! A client on Lull, whichever runtime the server has: one request in flight on each connection, in
+//! as few bytes and steps as the protocols allow.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -22,7 +22,8 @@ pub(super) struct Load {
     pub rate: f64,
 }
 
-/// Returns the figures as JSON, named as those of `loadgen`. A latency counts from when its request was due.
+/// Returns the figures as JSON, named as those of `loadgen`. A latency counts from when its request
+/// was due.
 pub(super) fn run(load: Load, core: Option<Cpus>) -> Result<String> {
     let mut builder = runtime::Builder::new().workers(1);
     if let Some(core) = core {
@@ -203,7 +204,8 @@ mod http2 {
         bytes.extend_from_slice(payload);
     }
 
-    /// What a client sends first, with a window that needs no updates, and what the server's settings are answered with.
+    /// What a client sends first, with a window that needs no updates, and what the server's
+    /// settings are answered with.
     pub(super) fn opening() -> Vec<u8> {
         let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
         push_frame(&mut bytes, SETTINGS, 0, 0, &[]);
@@ -212,7 +214,8 @@ mod http2 {
         bytes
     }
 
-    /// A call: headers of the static table, and literals that are not indexed (RFC 7541), so that each call has the same bytes.
+    /// A call: headers of the static table, and literals that are not indexed (RFC 7541), so that
+    /// each call has the same bytes.
     pub(super) fn call() -> Vec<u8> {
         let mut block = vec![0x83, 0x86];
         let mut literal = |name: &[u8], value: &str| {

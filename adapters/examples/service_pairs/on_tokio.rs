@@ -18,7 +18,8 @@ use tonic::transport::server::TcpIncoming;
 
 use super::{Result, Service, echo, forwarded, page};
 
-/// `read_buffer`: of a WebSocket; `None` is tungstenite's default, which axum has, too. `TCP_NODELAY` as Lull's adapters have it.
+/// `read_buffer`: of a WebSocket; `None` is tungstenite's default, which axum has, too.
+/// `TCP_NODELAY` as Lull's adapters have it.
 pub(super) fn serve(
     service: Service,
     address: SocketAddr,

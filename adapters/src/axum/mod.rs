@@ -1,7 +1,7 @@
 //! axum's routers on [`net`]'s listeners.
 //!
-//! A server on tokio becomes one on Lull by its attribute, its listener and `serve`; routes, extractors, state and
-//! layers stay as they are:
+//! A server on tokio becomes one on Lull by its attribute, its listener and `serve`; routes,
+//! extractors, state and layers stay as they are:
 //!
 //! ```no_run
 //! use axum::Router;
@@ -16,13 +16,15 @@
 //! ```
 //!
 //! # `Send`
-//! axum's handlers are `Send` futures, also here. They run on the worker of their connection and stay on it, but what
-//! they hold across an `.await` has to be `Send`: no `Rc`, and no stream of [`net`]. Put such work into a task,
-//! `runtime::spawn`, and await its handle: that is `Send` if the task's result is.
+//! axum's handlers are `Send` futures, also here. They run on the worker of their connection and
+//! stay on it, but what they hold across an `.await` has to be `Send`: no `Rc`, and no stream of
+//! [`net`]. Put such work into a task, `runtime::spawn`, and await its handle: that is `Send` if
+//! the task's result is.
 //!
 //! # What needs tokio's runtime
-//! `axum::extract::ws` spawns on tokio's runtime: use `adapters::axum::ws` (feature `ws`) instead. `Sse::keep_alive` and
-//! tower-http's `TimeoutLayer` use tokio's timers: see [`tower::TimeoutLayer`](crate::tower::TimeoutLayer).
+//! `axum::extract::ws` spawns on tokio's runtime: use `adapters::axum::ws` (feature `ws`) instead.
+//! `Sse::keep_alive` and tower-http's `TimeoutLayer` use tokio's timers: see
+//! [`tower::TimeoutLayer`](crate::tower::TimeoutLayer).
 
 #[cfg(feature = "ws")]
 pub mod ws;
@@ -43,15 +45,15 @@ use tower_service::Service;
 
 use crate::hyper::{Listen, MakeService, Peer, Serve, serve as serve_hyper};
 
-/// Serves an application on a listener, as `axum::serve` does: HTTP/1 and HTTP/2, each connection on the worker that
-/// owns its NAPI.
+/// Serves an application on a listener, as `axum::serve` does: HTTP/1 and HTTP/2, each connection
+/// on the worker that owns its NAPI.
 ///
 /// `app` is a `Router`, a `MethodRouter`, or what `into_make_service` or
-/// `into_make_service_with_connect_info::<SocketAddr>` makes of one: then handlers can extract `ConnectInfo`. On a Unix
-/// domain socket its address is `[::]:0`.
+/// `into_make_service_with_connect_info::<SocketAddr>` makes of one: then handlers can extract
+/// `ConnectInfo`. On a Unix domain socket its address is `[::]:0`.
 ///
-/// The result is awaited, after [`with_graceful_shutdown`](Serve::with_graceful_shutdown) perhaps, or
-/// [started](Serve::start).
+/// The result is awaited, after [`with_graceful_shutdown`](Serve::with_graceful_shutdown) perhaps,
+/// or [started](Serve::start).
 #[track_caller]
 pub fn serve<L: Listen, A: App>(listener: L, app: A) -> Serve<L, impl MakeService> {
     serve_hyper(listener, move |peer: &Peer| TowerToHyperService::new(app.service(peer)))

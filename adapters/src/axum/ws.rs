@@ -1,7 +1,8 @@
 //! WebSockets in axum's handlers.
 //!
-//! This module's [`WebSocketUpgrade`] replaces `axum::extract::ws::WebSocketUpgrade`, whose callbacks run in tokio's
-//! runtime. Here they run on the worker of their connection, and need not be `Send`.
+//! This module's [`WebSocketUpgrade`] replaces `axum::extract::ws::WebSocketUpgrade`, whose
+//! callbacks run in tokio's runtime. Here they run on the worker of their connection, and need not
+//! be `Send`.
 //!
 //! ```
 //! use adapters::axum::ws::{Message, WebSocket, WebSocketUpgrade};
@@ -44,7 +45,8 @@ use crate::io::HyperIo;
 
 /// An open WebSocket: a `Stream` and a `Sink` of [`Message`]s. Pings are answered while it is read.
 ///
-/// It is `Send`, but can be read and written on its connection's worker only: elsewhere it gives errors.
+/// It is `Send`, but can be read and written on its connection's worker only: elsewhere it gives
+/// errors.
 pub type WebSocket = WebSocketStream<HyperIo<Upgraded>>;
 
 /// Extracts a client's request for a WebSocket, by HTTP/1.1 (RFC 6455) or HTTP/2 (RFC 8441).
@@ -62,10 +64,11 @@ pub struct WebSocketUpgrade {
 }
 
 impl WebSocketUpgrade {
-    /// Sets limits and buffer sizes. Defaults: received messages of 64 MiB and frames of 16 MiB, as tungstenite has them; and
-    /// 17 MiB that wait to be sent, which a peer that sends pings and reads nothing fills. A larger message can't be sent;
-    /// tungstenite's default is no limit. A connection has a buffer of 8 KiB to read into, instead of tungstenite's 128 KiB:
-    /// set it again if the messages are large.
+    /// Sets limits and buffer sizes. Defaults: received messages of 64 MiB and frames of 16 MiB, as
+    /// tungstenite has them; and 17 MiB that wait to be sent, which a peer that sends pings and
+    /// reads nothing fills. A larger message can't be sent; tungstenite's default is no limit. A
+    /// connection has a buffer of 8 KiB to read into, instead of tungstenite's 128 KiB: set it
+    /// again if the messages are large.
     pub fn config(mut self, config: WebSocketConfig) -> Self {
         self.config = config;
         self
@@ -87,7 +90,8 @@ impl WebSocketUpgrade {
         self.protocol.as_ref()
     }
 
-    /// Makes the response that opens the WebSocket. Then `callback` gets it, in a task of this worker.
+    /// Makes the response that opens the WebSocket. Then `callback` gets it, in a task of this
+    /// worker.
     pub fn on_upgrade<C, F>(self, callback: C) -> Response
     where
         C: FnOnce(WebSocket) -> F + 'static,
@@ -120,11 +124,13 @@ impl WebSocketUpgrade {
     }
 }
 
-/// What waits to be sent, in bytes: at least a frame of the largest size that peers accept by default.
+/// What waits to be sent, in bytes: at least a frame of the largest size that peers accept by
+/// default.
 const MOST_UNSENT: usize = 17 << 20;
 
-/// Bytes that a WebSocket reads at most at once, of the 16 KiB that a stream of `net` may have. tungstenite allocates them for
-/// each connection, and fills them with zeros before each read: its default, 128 KiB, costs more than the echo of a small message.
+/// Bytes that a WebSocket reads at most at once, of the 16 KiB that a stream of `net` may have.
+/// tungstenite allocates them for each connection, and fills them with zeros before each read: its
+/// default, 128 KiB, costs more than the echo of a small message.
 const READ_BUFFER: usize = 8 << 10;
 
 fn default_config() -> WebSocketConfig {

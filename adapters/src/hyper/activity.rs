@@ -7,16 +7,18 @@ use std::time::{Duration, Instant};
 
 use super::shared_room::{SharedRoom, Taken};
 
-/// How many bytes of responses a connection of HTTP/2 may have that its client has not taken. hyper limits those of a stream
-/// only, of which a client may have hundreds. A part that is given while there is room may exceed it.
+/// How many bytes of responses a connection of HTTP/2 may have that its client has not taken. hyper
+/// limits those of a stream only, of which a client may have hundreds. A part that is given while
+/// there is room may exceed it.
 const ROOM: usize = 384 << 10;
 
-/// What all connections of HTTP/2 may have beside one part each. Beyond it a connection gets another part when its client has taken
-/// all others.
+/// What all connections of HTTP/2 may have beside one part each. Beyond it a connection gets
+/// another part when its client has taken all others.
 static SHARED_ROOM: SharedRoom = SharedRoom::new(256 << 20);
 
-/// Shared by the tasks of a connection, the parts of its responses, and the table that finds idle connections. Only the
-/// connection's worker changes it, except that the last parts of a connection may be dropped elsewhere.
+/// Shared by the tasks of a connection, the parts of its responses, and the table that finds idle
+/// connections. Only the connection's worker changes it, except that the last parts of a connection
+/// may be dropped elsewhere.
 #[derive(Debug)]
 pub(super) struct Activity {
     /// Requests in progress: up to the last part of their response.
@@ -24,7 +26,8 @@ pub(super) struct Activity {
     begun: AtomicU64,
     /// Bytes of responses that hyper was given and the connection has not taken yet.
     unsent: AtomicUsize,
-    /// When some of them were taken, or given where there were none. All times are those of [`clock`].
+    /// When some of them were taken, or given where there were none. All times are those of
+    /// [`clock`].
     progress: AtomicU64,
     idle_since: AtomicU64,
     /// An HTTP/2 stream has become a WebSocket or a tunnel, of whose end hyper tells nobody.
@@ -127,7 +130,8 @@ impl Activity {
         if has_room() { Poll::Ready(()) } else { Poll::Pending }
     }
 
-    /// Counts bytes as unsent until the result is dropped. `shares`: they take room that all connections share.
+    /// Counts bytes as unsent until the result is dropped. `shares`: they take room that all
+    /// connections share.
     pub(super) fn give(self: &Arc<Self>, length: usize, shares: bool) -> Unsent {
         let is_first = self.unsent.fetch_add(length, Ordering::SeqCst) == 0;
         if is_first {
@@ -174,8 +178,8 @@ impl Drop for Unsent {
         if before == self.length {
             activity.set_idle();
         }
-        // Half of it, so that all who wait are woken a few times for a megabyte, not for each part. All of it for those for whom the
-        // shared room was not enough.
+        // Half of it, so that all who wait are woken a few times for a megabyte, not for each part.
+        // All of it for those for whom the shared room was not enough.
         let is_half_free = before > ROOM / 2 && before - self.length <= ROOM / 2;
         let is_free = before == self.length && activity.has_waiting.load(Ordering::SeqCst);
         if is_half_free || is_free {

@@ -52,8 +52,8 @@ pub(super) struct ConnectionContext<M> {
     pub(super) h2_required: bool,
 }
 
-/// Serves a connection until it ends, and what it was upgraded to until that is dropped. It is closed at once if there are too
-/// many, and later if its place is taken away.
+/// Serves a connection until it ends, and what it was upgraded to until that is dropped. It is
+/// closed at once if there are too many, and later if its place is taken away.
 pub(super) async fn serve_connection<K: 'static, M: MakeService>(
     stream: Stream<K>,
     peer: Peer,
@@ -229,14 +229,16 @@ where
 /// How long a client may take to read the response and to close its side.
 const LINGER_LIMIT: Duration = Duration::from_secs(2);
 
-/// Takes a stream whose side that writes is closed. Reads what the client still sends, and drops it, until the client closes
-/// its side.
+/// Takes a stream whose side that writes is closed. Reads what the client still sends, and drops
+/// it, until the client closes its side.
 ///
-/// A server may answer before it has read the whole request, for example that its body is too large. When a socket is
-/// closed while received bytes are unread, or when more arrive after that, the kernel resets the connection, and the
-/// client's kernel throws the response away, read or not (RFC 9112, section 9.6).
+/// A server may answer before it has read the whole request, for example that its body is too
+/// large. When a socket is closed while received bytes are unread, or when more arrive after that,
+/// the kernel resets the connection, and the client's kernel throws the response away, read or not
+/// (RFC 9112, section 9.6).
 ///
-/// It waits for at most [`LINGER_LIMIT`], and not at all once `shutdown` is ready: then it drops what is there.
+/// It waits for at most [`LINGER_LIMIT`], and not at all once `shutdown` is ready: then it drops
+/// what is there.
 async fn lingering_close<S>(mut stream: S, mut shutdown: impl FnMut(&Context<'_>) -> Poll<()>)
 where
     S: AsyncBufRead + Unpin,

@@ -12,11 +12,12 @@ use super::activity::{Activity, clock};
 /// A limit of open connections, for one or several servers: its clones are the same limit
 /// ([`Serve::connection_limit`](super::Serve::connection_limit)).
 ///
-/// A connection counts from its accept on, before a TLS handshake. At the limit the connections that have been idle for longest
-/// are closed for new ones. If none is idle, the new one is closed.
+/// A connection counts from its accept on, before a TLS handshake. At the limit the connections
+/// that have been idle for longest are closed for new ones. If none is idle, the new one is closed.
 ///
-/// Idle is a connection without a request in progress, whatever else comes on it: one that has not begun or completed its
-/// handshake or the head of its first request, one that is kept alive, or one of HTTP/2 that only pings.
+/// Idle is a connection without a request in progress, whatever else comes on it: one that has not
+/// begun or completed its handshake or the head of its first request, one that is kept alive, or
+/// one of HTTP/2 that only pings.
 #[derive(Debug, Clone)]
 pub struct ConnectionLimit(Arc<Shared>);
 
@@ -92,8 +93,9 @@ impl ConnectionLimit {
         self.0.closed.load(Ordering::Relaxed)
     }
 
-    /// Counts a connection that is not served by this crate's servers, as one of QUIC, as long as the future runs that `serve`
-    /// returns. It is dropped if its place is taken away. `None` then, and if there is no place.
+    /// Counts a connection that is not served by this crate's servers, as one of QUIC, as long as
+    /// the future runs that `serve` returns. It is dropped if its place is taken away. `None` then,
+    /// and if there is no place.
     #[cfg(feature = "quinn")]
     pub async fn run<F: Future>(&self, serve: impl FnOnce(Requests) -> F) -> Option<F::Output> {
         let activity = Arc::new(Activity::new());
@@ -162,7 +164,8 @@ impl Seat {
     }
 }
 
-/// A connection's place among those that may be open. Dropped, it is free, unless another connection has it already.
+/// A connection's place among those that may be open. Dropped, it is free, unless another
+/// connection has it already.
 #[derive(Debug)]
 pub(super) struct Place {
     limit: ConnectionLimit,

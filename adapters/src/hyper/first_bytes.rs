@@ -8,8 +8,8 @@ use std::task::{Context, Poll};
 use super::inspected_stream::{Inspect, InspectedStream};
 use super::turn::Turn;
 
-/// What an HTTP/2 client sends first (RFC 9113, section 3.4). hyper-util tells the versions apart by it, and has no time
-/// limit until it has.
+/// What an HTTP/2 client sends first (RFC 9113, section 3.4). hyper-util tells the versions apart
+/// by it, and has no time limit until it has.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,7 +23,8 @@ pub(super) enum Spoken {
 /// What the client of a connection speaks, as it is found out.
 pub(super) type SpokenCell = Rc<Cell<Spoken>>;
 
-/// Compares the first bytes of a stream with the preface of HTTP/2, and lends the bytes of HTTP/2 in turns.
+/// Compares the first bytes of a stream with the preface of HTTP/2, and lends the bytes of HTTP/2
+/// in turns.
 #[derive(Debug)]
 pub(super) struct FirstBytes {
     spoken: SpokenCell,
@@ -34,8 +35,8 @@ pub(super) struct FirstBytes {
 }
 
 impl FirstBytes {
-    /// Has the reads of a stream compared. `h2_agreed`: anything but the preface is an error; hyper would answer it by HTTP/1.
-    /// `http1_only`: the preface is one.
+    /// Has the reads of a stream compared. `h2_agreed`: anything but the preface is an error; hyper
+    /// would answer it by HTTP/1. `http1_only`: the preface is one.
     pub(super) fn of<S>(
         stream: S,
         h2_agreed: bool,
@@ -71,8 +72,8 @@ impl Inspect for FirstBytes {
         Ok(())
     }
 
-    /// Limits reads of HTTP/2 only. hyper reads a body of HTTP/1.1 as fast as the handler consumes it, so there the time between two
-    /// reads is the handler's, not that of processing the bytes.
+    /// Limits reads of HTTP/2 only. hyper reads a body of HTTP/1.1 as fast as the handler consumes
+    /// it, so there the time between two reads is the handler's, not that of processing the bytes.
     fn poll_room(&mut self, context: &Context<'_>) -> Poll<usize> {
         if self.spoken.get() != Spoken::Http2 {
             return Poll::Ready(usize::MAX);

@@ -13,17 +13,20 @@ use runtime::Sleep;
 
 use super::file_body::{FilePart, file_part};
 
-/// A socket as hyper needs it: its flush doesn't wait, it sends files, and it can limit how long the peer takes nothing.
+/// A socket as hyper needs it: its flush doesn't wait, it sends files, and it can limit how long
+/// the peer takes nothing.
 ///
-/// hyper flushes after each response. On a ring the bytes are sent at the end of the turn anyway, and waiting for it
-/// would poll the connection once more for each response, and hold HTTP/2 up in between. An error of the send is
-/// returned by the next write or by the close, and the close does wait.
+/// hyper flushes after each response. On a ring the bytes are sent at the end of the turn anyway,
+/// and waiting for it would poll the connection once more for each response, and hold HTTP/2 up in
+/// between. An error of the send is returned by the next write or by the close, and the close does
+/// wait.
 ///
 /// Where the bytes to write stand for those of a file, the file is sent.
 #[derive(Debug)]
 pub(super) struct HttpSocket<K> {
     stream: Stream<K>,
-    /// What sends of files wait for. Boxed, and made for the first file: most connections have none.
+    /// What sends of files wait for. Boxed, and made for the first file: most connections have
+    /// none.
     file_sender: Option<Box<FileSender>>,
     /// How long a write may wait for the peer, and the wait.
     stall_limit: Option<Duration>,
@@ -79,7 +82,8 @@ impl<K> HttpSocket<K> {
     ) -> Poll<io::Result<usize>> {
         let sender = self.file_sender.get_or_insert_default();
         let sent = ready!(sender.poll_send(context, &self.stream, &part.file, part.offset, length))?;
-        // A body that is too short can only be broken off. hyper would take 0 for a peer that takes no more.
+        // A body that is too short can only be broken off. hyper would take 0 for a peer that takes
+        // no more.
         match sent {
             0 => Poll::Ready(Err(io::Error::new(ErrorKind::UnexpectedEof, "the file has become shorter"))),
             _ => Poll::Ready(Ok(sent)),

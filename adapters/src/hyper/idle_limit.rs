@@ -11,8 +11,8 @@ use runtime::Sleep;
 use super::activity::Activity;
 use super::http_socket::SocketUsage;
 
-/// Looks once in a limit whether something was read of a connection, and whether it had a request. So an idle one is found after
-/// the limit to twice of it.
+/// Looks once in a limit whether something was read of a connection, and whether it had a request.
+/// So an idle one is found after the limit to twice of it.
 #[derive(Debug)]
 pub(super) struct IdleLimit {
     limit: Duration,
@@ -40,8 +40,8 @@ impl IdleLimit {
         Self { limit, sleep: runtime::sleep(limit), socket, activity, seen, asked: None }
     }
 
-    /// Ready when the connection was idle. A client that was asked to end, has answered since, and has requests in progress is
-    /// left alone: it waits for them, however long they take.
+    /// Ready when the connection was idle. A client that was asked to end, has answered since, and
+    /// has requests in progress is left alone: it waits for them, however long they take.
     pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Idle> {
         loop {
             ready!(Pin::new(&mut self.sleep).poll(context));

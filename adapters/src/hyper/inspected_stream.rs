@@ -10,8 +10,8 @@ use crate::forward_write::forward_write;
 
 /// Looks at the bytes of a stream.
 pub(super) trait Inspect {
-    /// Looks at bytes that were read, of which the first is the stream's byte `position`. There are none at the end of the
-    /// stream. Bytes that were lent and not consumed come again.
+    /// Looks at bytes that were read, of which the first is the stream's byte `position`. There are
+    /// none at the end of the stream. Bytes that were lent and not consumed come again.
     ///
     /// # Errors
     /// Ends the read with the error.

@@ -1,4 +1,5 @@
-//! The listeners that a server takes, whom its connections come from, and what makes their services.
+//! The listeners that a server takes, whom its connections come from, and what makes their
+//! services.
 
 use std::io;
 use std::net::SocketAddr;
@@ -20,18 +21,21 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// The client of an encrypted connection that is not served by this crate's servers, as one of QUIC.
+    /// The client of an encrypted connection that is not served by this crate's servers, as one of
+    /// QUIC.
     #[cfg(feature = "quinn")]
     pub fn encrypted(address: SocketAddr) -> Self {
         Self { address: Some(address), napi: 0, encrypted: true }
     }
 
-    /// The client's address; `None` on a Unix domain socket, and if the connection has broken already.
+    /// The client's address; `None` on a Unix domain socket, and if the connection has broken
+    /// already.
     pub fn address(&self) -> Option<SocketAddr> {
         self.address
     }
 
-    /// The id of the NAPI that the connection's packets come from; 0 if it has none, as on loopback.
+    /// The id of the NAPI that the connection's packets come from; 0 if it has none, as on
+    /// loopback.
     #[doc(alias = "SO_INCOMING_NAPI_ID")]
     pub fn incoming_napi_id(&self) -> u32 {
         self.napi
@@ -82,8 +86,8 @@ pub(super) mod sealed {
         }
 
         fn accepted(stream: &Stream<Tcp>, encrypted: bool) -> Peer {
-            // HTTP/2 and streamed bodies write in parts: the last must not wait for an acknowledgment. Fails if the
-            // connection has broken, which its first read reports.
+            // HTTP/2 and streamed bodies write in parts: the last must not wait for an
+            // acknowledgment. Fails if the connection has broken, which its first read reports.
             let _ = stream.set_nodelay(true);
             Peer { address: stream.peer_addr().ok(), napi: stream.incoming_napi_id(), encrypted }
         }
@@ -106,7 +110,8 @@ pub(super) mod sealed {
     }
 }
 
-/// Makes the service of each connection, on the worker that serves it. Closures `Fn(&Peer) -> S` do.
+/// Makes the service of each connection, on the worker that serves it. Closures `Fn(&Peer) -> S`
+/// do.
 pub trait MakeService: Send + Sync + 'static {
     /// Answers the requests of one connection. Neither it nor its futures need to be `Send`.
     type Service: Service<

@@ -4,18 +4,20 @@ use super::shared_room::{SharedRoom, Taken};
 
 /// What all connections have together, beside the least that each has.
 static SHARED: SharedRoom = SharedRoom::new(256 << 20);
-/// A connection takes at most this part of what is left, so that there is some for those who come later.
+/// A connection takes at most this part of what is left, so that there is some for those who come
+/// later.
 const PART: usize = 256;
 
-/// How many bytes of requests the client of a connection may send before somebody reads them, on HTTP/2 and HTTP/3: the flow-control
-/// window. What exceeds [`LEAST`](Self::LEAST) is taken, until this is dropped, of 256 MiB that all connections of the process share.
-/// A connection gets less where little is left.
+/// How many bytes of requests the client of a connection may send before somebody reads them, on
+/// HTTP/2 and HTTP/3: the flow-control window. What exceeds [`LEAST`](Self::LEAST) is taken, until
+/// this is dropped, of 256 MiB that all connections of the process share. A connection gets less
+/// where little is left.
 #[derive(Debug)]
 pub struct RequestWindow(Taken);
 
 impl RequestWindow {
-    /// What every connection has, in bytes: HTTP/2 lets each client send as much before it knows anything of the server (RFC 9113,
-    /// section 6.9.2).
+    /// What every connection has, in bytes: HTTP/2 lets each client send as much before it knows
+    /// anything of the server (RFC 9113, section 6.9.2).
     pub const LEAST: u32 = 65_535;
 
     /// Takes a window of up to `most` bytes.

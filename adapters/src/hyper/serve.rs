@@ -20,14 +20,15 @@ use super::shutdown::Shutdown;
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(30);
 /// hyper's own limit for the head of a request, which begins only when the version is known.
 const FIRST_BYTES_LIMIT: Duration = Duration::from_secs(30);
-/// How long a connection of HTTP/1 may be idle: longer than proxies keep theirs, which is 60 s mostly.
+/// How long a connection of HTTP/1 may be idle: longer than proxies keep theirs, which is 60 s
+/// mostly.
 const IDLE_LIMIT: Duration = Duration::from_secs(75);
 
 /// Serves HTTP/1 and HTTP/2 on a listener, each connection on the worker that owns its NAPI (see
 /// [`TcpListener::serve`](net::TcpListener)). Await the result, or [start](Serve::start) it.
 ///
-/// `make` is called for each connection. `TCP_NODELAY` is set. Which protocol a client speaks is found out by its
-/// first bytes.
+/// `make` is called for each connection. `TCP_NODELAY` is set. Which protocol a client speaks is
+/// found out by its first bytes.
 ///
 /// ```
 /// use std::convert::Infallible;
@@ -82,7 +83,8 @@ pub fn serve<L: Listen, M: MakeService>(listener: L, make: M) -> Serve<L, M> {
     }
 }
 
-/// A server that is set up, see [`serve`]. Awaited, it serves until its shutdown; without one, for ever.
+/// A server that is set up, see [`serve`]. Awaited, it serves until its shutdown; without one, for
+/// ever.
 #[must_use = "a server serves when it is awaited or started"]
 pub struct Serve<L, M> {
     listener: L,
@@ -105,72 +107,83 @@ pub struct Serve<L, M> {
 }
 
 impl<L: Listen, M: MakeService> Serve<L, M> {
-    /// Shuts down when `signal` is ready: accepts no more, answers the requests in progress, and asks the clients of
-    /// open connections to go. Then the awaited server returns. `signal` need not be `Send`.
+    /// Shuts down when `signal` is ready: accepts no more, answers the requests in progress, and
+    /// asks the clients of open connections to go. Then the awaited server returns. `signal` need
+    /// not be `Send`.
     pub fn with_graceful_shutdown(mut self, signal: impl Future<Output = ()> + 'static) -> Self {
         self.signal = Some(Box::pin(signal));
         self
     }
 
-    /// How long a graceful shutdown waits for requests and upgraded connections before it drops them. Default: 30 s.
+    /// How long a graceful shutdown waits for requests and upgraded connections before it drops
+    /// them. Default: 30 s.
     pub fn shutdown_limit(mut self, limit: Duration) -> Self {
         self.shutdown_limit = limit;
         self
     }
 
-    /// How long an HTTP/1 client may take for the head of a request, and for its first byte; an idle connection is
-    /// closed after it. Default: 75 s, and 30 s for the first byte. `None`: any time.
+    /// How long an HTTP/1 client may take for the head of a request, and for its first byte; an
+    /// idle connection is closed after it. Default: 75 s, and 30 s for the first byte. `None`: any
+    /// time.
     ///
-    /// Behind a proxy it has to be longer than the proxy keeps idle connections (60 s by default in nginx and AWS's load balancers):
-    /// otherwise some requests are sent on a connection that is being closed, and fail (status 502).
+    /// Behind a proxy it has to be longer than the proxy keeps idle connections (60 s by default in
+    /// nginx and AWS's load balancers): otherwise some requests are sent on a connection that is
+    /// being closed, and fail (status 502).
     pub fn header_read_timeout(mut self, limit: Option<Duration>) -> Self {
         self.builder.http1().header_read_timeout(limit);
         self.first_bytes_limit = limit;
         self
     }
 
-    /// How long a client of HTTP/2 may send nothing, or nothing but pings and the like while it has no request in progress, before
-    /// its connection is asked to end (GOAWAY), after the requests in progress. One that doesn't is closed. It is looked at
-    /// once in this time, so it may take twice as long. Connections of HTTP/1 are limited by [`header_read_timeout`](Self::header_read_timeout). Default: `None`, any
-    /// time.
+    /// How long a client of HTTP/2 may send nothing, or nothing but pings and the like while it has
+    /// no request in progress, before its connection is asked to end (GOAWAY), after the requests
+    /// in progress. One that doesn't is closed. It is looked at once in this time, so it may take
+    /// twice as long. Connections of HTTP/1 are limited by
+    /// [`header_read_timeout`](Self::header_read_timeout). Default: `None`, any time.
     pub fn idle_timeout(mut self, limit: Option<Duration>) -> Self {
         self.idle_limit = limit;
         self
     }
 
-    /// How long a client may take nothing of what is sent to it, before its connection is closed; and how long it may take
-    /// nothing of a response of HTTP/2, before the stream is reset. The body is dropped then. Default: `None`, any time.
+    /// How long a client may take nothing of what is sent to it, before its connection is closed;
+    /// and how long it may take nothing of a response of HTTP/2, before the stream is reset. The
+    /// body is dropped then. Default: `None`, any time.
     pub fn stall_timeout(mut self, limit: Option<Duration>) -> Self {
         self.stall_limit = limit;
         self
     }
 
-    /// How many connections may be open, and which of them go when there are too many. Default: no limit. To let connections wait
-    /// instead, give the listener a limit: [`limit_connections`](net::TcpListener#method.limit_connections).
+    /// How many connections may be open, and which of them go when there are too many. Default: no
+    /// limit. To let connections wait instead, give the listener a limit:
+    /// [`limit_connections`](net::TcpListener#method.limit_connections).
     pub fn connection_limit(mut self, limit: ConnectionLimit) -> Self {
         self.connection_limit = Some(limit);
         self
     }
 
-    /// How many bytes of requests a client of HTTP/2 may send before somebody reads them: up to `most`. What exceeds 65,535
-    /// bytes is taken of 256 MiB that all such connections of the process share; where little is left, one gets less. Default: hyper's
-    /// window for connections, or that of [`configure`](Self::configure), whatever the others have.
+    /// How many bytes of requests a client of HTTP/2 may send before somebody reads them: up to
+    /// `most`. What exceeds 65,535 bytes is taken of 256 MiB that all such connections of the
+    /// process share; where little is left, one gets less. Default: hyper's window for connections,
+    /// or that of [`configure`](Self::configure), whatever the others have.
     pub fn request_window(mut self, most: u32) -> Self {
         self.request_window = Some(most);
         self
     }
 
-    /// Closes connections of HTTP/2. Let a TLS acceptor offer `http/1.1` only (ALPN), so that clients don't choose it. Default: both.
+    /// Closes connections of HTTP/2. Let a TLS acceptor offer `http/1.1` only (ALPN), so that
+    /// clients don't choose it. Default: both.
     pub fn http1_only(mut self) -> Self {
         self.http1_only = true;
         self
     }
 
-    /// Sets anything else that hyper can be told: buffers, windows, keep-alive pings, limits. Timer and executor are set.
+    /// Sets anything else that hyper can be told: buffers, windows, keep-alive pings, limits. Timer
+    /// and executor are set.
     ///
-    /// Its `http1_only` and `http2_only` have no effect: connections may be upgraded, and hyper-util knows both only
-    /// for those that may not ([`Serve::http1_only`] has one). `writev` and `pipeline_flush` have none, either: a [`FileBody`](super::FileBody) needs the
-    /// former, and must not be copied as the latter does.
+    /// Its `http1_only` and `http2_only` have no effect: connections may be upgraded, and
+    /// hyper-util knows both only for those that may not ([`Serve::http1_only`] has one). `writev`
+    /// and `pipeline_flush` have none, either: a [`FileBody`](super::FileBody) needs the former,
+    /// and must not be copied as the latter does.
     pub fn configure(mut self, configure: impl FnOnce(&mut auto::Builder<Executor>)) -> Self {
         configure(&mut self.builder);
         self
@@ -191,22 +204,24 @@ impl<L: Listen, M: MakeService> Serve<L, M> {
         self
     }
 
-    /// Serves in the background. A signal of [`with_graceful_shutdown`](Self::with_graceful_shutdown) is ignored: call
+    /// Serves in the background. A signal of
+    /// [`with_graceful_shutdown`](Self::with_graceful_shutdown) is ignored: call
     /// [`Server::shutdown`].
     ///
     /// # Errors
-    /// If the other workers' listeners can't be made. `InvalidInput` if the TLS acceptor of a gRPC server does not offer
-    /// `h2`.
+    /// If the other workers' listeners can't be made. `InvalidInput` if the TLS acceptor of a gRPC
+    /// server does not offer `h2`.
     pub fn start(self) -> io::Result<Server> {
         let server = self.start_paused()?;
         server.resume();
         Ok(server)
     }
 
-    /// As [`start`](Self::start), but connections are not accepted before [`Server::resume`]: meanwhile the process can drop the
-    /// privileges that its addresses need.
+    /// As [`start`](Self::start), but connections are not accepted before [`Server::resume`]:
+    /// meanwhile the process can drop the privileges that its addresses need.
     pub fn start_paused(mut self) -> io::Result<Server> {
-        // If hyper copied what bodies give it, a `FileBody` would be lost: its bytes are in the file only.
+        // If hyper copied what bodies give it, a `FileBody` would be lost: its bytes are in the
+        // file only.
         self.builder.http1().writev(true).pipeline_flush(false);
         #[cfg(feature = "tls")]
         if self.h2_required && self.tls.as_ref().is_some_and(|acceptor| !acceptor.offers("h2")) {
@@ -289,8 +304,8 @@ impl Server {
         self.serving.resume();
     }
 
-    /// The number of open connections, with those that were upgraded, and those that have had their last answer and whose
-    /// clients have not closed yet (for two seconds at most).
+    /// The number of open connections, with those that were upgraded, and those that have had their
+    /// last answer and whose clients have not closed yet (for two seconds at most).
     pub fn connections(&self) -> usize {
         self.serving.connections()
     }
@@ -305,8 +320,9 @@ impl Server {
         self.serving.accept_errors()
     }
 
-    /// Accepts no more, answers the requests in progress, and closes each connection after its last answer. What has
-    /// not ended after `limit` is dropped. An upgraded connection, such as a WebSocket, ends by itself or at `limit`.
+    /// Accepts no more, answers the requests in progress, and closes each connection after its last
+    /// answer. What has not ended after `limit` is dropped. An upgraded connection, such as a
+    /// WebSocket, ends by itself or at `limit`.
     pub async fn shutdown(mut self, limit: Duration) -> ShutdownReport {
         self.serving.stop_accepting().await;
         let open = self.serving.connections();

@@ -35,7 +35,8 @@ impl SharedRoom {
         self.taken.load(Ordering::Relaxed)
     }
 
-    /// Takes bytes, also more than are left: workers that have asked at the same time may exceed the limit by what each takes.
+    /// Takes bytes, also more than are left: workers that have asked at the same time may exceed
+    /// the limit by what each takes.
     pub(super) fn take(&'static self, bytes: usize) -> Taken {
         self.taken.fetch_add(bytes, Ordering::Relaxed);
         Taken { bytes, room: self }

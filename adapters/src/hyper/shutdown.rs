@@ -14,7 +14,8 @@ pub(super) struct Shutdown {
 
 impl Shutdown {
     pub(super) fn begin(&self) {
-        // The flag is set under the lock that registers wakers, so that a waker is either woken here or sees the flag.
+        // The flag is set under the lock that registers wakers, so that a waker is either woken
+        // here or sees the flag.
         let waiting = {
             let mut waiting = self.lock();
             self.begun.store(true, Ordering::Release);

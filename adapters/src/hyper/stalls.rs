@@ -1,8 +1,9 @@
 //! Finds streams of HTTP/2 whose clients take nothing of their responses.
 //!
-//! hyper takes a part of a body and keeps it until the client opens the stream's window. Until then it doesn't poll the body,
-//! so that no timer in there is seen; and on the socket nothing is written that could take too long. So the time is looked at from
-//! here, and the stream's task is aborted, which resets the stream and drops the body with all that it holds.
+//! hyper takes a part of a body and keeps it until the client opens the stream's window. Until then
+//! it doesn't poll the body, so that no timer in there is seen; and on the socket nothing is
+//! written that could take too long. So the time is looked at from here, and the stream's task is
+//! aborted, which resets the stream and drops the body with all that it holds.
 
 use std::cell::{Cell, RefCell};
 use std::pin::Pin;
@@ -35,7 +36,8 @@ pub(super) struct Stream {
 
 impl Stream {
     pub(super) fn set(&self, awaited: Awaited) {
-        // A stream that waited for room has used up that time: else a client that takes nothing could hold it twice as long.
+        // A stream that waited for room has used up that time: else a client that takes nothing
+        // could hold it twice as long.
         if self.awaited.replace(awaited) != Awaited::OtherStreams {
             self.since.set(clock());
         }
@@ -90,8 +92,8 @@ impl StallLimit {
         Self { limit, streams, sleep: None }
     }
 
-    /// Resets streams that stall. Ready when the connection has to end: no request is in progress, and the client takes nothing of
-    /// what was sent.
+    /// Resets streams that stall. Ready when the connection has to end: no request is in progress,
+    /// and the client takes nothing of what was sent.
     pub(super) fn poll(&mut self, context: &mut Context<'_>, activity: &Activity) -> Poll<()> {
         loop {
             let Some(sleep) = &mut self.sleep else {

@@ -3,10 +3,11 @@
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-/// How long a connection's bytes are handled in one poll. Then others have their turn, whatever the bytes are: thousands of small
-/// frames come in one receive.
+/// How long a connection's bytes are handled in one poll. Then others have their turn, whatever the
+/// bytes are: thousands of small frames come in one receive.
 const LENGTH: Duration = Duration::from_micros(100);
-/// How many bytes are handled before it is known how long they take: a request, or a dozen small frames.
+/// How many bytes are handled before it is known how long they take: a request, or a dozen small
+/// frames.
 const FIRST: usize = 256;
 /// At least as many: some frames.
 const LEAST: usize = 64;
@@ -27,7 +28,8 @@ impl Turn {
         Self { room: FIRST, times: None }
     }
 
-    /// How many bytes may be handled next. Pending at the end of a turn; the task has been woken for its next one then.
+    /// How many bytes may be handled next. Pending at the end of a turn; the task has been woken
+    /// for its next one then.
     pub(super) fn poll_room(&mut self, context: &Context<'_>) -> Poll<usize> {
         self.poll_room_at(Instant::now(), context)
     }

@@ -16,7 +16,8 @@ use super::activity::{Activity, InProgress, Unsent};
 use super::stalls::{Awaited, OpenStream, Stream, Streams};
 
 thread_local! {
-    /// The stream whose request was just given to its service. hyper spawns its task next, and tells nobody whose it is.
+    /// The stream whose request was just given to its service. hyper spawns its task next, and
+    /// tells nobody whose it is.
     static CALLED: RefCell<Option<Rc<Stream>>> = const { RefCell::new(None) };
 }
 

@@ -6,8 +6,9 @@ use std::task::{Context, Poll, ready};
 
 use ::hyper::rt::{Read, Write};
 
-/// An object with hyper's I/O traits, such as [`Upgraded`](https://docs.rs/hyper/1/hyper/upgrade/struct.Upgraded.html),
-/// with those of tokio and futures-io.
+/// An object with hyper's I/O traits, such as
+/// [`Upgraded`](https://docs.rs/hyper/1/hyper/upgrade/struct.Upgraded.html), with those of tokio
+/// and futures-io.
 #[derive(Debug)]
 pub struct HyperIo<T>(T);
 
@@ -41,7 +42,8 @@ impl<T: Read + Unpin> tokio::io::AsyncRead for HyperIo<T> {
         context: &mut Context<'_>,
         buffer: &mut tokio::io::ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        // Zeroed where it is not initialized: what hyper fills can't be told to tokio without unsafe code.
+        // Zeroed where it is not initialized: what hyper fills can't be told to tokio without
+        // unsafe code.
         let length = ready!(self.poll_read_into(context, buffer.initialize_unfilled()))?;
         buffer.advance(length);
         Poll::Ready(Ok(()))

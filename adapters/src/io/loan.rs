@@ -1,9 +1,10 @@
 //! A stream that its worker lends to a library, and gets back.
 //!
-//! Some libraries want a stream to be `Send`: hyper moves an upgraded connection to the task that awaits the upgrade. A stream stays
-//! on its worker. So it is in memory that a task of the worker shares with the borrower. On another thread the borrower
-//! gets errors. When it is dropped, wherever that is, the stream is closed on its worker, and the task ends. When the
-//! task is dropped first, at the deadline of a shutdown, the borrower's reads and writes fail.
+//! Some libraries want a stream to be `Send`: hyper moves an upgraded connection to the task that
+//! awaits the upgrade. A stream stays on its worker. So it is in memory that a task of the worker
+//! shares with the borrower. On another thread the borrower gets errors. When it is dropped,
+//! wherever that is, the stream is closed on its worker, and the task ends. When the task is
+//! dropped first, at the deadline of a shutdown, the borrower's reads and writes fail.
 
 use std::cell::{Cell, RefCell};
 use std::io::{self, IoSlice};
@@ -45,8 +46,9 @@ pub(crate) struct Lender<S> {
 }
 
 impl<S> Lender<S> {
-    /// Waits until the borrower is dropped, and gives its stream back if the borrower has closed it. Otherwise the stream is
-    /// dropped: an answer that was broken off must not look complete, as a close makes it.
+    /// Waits until the borrower is dropped, and gives its stream back if the borrower has closed
+    /// it. Otherwise the stream is dropped: an answer that was broken off must not look complete,
+    /// as a close makes it.
     pub(crate) async fn returned(mut self) -> Option<S> {
         // Dropped here, on the stream's worker.
         let _ = (&mut self.returned).await;
@@ -57,8 +59,8 @@ impl<S> Lender<S> {
 
 impl<S> Drop for Lender<S> {
     fn drop(&mut self) {
-        // The borrower may give its share back at this moment. If it has, the share is dropped here, on its worker; if not,
-        // the borrower sees that nobody takes it.
+        // The borrower may give its share back at this moment. If it has, the share is dropped
+        // here, on its worker; if not, the borrower sees that nobody takes it.
         self.returned.close();
         let _ = self.returned.try_recv();
         let stream = self.shared.stream.borrow_mut().take();
@@ -70,11 +72,11 @@ impl<S> Drop for Lender<S> {
 
 type Loan<S> = (SendWrapper<Rc<Shared<S>>>, oneshot::Sender<SendWrapper<Rc<Shared<S>>>>);
 
-/// A stream of this worker that is `Send`, for libraries that ask for it, with the I/O traits of hyper and tokio, and the
-/// one to write of futures-io.
+/// A stream of this worker that is `Send`, for libraries that ask for it, with the I/O traits of
+/// hyper and tokio, and the one to write of futures-io.
 ///
-/// It may be moved to another thread and dropped there; then it is closed on its worker. It is read and written on its
-/// worker only: elsewhere it gives errors.
+/// It may be moved to another thread and dropped there; then it is closed on its worker. It is read
+/// and written on its worker only: elsewhere it gives errors.
 pub struct SendIo<S> {
     /// None only while it is dropped.
     loan: Option<Loan<S>>,
@@ -95,7 +97,8 @@ impl<S> Drop for SendIo<S> {
         if let Err(shared) = home.send(shared)
             && !shared.valid()
         {
-            // The lender is gone and has closed the stream. What remains is a few bytes of another thread.
+            // The lender is gone and has closed the stream. What remains is a few bytes of another
+            // thread.
             mem::forget(shared);
         }
     }

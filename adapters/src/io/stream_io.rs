@@ -8,16 +8,19 @@ use futures_io::{AsyncBufRead, AsyncRead, AsyncWrite};
 
 use crate::forward_write::forward_write;
 
-/// A stream with the I/O traits of hyper ([`hyper::rt::Read`](::hyper::rt::Read), [`Write`](::hyper::rt::Write)) and
-/// tokio ([`AsyncRead`](tokio::io::AsyncRead), [`AsyncWrite`](tokio::io::AsyncWrite)), and still those of futures-io.
+/// A stream with the I/O traits of hyper ([`hyper::rt::Read`](::hyper::rt::Read),
+/// [`Write`](::hyper::rt::Write)) and tokio ([`AsyncRead`](tokio::io::AsyncRead),
+/// [`AsyncWrite`](tokio::io::AsyncWrite)), and still those of futures-io.
 ///
-/// Reads lend the stream's buffer ([`AsyncBufRead`]) and copy from it once: on a ring that is the buffer that the
-/// kernel has filled. So an idle connection holds no buffer, and nothing here is `unsafe`.
+/// Reads lend the stream's buffer ([`AsyncBufRead`]) and copy from it once: on a ring that is the
+/// buffer that the kernel has filled. So an idle connection holds no buffer, and nothing here is
+/// `unsafe`.
 ///
-/// A write that is pending has taken nothing. The next one may bring another buffer, as HTTP/2 does: only the bytes
-/// of the write that returns a length are sent.
+/// A write that is pending has taken nothing. The next one may bring another buffer, as HTTP/2
+/// does: only the bytes of the write that returns a length are sent.
 ///
-/// A stream that implements only `AsyncRead` goes into a [`BufReader`](https://docs.rs/futures-util) before.
+/// A stream that implements only `AsyncRead` goes into a
+/// [`BufReader`](https://docs.rs/futures-util) before.
 ///
 /// ```
 /// use adapters::Io;
@@ -68,7 +71,8 @@ impl<S: Unpin> Io<S> {
 }
 
 impl<S: AsyncBufRead + Unpin> Io<S> {
-    /// Lends at most `room` unread bytes to `copy`, and consumes them. It isn't called at the end of the stream.
+    /// Lends at most `room` unread bytes to `copy`, and consumes them. It isn't called at the end
+    /// of the stream.
     fn poll_copy(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,

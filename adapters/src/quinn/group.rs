@@ -1,13 +1,15 @@
 //! The endpoints of a server, one for each worker, which hand datagrams over to each other.
 //!
-//! The kernel spreads datagrams over the sockets by their receive queues if the runtime aligns workers with them, otherwise
-//! by a hash of their addresses; network cards choose the queue by such a hash. A client's address may change (RFC 9000,
-//! section 9), and its datagrams then come to another worker. So which worker has a connection is a keyed hash of its
-//! ids: each endpoint draws ids until one is its own. Nobody else can tell by them which connections belong together, as
+//! The kernel spreads datagrams over the sockets by their receive queues if the runtime aligns
+//! workers with them, otherwise by a hash of their addresses; network cards choose the queue by
+//! such a hash. A client's address may change (RFC 9000, section 9), and its datagrams then come to
+//! another worker. So which worker has a connection is a keyed hash of its ids: each endpoint draws
+//! ids until one is its own. Nobody else can tell by them which connections belong together, as
 //! section 5.1 asks for.
 //!
-//! A program for the kernel could not compute such a hash. It would also read one id of several datagrams that were
-//! received as one (`UDP_GRO`), where those of several connections of one client may be.
+//! A program for the kernel could not compute such a hash. It would also read one id of several
+//! datagrams that were received as one (`UDP_GRO`), where those of several connections of one
+//! client may be.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -85,8 +87,9 @@ impl Member {
     }
 }
 
-/// The id in a datagram, if an endpoint of the group has made it (RFC 8999; RFC 9000, section 17): the client makes that
-/// of its first packets, `Initial` and `0-RTT`, which the kernel leaves with one worker as long as its address is the same.
+/// The id in a datagram, if an endpoint of the group has made it (RFC 8999; RFC 9000, section 17):
+/// the client makes that of its first packets, `Initial` and `0-RTT`, which the kernel leaves with
+/// one worker as long as its address is the same.
 fn id_of(datagram: &[u8]) -> Option<[u8; ID]> {
     let at = match datagram.first()? {
         // A short header.

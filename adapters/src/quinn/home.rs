@@ -2,8 +2,8 @@
 
 use runtime::Handle;
 
-/// One worker, as quinn's [`Runtime`](::quinn::Runtime): the endpoint that is made with it, and its connections, run there,
-/// wherever their handles are used.
+/// One worker, as quinn's [`Runtime`](::quinn::Runtime): the endpoint that is made with it, and its
+/// connections, run there, wherever their handles are used.
 #[derive(Debug, Clone)]
 pub struct Runtime {
     handle: Handle,

@@ -38,9 +38,9 @@
 //! # }).unwrap();
 //! ```
 //!
-//! An endpoint belongs to a worker: its socket, and the tasks of its connections. quinn's handles (`Endpoint`,
-//! `Connection`, streams) are `Send`, and work on every worker and thread; what they do is then done by the endpoint's
-//! worker.
+//! An endpoint belongs to a worker: its socket, and the tasks of its connections. quinn's handles
+//! (`Endpoint`, `Connection`, streams) are `Send`, and work on every worker and thread; what they
+//! do is then done by the endpoint's worker.
 
 mod group;
 mod home;

@@ -22,9 +22,10 @@ use super::socket::Socket;
 /// How long a shutdown waits until clients know that their connections are closed.
 const CLOSING: Duration = Duration::from_secs(1);
 
-/// Serves QUIC on every worker of the runtime, each with an endpoint of its own on the same address (`SO_REUSEPORT`).
-/// `handler` is called for each connection, on its worker: await the [`Incoming`] to accept it. Its future need not be
-/// `Send`. A connection stays on its worker when the client's address changes. `[::]` takes IPv6 only: serve `0.0.0.0`, too.
+/// Serves QUIC on every worker of the runtime, each with an endpoint of its own on the same address
+/// (`SO_REUSEPORT`). `handler` is called for each connection, on its worker: await the [`Incoming`]
+/// to accept it. Its future need not be `Send`. A connection stays on its worker when the client's
+/// address changes. `[::]` takes IPv6 only: serve `0.0.0.0`, too.
 ///
 /// # Errors
 /// `AddrInUse` if another socket has the address, or the error of another system call.
@@ -38,8 +39,8 @@ where
     Ok(server)
 }
 
-/// As [`serve`], but clients wait until [`Server::resume`]: meanwhile the process can drop the privileges that its address
-/// needs.
+/// As [`serve`], but clients wait until [`Server::resume`]: meanwhile the process can drop the
+/// privileges that its address needs.
 pub fn serve_paused<H, F>(config: ServerConfig, address: SocketAddr, handler: H) -> io::Result<Server>
 where
     H: Fn(Incoming) -> F + Clone + Send + 'static,
@@ -105,7 +106,8 @@ impl Server {
         self.endpoints[0].local_addr()
     }
 
-    /// The endpoints, in the order of the workers: for their statistics, and for another configuration.
+    /// The endpoints, in the order of the workers: for their statistics, and for another
+    /// configuration.
     pub fn endpoints(&self) -> &[Endpoint] {
         &self.endpoints
     }
@@ -115,8 +117,8 @@ impl Server {
         self.open.load(Ordering::Relaxed)
     }
 
-    /// Refuses new connections, and lets handlers finish. Those that have not after `limit` are dropped. Then it closes the
-    /// connections that are left, with the error code 0.
+    /// Refuses new connections, and lets handlers finish. Those that have not after `limit` are
+    /// dropped. Then it closes the connections that are left, with the error code 0.
     pub async fn shutdown(self, limit: Duration) -> ShutdownReport {
         let open = self.connections();
         self.state.send_replace(State::Stopping);

@@ -1,7 +1,7 @@
 //! A worker's UDP socket as quinn's, whose traits ask for `Send` and `Sync`.
 //!
-//! The socket's readiness stays on its worker. quinn asks for it only in the tasks that [`Runtime`] spawns there. Sending
-//! without waiting is a system call, and works on every thread.
+//! The socket's readiness stays on its worker. quinn asks for it only in the tasks that [`Runtime`]
+//! spawns there. Sending without waiting is a system call, and works on every thread.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -50,7 +50,8 @@ fn elsewhere() -> io::Error {
 impl<T> Drop for Local<T> {
     fn drop(&mut self) {
         let Some(value) = self.value.take().filter(|value| !value.valid()) else { return };
-        // Not dropped with the closure, which a runtime that has ended drops here. A few bytes are lost then.
+        // Not dropped with the closure, which a runtime that has ended drops here. A few bytes are
+        // lost then.
         let value = ManuallyDrop::new(value);
         drop(self.home.spawn_with(move || async move { drop(ManuallyDrop::into_inner(value)) }));
     }

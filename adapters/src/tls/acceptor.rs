@@ -50,8 +50,8 @@ impl AcceptorBuilder {
         self
     }
 
-    /// Asks clients for a certificate that one of the authorities in this PEM file has signed. By default they are not
-    /// asked.
+    /// Asks clients for a certificate that one of the authorities in this PEM file has signed. By
+    /// default they are not asked.
     pub fn client_certificates(mut self, authorities: impl Into<PathBuf>, use_: ClientCertificates) -> Self {
         self.authorities = Some((authorities.into(), use_));
         self
@@ -80,7 +80,8 @@ impl AcceptorBuilder {
         self
     }
 
-    /// Reads certificates and key from their files, and makes the acceptor. Blocks for as long as the files take.
+    /// Reads certificates and key from their files, and makes the acceptor. Blocks for as long as
+    /// the files take.
     ///
     /// # Errors
     /// If a file can't be read or used; the error names it.
@@ -89,7 +90,8 @@ impl AcceptorBuilder {
         Ok(Acceptor(Arc::new(RwLock::new(Arc::new(loaded)))))
     }
 
-    /// Reads certificates and key from their files, for [`Acceptor::replace`]. Blocks for as long as the files take.
+    /// Reads certificates and key from their files, for [`Acceptor::replace`]. Blocks for as long
+    /// as the files take.
     pub fn load(self) -> Result<LoadedAcceptor, Error> {
         let config = Arc::new(self.read()?);
         Ok(LoadedAcceptor { builder: self, config })
@@ -174,7 +176,8 @@ impl Acceptor {
         self.current().builder.alpn.iter().any(|offered| offered == protocol.as_bytes())
     }
 
-    /// Reads the files again and uses them for all later connections. On an error the present ones stay in use.
+    /// Reads the files again and uses them for all later connections. On an error the present ones
+    /// stay in use.
     pub fn reload(&self) -> Result<(), Error> {
         self.replace(self.load()?);
         Ok(())
@@ -186,14 +189,14 @@ impl Acceptor {
     }
 
     /// Later connections use the loaded certificates and settings, including the handshake timeout.
-    /// [`AcceptorBuilder::load`] may have loaded them from other files. What is offered by ALPN should be the same: a server of
-    /// HTTP/2 only, such as tonic's, looks at it when it starts.
+    /// [`AcceptorBuilder::load`] may have loaded them from other files. What is offered by ALPN
+    /// should be the same: a server of HTTP/2 only, such as tonic's, looks at it when it starts.
     pub fn replace(&self, loaded: LoadedAcceptor) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(loaded);
     }
 
-    /// The configuration of a server of QUIC, which offers these protocols (ALPN). Certificates that are loaded later are used
-    /// there, too; other settings stay as they are now.
+    /// The configuration of a server of QUIC, which offers these protocols (ALPN). Certificates
+    /// that are loaded later are used there, too; other settings stay as they are now.
     #[cfg(feature = "quinn")]
     pub fn quic<P: AsRef<[u8]>>(
         &self,

@@ -36,8 +36,8 @@ pub struct ConnectorBuilder {
 }
 
 impl ConnectorBuilder {
-    /// The authorities that sign servers' certificates, a PEM file. Default: the file that `SSL_CERT_FILE` names in the
-    /// environment, else the system's.
+    /// The authorities that sign servers' certificates, a PEM file. Default: the file that
+    /// `SSL_CERT_FILE` names in the environment, else the system's.
     pub fn authorities(mut self, path: impl Into<PathBuf>) -> Self {
         self.authorities = Some(path.into());
         self
@@ -61,8 +61,8 @@ impl ConnectorBuilder {
         self
     }
 
-    /// Reads the authorities and the client's certificate from their files, and makes the connector. Blocks for as long
-    /// as the files take.
+    /// Reads the authorities and the client's certificate from their files, and makes the
+    /// connector. Blocks for as long as the files take.
     ///
     /// # Errors
     /// If a file can't be read or used; the error names it.
@@ -110,12 +110,13 @@ impl Connector {
         ConnectorBuilder::default()
     }
 
-    /// Performs the handshake on a connection to a server, whose certificate has to be valid for `name`: a DNS name or
-    /// an IP address.
+    /// Performs the handshake on a connection to a server, whose certificate has to be valid for
+    /// `name`: a DNS name or an IP address.
     ///
     /// # Errors
-    /// `InvalidInput` for what is neither; else a [`HandshakeError`] says what is wrong with the certificate, the
-    /// handshake or the stream. Its kind is `TimedOut` after the handshake's limit.
+    /// `InvalidInput` for what is neither; else a [`HandshakeError`] says what is wrong with the
+    /// certificate, the handshake or the stream. Its kind is `TimedOut` after the handshake's
+    /// limit.
     pub async fn connect<S>(&self, name: &str, stream: S) -> io::Result<Stream<S>>
     where
         S: AsyncRead + AsyncWrite + Unpin,
@@ -131,7 +132,8 @@ impl Connector {
         }
     }
 
-    /// The configuration of a client of QUIC, which offers these protocols (ALPN). The limit on the handshake has no effect there.
+    /// The configuration of a client of QUIC, which offers these protocols (ALPN). The limit on the
+    /// handshake has no effect there.
     #[cfg(feature = "quinn")]
     pub fn quic<P: AsRef<[u8]>>(
         &self,

@@ -45,8 +45,8 @@ impl Certificates {
     }
 }
 
-/// Reads a private key, whichever of the three formats is in it: OpenSSL accepts a PKCS#8 key under the label `RSA
-/// PRIVATE KEY`, and so do memcached and others.
+/// Reads a private key, whichever of the three formats is in it: OpenSSL accepts a PKCS#8 key under
+/// the label `RSA PRIVATE KEY`, and so do memcached and others.
 fn read_key(path: &Path, provider: &CryptoProvider) -> Result<PrivateKeyDer<'static>, Error> {
     let labelled =
         PrivateKeyDer::from_pem_file(path).map_err(file_error(path, "cannot read the private key"))?;
@@ -85,7 +85,8 @@ pub(super) fn read_authorities(path: &Path, unusable: &'static str) -> Result<Ro
     Ok(roots)
 }
 
-/// Reads the certificates of authorities, without those that rustls can't use: a file of the system may have some.
+/// Reads the certificates of authorities, without those that rustls can't use: a file of the system
+/// may have some.
 pub(super) fn read_usable_authorities(path: &Path) -> Result<RootCertStore, Error> {
     let mut roots = RootCertStore::empty();
     let (usable, _) = roots.add_parsable_certificates(read_certificates(path)?);

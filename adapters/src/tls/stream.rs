@@ -20,8 +20,8 @@ thread_local! {
 
 /// A connection after its TLS handshake, of a server or of a client.
 ///
-/// Closing it tells the peer (`close_notify`); dropping it does not. It has a read buffer only while it holds unread
-/// data: an idle connection has none.
+/// Closing it tells the peer (`close_notify`); dropping it does not. It has a read buffer only
+/// while it holds unread data: an idle connection has none.
 #[derive(Debug)]
 pub struct Stream<S> {
     tls: TlsStream<S>,

@@ -10,9 +10,11 @@ use hyper_util::client::legacy;
 
 use crate::hyper::BoxError;
 
-/// Gives an error of a client's connection its status. Other errors stay as they are: tonic makes a status of them.
+/// Gives an error of a client's connection its status. Other errors stay as they are: tonic makes a
+/// status of them.
 ///
-/// Without its feature `transport`, tonic knows neither hyper's errors nor h2's, and takes all of them for `UNKNOWN`.
+/// Without its feature `transport`, tonic knows neither hyper's errors nor h2's, and takes all of
+/// them for `UNKNOWN`.
 pub(super) fn with_status(error: BoxError) -> BoxError {
     let Some(code) = code_of_chain(&*error) else { return error };
     let mut status = Status::new(code, explained(&*error));
@@ -41,7 +43,8 @@ fn code_of(error: &(dyn Error + 'static)) -> Option<Code> {
     let broken = if let Some(error) = error.downcast_ref::<legacy::Error>() {
         error.is_connect()
     } else if let Some(error) = error.downcast_ref::<::hyper::Error>() {
-        // Cancelled and closed: the connection broke before the request was sent. A timeout is that of keep-alive pings.
+        // Cancelled and closed: the connection broke before the request was sent. A timeout is that
+        // of keep-alive pings.
         error.is_canceled() || error.is_closed() || error.is_timeout() || error.is_incomplete_message()
     } else {
         error.is::<io::Error>()
@@ -49,7 +52,8 @@ fn code_of(error: &(dyn Error + 'static)) -> Option<Code> {
     broken.then_some(Code::Unavailable)
 }
 
-/// The status of a connection's end, or of a stream's (gRPC over HTTP/2, "HTTP2 Transport Mapping", "Errors").
+/// The status of a connection's end, or of a stream's (gRPC over HTTP/2, "HTTP2 Transport Mapping",
+/// "Errors").
 fn code_of_h2(error: &h2::Error) -> Code {
     if error.is_io() || error.is_go_away() {
         return Code::Unavailable;

@@ -16,13 +16,15 @@ use super::deadline_body::{DeadlineBody, Reader, deadline_exceeded};
 use super::grpc_timeout;
 use crate::hyper::{BoxError, Client, Connector, NEEDS_TLS};
 
-/// A connection of HTTP/2 to a server for each worker, made when it is first used and again when it has broken. Clones
-/// share the connections; they can be held in axum's handlers.
+/// A connection of HTTP/2 to a server for each worker, made when it is first used and again when it
+/// has broken. Clones share the connections; they can be held in axum's handlers.
 ///
-/// Generated clients take it: `GreeterClient::new(Channel::new("http://127.0.0.1:50051".parse()?)?)`. A request's
-/// deadline (`Request::set_timeout`) ends it here, too, with `DEADLINE_EXCEEDED`. A server that can't be reached or that
-/// fails the TLS handshake is `UNAVAILABLE`, and so is a call whose connection breaks or is ended by GOAWAY. A call whose
-/// stream the server resets has the status that gRPC defines for the code.
+/// Generated clients take it:
+/// `GreeterClient::new(Channel::new("http://127.0.0.1:50051".parse()?)?)`. A request's deadline
+/// (`Request::set_timeout`) ends it here, too, with `DEADLINE_EXCEEDED`. A server that can't be
+/// reached or that fails the TLS handshake is `UNAVAILABLE`, and so is a call whose connection
+/// breaks or is ended by GOAWAY. A call whose stream the server resets has the status that gRPC
+/// defines for the code.
 #[derive(Debug, Clone)]
 pub struct Channel {
     client: Client<Body>,
@@ -31,8 +33,8 @@ pub struct Channel {
 }
 
 impl Channel {
-    /// A channel to a server, whose URI has the scheme `http`, or `https` with the feature `tls`, and a host. It doesn't
-    /// connect yet. With `https` the system's authorities are trusted.
+    /// A channel to a server, whose URI has the scheme `http`, or `https` with the feature `tls`,
+    /// and a host. It doesn't connect yet. With `https` the system's authorities are trusted.
     ///
     /// # Errors
     /// `INVALID_ARGUMENT` for other URIs.
@@ -40,8 +42,8 @@ impl Channel {
         Self::with_connector(uri, Connector::new())
     }
 
-    /// A channel with a connector: one that trusts other authorities or presents a certificate, for example. It offers
-    /// `h2` only (ALPN).
+    /// A channel with a connector: one that trusts other authorities or presents a certificate, for
+    /// example. It offers `h2` only (ALPN).
     pub fn with_connector(uri: Uri, connector: Connector) -> Result<Self, Status> {
         let parts = uri.clone().into_parts();
         let (Some(scheme), Some(authority)) = (parts.scheme, parts.authority) else {

@@ -14,11 +14,13 @@ use super::deadline_body::{DeadlineBody, Reader, deadline_exceeded};
 use super::grpc_timeout;
 use crate::hyper::BoxError;
 
-/// Ends requests at the deadline that their clients set (`grpc-timeout`), or at a limit of the server, whichever is
-/// sooner, with the status `DEADLINE_EXCEEDED`. [`serve`](super::serve) has it without a limit.
+/// Ends requests at the deadline that their clients set (`grpc-timeout`), or at a limit of the
+/// server, whichever is sooner, with the status `DEADLINE_EXCEEDED`. [`serve`](super::serve) has it
+/// without a limit.
 ///
-/// A streamed answer is ended when hyper asks it for more. While a client takes nothing (its HTTP/2 window is used up)
-/// hyper does not ask, and the answer is kept until the client goes on or goes away.
+/// A streamed answer is ended when hyper asks it for more. While a client takes nothing (its HTTP/2
+/// window is used up) hyper does not ask, and the answer is kept until the client goes on or goes
+/// away.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct DeadlineLayer {
     limit: Option<Duration>,

@@ -15,14 +15,15 @@ use crate::hyper::BoxError;
 pub(super) enum Reader {
     /// The client of a server gets a status in trailers.
     Peer,
-    /// A handler or a caller here gets a status as an error, also if the connection breaks. Other servers of gRPC have
-    /// `CANCELLED` for a connection that breaks, which tonic takes for the end of the requests: a handler would take half
-    /// of them for all.
+    /// A handler or a caller here gets a status as an error, also if the connection breaks. Other
+    /// servers of gRPC have `CANCELLED` for a connection that breaks, which tonic takes for the end
+    /// of the requests: a handler would take half of them for all.
     Here,
 }
 
 pin_project! {
-    /// A body of gRPC. It ends with the status `DEADLINE_EXCEEDED` at its deadline, if it has one, and errors become statuses.
+    /// A body of gRPC. It ends with the status `DEADLINE_EXCEEDED` at its deadline, if it has one,
+    /// and errors become statuses.
     #[derive(Debug)]
     pub struct DeadlineBody<B> {
         #[pin]

@@ -13,13 +13,13 @@ use crate::hyper::{Listen, MakeService, Serve};
 
 /// Serves gRPC services on a listener, each connection on the worker that owns its NAPI.
 ///
-/// The deadlines of clients are kept ([`DeadlineLayer`]). tower's layers go around services or around
-/// `routes.into_axum_router()`. The result is awaited or [started](Serve::start); the server speaks HTTP/2, by prior
-/// knowledge or by TLS. A stream of requests whose connection breaks ends with the
-/// status `UNAVAILABLE`.
+/// The deadlines of clients are kept ([`DeadlineLayer`]). tower's layers go around services or
+/// around `routes.into_axum_router()`. The result is awaited or [started](Serve::start); the server
+/// speaks HTTP/2, by prior knowledge or by TLS. A stream of requests whose connection breaks ends
+/// with the status `UNAVAILABLE`.
 ///
-/// Let the acceptor that `Serve::tls` takes offer `h2` (ALPN), best nothing else: the server does not start without it,
-/// and closes connections of clients that have not chosen it.
+/// Let the acceptor that `Serve::tls` takes offer `h2` (ALPN), best nothing else: the server does
+/// not start without it, and closes connections of clients that have not chosen it.
 #[track_caller]
 pub fn serve<L: Listen>(listener: L, routes: Routes) -> Serve<L, impl MakeService> {
     let router = routes.prepare().into_axum_router();
@@ -29,7 +29,8 @@ pub fn serve<L: Listen>(listener: L, routes: Routes) -> Serve<L, impl MakeServic
     serve
 }
 
-/// A service whose handlers get the status `UNAVAILABLE` if the connection breaks while they read a request's body.
+/// A service whose handlers get the status `UNAVAILABLE` if the connection breaks while they read a
+/// request's body.
 #[derive(Debug, Clone)]
 struct StatusOfBrokenConnection<S>(S);
 

@@ -8,7 +8,8 @@ use futures_util::{AsyncReadExt, AsyncWriteExt};
 use net::{Serving, TcpListener, TcpStream};
 use tempfile::TempDir;
 
-/// Has a listener answer each connection with a TLS alert, and keep it open, so that no reset overtakes the alert.
+/// Has a listener answer each connection with a TLS alert, and keep it open, so that no reset
+/// overtakes the alert.
 pub fn serve_tls_alerts(listener: TcpListener) -> Serving {
     listener
         .serve(async |mut stream: TcpStream| {

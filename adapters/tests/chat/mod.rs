@@ -1,7 +1,7 @@
 //! The gRPC service of `chat.proto`, for tests and examples: generated code, and an implementation.
 //!
-//! `generated.rs` and `chat.bin` are `tonic_prost_build`'s code (with `build_transport(false)`) and the encoded
-//! descriptors of `chat.proto`. A project of its own makes them in its `build.rs`.
+//! `generated.rs` and `chat.bin` are `tonic_prost_build`'s code (with `build_transport(false)`) and
+//! the encoded descriptors of `chat.proto`. A project of its own makes them in its `build.rs`.
 
 #[allow(missing_docs, reason = "generated")]
 #[rustfmt::skip]

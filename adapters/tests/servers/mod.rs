@@ -63,7 +63,8 @@ pub fn redis() -> Result<Option<DatabaseServer>> {
     start(command, address, folder).map(Some)
 }
 
-/// With the superuser `postgres`, whom it trusts. `None` where it is not installed (Debian: `postgresql`).
+/// With the superuser `postgres`, whom it trusts. `None` where it is not installed (Debian:
+/// `postgresql`).
 pub fn postgres() -> Result<Option<DatabaseServer>> {
     let [Some(initdb), Some(postgres), Some(ready)] = ["initdb", "postgres", "pg_isready"].map(program)
     else {

@@ -1,4 +1,5 @@
-//! A chat in which a hundred clients keep all channels full, beside ten thousand that say nothing for most of the time.
+//! A chat in which a hundred clients keep all channels full, beside ten thousand that say nothing
+//! for most of the time.
 
 use std::cell::Cell;
 use std::io::{Read, Write};
@@ -81,7 +82,8 @@ fn connect(address: SocketAddr, kind: u8) -> std::net::TcpStream {
     stream
 }
 
-/// Prints the 99th percentile of quiet clients' round trips, in microseconds: alone, and beside busy ones.
+/// Prints the 99th percentile of quiet clients' round trips, in microseconds: alone, and beside
+/// busy ones.
 fn run_clients(address: SocketAddr) -> ! {
     let mut quiet: Vec<_> = (0..QUIET).map(|_| connect(address, b'q')).collect();
     quiet.iter_mut().for_each(|client| client.read_exact(&mut [0]).unwrap());
@@ -102,8 +104,8 @@ fn run_clients(address: SocketAddr) -> ! {
     std::process::exit(0)
 }
 
-/// What a client waits for a core while workers and busy clients occupy all of them is not the server's. Where this needs a
-/// privilege that is missing, it counts.
+/// What a client waits for a core while workers and busy clients occupy all of them is not the
+/// server's. Where this needs a privilege that is missing, it counts.
 fn prefer_this_thread(nice: i32) {
     let _ = rustix::process::setpriority_process(None, nice);
 }

@@ -90,7 +90,8 @@ fn tokio_postgres_queries_and_pipelines_and_reports_errors() {
     });
 }
 
-/// Opens connections for a pool. Pools want a future that is `Send`: the work is a task's of `worker`.
+/// Opens connections for a pool. Pools want a future that is `Send`: the work is a task's of
+/// `worker`.
 #[derive(Debug)]
 struct Connector {
     address: SocketAddr,
@@ -155,8 +156,8 @@ impl bb8::ManageConnection for Connector {
     }
 }
 
-/// Twenty tasks query by a pool of three connections, at most three at a time; returns how many connections have queried. One that the
-/// server ends is replaced.
+/// Twenty tasks query by a pool of three connections, at most three at a time; returns how many
+/// connections have queried. One that the server ends is replaced.
 macro_rules! clients_are_shared {
     ($pool:expr) => {{
         let pool = $pool;
@@ -203,8 +204,8 @@ fn pools_of_deadpool_and_bb8_share_connections_of_tokio_postgres() {
     });
 }
 
-/// What a pool of sqlx's does: its queries run on several connections at once, an error leaves a connection usable, and
-/// a query that is given up doesn't confuse the next.
+/// What a pool of sqlx's does: its queries run on several connections at once, an error leaves a
+/// connection usable, and a query that is given up doesn't confuse the next.
 macro_rules! pool_works {
     ($pool:expr, $slow:literal) => {{
         let pool = $pool;

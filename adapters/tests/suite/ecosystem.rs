@@ -1,4 +1,5 @@
-//! What the page "Which crates work" says: crates that need no runtime, on each driver, between two workers.
+//! What the page "Which crates work" says: crates that need no runtime, on each driver, between two
+//! workers.
 
 use std::time::Duration;
 

@@ -55,7 +55,8 @@ async fn all_four_kinds_of_methods_work_on_one_connection() {
     server.shutdown(Duration::from_secs(60)).await;
 }
 
-/// The lines that came before the deadline, which ends the stream, or the call where the machine was paused.
+/// The lines that came before the deadline, which ends the stream, or the call where the machine
+/// was paused.
 async fn until_its_end(answer: Result<Response<Streaming<Line>>, Status>) -> Vec<String> {
     let mut texts = Vec::new();
     let status = match answer {
@@ -217,8 +218,8 @@ async fn connections_that_end_before_the_answer_are_unavailable() {
     assert_eq!(status.code(), Code::Unavailable, "{status:?}");
 }
 
-/// `NO_ERROR`, as of a server that shuts down, and `ENHANCE_YOUR_CALM`, as of one that has too many pings. The call has
-/// not been begun: the last stream is 0.
+/// `NO_ERROR`, as of a server that shuts down, and `ENHANCE_YOUR_CALM`, as of one that has too many
+/// pings. The call has not been begun: the last stream is 0.
 #[runtime::test]
 async fn a_goaway_is_unavailable_whatever_its_code() {
     const SETTINGS: [u8; 9] = [0, 0, 0, 4, 0, 0, 0, 0, 0];

@@ -1,7 +1,7 @@
-//! gRPC's interoperability cases (`doc/interop-test-descriptions.md` of grpc/grpc): the server on Lull with tonic's client on
-//! tokio, and the client on Lull with tonic's server on tokio. Those of compression and of Google's credentials are left out,
-//! and those whose status tonic doesn't have: it gives no status to a call that its caller cancels, and
-//! CANCELLED to one whose time is over.
+//! gRPC's interoperability cases (`doc/interop-test-descriptions.md` of grpc/grpc): the server on
+//! Lull with tonic's client on tokio, and the client on Lull with tonic's server on tokio. Those of
+//! compression and of Google's credentials are left out, and those whose status tonic doesn't have:
+//! it gives no status to a call that its caller cancels, and CANCELLED to one whose time is over.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;

@@ -19,8 +19,8 @@ use net::{TcpStream, UnixListener, UnixStream};
 
 use crate::common::{listener, send_too_large_a_body, settle};
 
-/// Answers `/sleep/MILLISECONDS` later, and anything else at once, with the path and how many requests this
-/// connection has made. The counter makes the service `!Send`.
+/// Answers `/sleep/MILLISECONDS` later, and anything else at once, with the path and how many
+/// requests this connection has made. The counter makes the service `!Send`.
 fn counting(
     _: &Peer,
 ) -> impl hyper::service::Service<

@@ -1,4 +1,5 @@
-//! HTTPS by the pooled client: protocols by ALPN, and what is said of servers that can't be trusted or understood.
+//! HTTPS by the pooled client: protocols by ALPN, and what is said of servers that can't be trusted
+//! or understood.
 
 use std::error::Error;
 use std::io;

@@ -80,8 +80,8 @@ async fn a_pending_write_may_come_back_with_another_buffer() {
     assert!(received == accepted, "other bytes were sent than those of the writes that were accepted");
 }
 
-/// Sends bytes by writes of which many are given up, and receives them by reads of which many are given up. Returns
-/// how many were.
+/// Sends bytes by writes of which many are given up, and receives them by reads of which many are
+/// given up. Returns how many were.
 async fn cancel_at_random(client: TcpIo, server: TcpIo, rounds: usize, seed: u64) -> usize {
     let accepted = Rc::new(RefCell::new(Vec::new()));
     let given_up = Rc::new(RefCell::new(0));

@@ -1,4 +1,5 @@
-//! QUIC by quinn: endpoints on all workers, clients whose address changes, handles on other threads, shutdown.
+//! QUIC by quinn: endpoints on all workers, clients whose address changes, handles on other
+//! threads, shutdown.
 
 use std::collections::BTreeSet;
 use std::future::pending;
@@ -105,8 +106,8 @@ async fn a_stream_goes_on_while_its_clients_address_changes() {
         let connection = connect(&endpoint, &server).await;
         let (mut send, mut receive) = connection.open_bi().await.unwrap();
         for number in 0..8_u8 {
-            // As behind a NAT that has forgotten the port. Not before the first answer: until the handshake is confirmed, no
-            // address may change (RFC 9000, section 9).
+            // As behind a NAT that has forgotten the port. Not before the first answer: until the
+            // handshake is confirmed, no address may change (RFC 9000, section 9).
             if number > 0 {
                 endpoint.rebind(std::net::UdpSocket::bind(local()).unwrap()).unwrap();
             }

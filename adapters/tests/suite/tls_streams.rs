@@ -1,4 +1,5 @@
-//! TLS: handshakes, names, reloads, ALPN, client certificates; and HTTPS with curl's part played by hyper's client.
+//! TLS: handshakes, names, reloads, ALPN, client certificates; and HTTPS with curl's part played by
+//! hyper's client.
 
 use std::io;
 use std::time::Duration;

@@ -80,7 +80,8 @@ async fn reqwest_gets_pages_of_an_axum_application_from_each_worker() {
     assert_eq!(server.shutdown(Duration::from_secs(60)).await.aborted, 0);
 }
 
-/// How often tokio has panicked because of it. The runtime catches panics of a future that is dropped.
+/// How often tokio has panicked because of it. The runtime catches panics of a future that is
+/// dropped.
 static OUT_OF_ORDER: AtomicUsize = AtomicUsize::new(0);
 
 fn count_guards_that_are_dropped_out_of_order() {

@@ -92,7 +92,8 @@ pub enum Command {
     Noop,
 }
 
-/// What happens to an item between the command that returns its CAS unique and the one that requires it.
+/// What happens to an item between the command that returns its CAS unique and the one that
+/// requires it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Arbitrary)]
 pub enum Between {
     Nothing,

@@ -1,5 +1,6 @@
-//! Sessions of the text protocol, compared with a model: a map of the stored items. With little memory, items may be missing
-//! that the model has, and be refused, but none is another one than what was stored last.
+//! Sessions of the text protocol, compared with a model: a map of the stored items. With little
+//! memory, items may be missing that the model has, and be refused, but none is another one than
+//! what was stored last.
 #![no_main]
 
 mod command;
@@ -16,7 +17,8 @@ use crate::item::{Item, apply_delta, got, meta_got};
 const LONGEST_KEY: usize = 250;
 /// Keys of items that only fill the memory.
 const FILLERS: u8 = 128;
-/// The longest value of those that share a segment of a small memory, in bytes. Longer ones have pages of their own.
+/// The longest value of those that share a segment of a small memory, in bytes. Longer ones have
+/// pages of their own.
 const SHARED: u16 = 4 << 10;
 const BAD_FORMAT: &[u8] = b"CLIENT_ERROR bad command line format\r\n";
 const NOT_A_NUMBER: &str = "CLIENT_ERROR cannot increment or decrement non-numeric value\r\n";

@@ -1,16 +1,19 @@
-//! Classes of core distance, decided once over all turns of a run: what is near under one load is near under all.
+//! Classes of core distance, decided once over all turns of a run: what is near under one load is
+//! near under all.
 
 use serde::{Deserialize, Serialize};
 
-/// Distances that differ by this factor are different ones. Readings of the same distance vary by up to 1.45, those of
-/// different ones differ by 4.
+/// Distances that differ by this factor are different ones. Readings of the same distance vary by
+/// up to 1.45, those of different ones differ by 4.
 const DISTANCE_GAP: f64 = 1.6;
 
-/// A class has at least this share of the turns, the reciprocal, and two: fewer are disturbed readings.
+/// A class has at least this share of the turns, the reciprocal, and two: fewer are disturbed
+/// readings.
 const MIN_SHARE: usize = 20;
 const MIN_TURNS: usize = 2;
 
-/// The distance of two cores around a turn: the round trip of a cache line between them, in nanoseconds.
+/// The distance of two cores around a turn: the round trip of a cache line between them, in
+/// nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct CoreDistance {
     pub before: f64,
@@ -58,8 +61,8 @@ impl Classes {
 
 /// Without a second class, turns that were not measured belong to the only one.
 ///
-/// Where a gap between readings has too few turns on one side, these are outliers, which are put aside. What is left is split
-/// at its widest gap.
+/// Where a gap between readings has too few turns on one side, these are outliers, which are put
+/// aside. What is left is split at its widest gap.
 fn classify(turns: &[Option<CoreDistance>]) -> (Vec<Option<DistanceClass>>, Option<f64>) {
     let mut rest: Vec<CoreDistance> = turns.iter().flatten().copied().collect();
     let least = MIN_TURNS.max(rest.len().div_ceil(MIN_SHARE));
@@ -91,7 +94,8 @@ fn classify(turns: &[Option<CoreDistance>]) -> (Vec<Option<DistanceClass>>, Opti
     (turns.iter().map(|turn| turn.as_ref().map_or(unmeasured, class)).collect(), border)
 }
 
-/// The middles, on a logarithmic scale, of the gaps between readings that are wide enough, the widest first.
+/// The middles, on a logarithmic scale, of the gaps between readings that are wide enough, the
+/// widest first.
 fn distance_gaps(turns: impl Iterator<Item = CoreDistance>) -> Vec<f64> {
     let mut logarithms: Vec<f64> = turns.flat_map(|it| [it.before.ln(), it.after.ln()]).collect();
     logarithms.sort_by(f64::total_cmp);

@@ -24,7 +24,8 @@ pub struct Conditions {
 }
 
 impl Conditions {
-    /// With the round trips of a cache line before and after, in ns. One that is not a positive number counts as not measured.
+    /// With the round trips of a cache line before and after, in ns. One that is not a positive
+    /// number counts as not measured.
     pub(super) fn new(steal: f64, distance: Option<(f64, f64)>) -> Self {
         let valid = |nanos: f64| nanos.is_finite() && nanos > 0.0;
         let distance = distance.filter(|it| valid(it.0) && valid(it.1));
@@ -41,7 +42,8 @@ pub(crate) struct ConditionsGuard {
 }
 
 impl ConditionsGuard {
-    /// Begins a turn. Neither server nor load may run yet, or they would be in the way of the measurement.
+    /// Begins a turn. Neither server nor load may run yet, or they would be in the way of the
+    /// measurement.
     pub(crate) fn begin(cores: CoreAssignment) -> io::Result<Self> {
         let distance = distance(cores)?;
         Ok(Self { cores, distance, steal: total_steal()?, begun: Instant::now() })
@@ -53,8 +55,8 @@ impl ConditionsGuard {
     }
 }
 
-/// The distance between the server's and the client's core in nanoseconds; `None` if they share a core, or if
-/// something else kept a core busy.
+/// The distance between the server's and the client's core in nanoseconds; `None` if they share a
+/// core, or if something else kept a core busy.
 fn distance(cores: CoreAssignment) -> io::Result<Option<f64>> {
     if cores.server == cores.client {
         return Ok(None);

@@ -15,7 +15,8 @@ pub struct CoreAssignment {
 }
 
 impl CoreAssignment {
-    /// Takes the first three cores that this process may run on. With fewer cores, roles share the last one.
+    /// Takes the first three cores that this process may run on. With fewer cores, roles share the
+    /// last one.
     pub fn choose() -> io::Result<Self> {
         let cores: Vec<u32> = Cpus::allowed()?.iter().collect();
         let first = *cores.first().ok_or(io::ErrorKind::NotFound)?;

@@ -27,7 +27,8 @@ figures! {
     /// The highest rate that keeps the 99th percentile within a bound, requests per second.
     Capacity 0 "capacity",
     Throughput 0 "requests/s",
-    /// Replies over the requests that were due meanwhile, %. The rate says less: how many are due is random.
+    /// Replies over the requests that were due meanwhile, %. The rate says less: how many are due
+    /// is random.
     Answered 0 "answered %",
     P50 1 "p50 µs",
     /// 99th percentile of the latency, µs: of the latencies of all rounds together.
@@ -49,12 +50,14 @@ figures! {
     Paused 2 "load paused %",
     /// Packets that the server's own core received, % of all.
     ReceivedShare 0 "received on its core %",
-    /// CPU time of the process that attached to the server, % of a core. It is not part of the server's.
+    /// CPU time of the process that attached to the server, % of a core. It is not part of the
+    /// server's.
     AttachCpu 1 "attaching, CPU %",
     Instructions 0 "instructions/req (IPQ)",
     InstructionsPerCycle 2 "IPC",
     CacheMisses 2 "LLC misses/req",
-    /// The server's code, % of the CPU time of the server and of the kernel thread that receives for it.
+    /// The server's code, % of the CPU time of the server and of the kernel thread that receives
+    /// for it.
     App 1 "App %",
     /// The kernel on behalf of both, % of the same.
     System 1 "system %",

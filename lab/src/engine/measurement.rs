@@ -42,7 +42,8 @@ impl LoadPlan {
 #[derive(Debug, Clone, Serialize)]
 pub struct TakenTurn {
     pub contender: usize,
-    /// The round, from 0, of the class of distance that the machine was in. A turn that is repeated has that of its repeat.
+    /// The round, from 0, of the class of distance that the machine was in. A turn that is repeated
+    /// has that of its repeat.
     pub round: usize,
     pub conditions: Conditions,
     pub stolen: bool,

@@ -1,5 +1,6 @@
-//! Percentiles of the latencies of all rounds together, with intervals by a bootstrap over rounds: a percentile of one short
-//! turn is decided by a few requests. Of few rounds a bootstrap's interval is approximate: it covers less than it says.
+//! Percentiles of the latencies of all rounds together, with intervals by a bootstrap over rounds:
+//! a percentile of one short turn is decided by a few requests. Of few rounds a bootstrap's
+//! interval is approximate: it covers less than it says.
 
 use loadgen::medians::{Interval, median_interval};
 use rand::rngs::SmallRng;

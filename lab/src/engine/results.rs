@@ -12,7 +12,8 @@ use super::measurement::{LoadKind, Measurement, TakenTurn};
 use super::pooled::{p99, p99_alone, p99_ratio};
 use super::turn::Turn;
 
-/// The share of the requests of an open loop that a server answers in time, at least, %; below it is overloaded.
+/// The share of the requests of an open loop that a server answers in time, at least, %; below it
+/// is overloaded.
 pub(crate) const ANSWERED: f64 = 97.0;
 /// The least share of the server's packets that its own core must have received, %.
 const RECEIVED_SHARE: f64 = 90.0;
@@ -20,7 +21,8 @@ const RECEIVED_SHARE: f64 = 90.0;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
     pub value: Interval,
-    /// The figure over the reference's in the same round. `None` for the reference itself, and where there is none.
+    /// The figure over the reference's in the same round. `None` for the reference itself, and
+    /// where there is none.
     pub ratio: Option<Interval>,
     /// The figure minus the reference's in the same round. `None` as above.
     #[serde(default)]
@@ -124,8 +126,8 @@ pub type Round<'a> = Vec<Option<&'a Turn>>;
 
 #[derive(Debug, Clone, Serialize)]
 pub struct Results {
-    /// All loads in the order in which they were measured, each once for each class with rounds; the class with most rounds of
-    /// the whole run first.
+    /// All loads in the order in which they were measured, each once for each class with rounds;
+    /// the class with most rounds of the whole run first.
     pub loads: Vec<LoadResult>,
     /// How many rounds there were under each load, and what was left out, a sentence each.
     pub notes: Vec<String>,
@@ -180,8 +182,9 @@ fn rounds<'a>(measured: &'a Measurement, turns: &'a [Vec<usize>]) -> impl Iterat
     turns.iter().map(move |round| round.iter().map(turn).collect())
 }
 
-/// The rows of one class. Of turns of a contender in the same round the last one counts: which turns are at another distance,
-/// and so repeated, looks different when all loads are known. `None` without a round that has a turn of every contender.
+/// The rows of one class. Of turns of a contender in the same round the last one counts: which
+/// turns are at another distance, and so repeated, looks different when all loads are known. `None`
+/// without a round that has a turn of every contender.
 fn load_result(
     index: usize,
     measured: &Measurement,
@@ -310,7 +313,8 @@ fn measured(
     Measured { value, ratio, difference: paired(|one, other| one - other), reference }
 }
 
-/// The most frequent mode of a contender's queue, with the share of turns that ended in it if that is not all.
+/// The most frequent mode of a contender's queue, with the share of turns that ended in it if that
+/// is not all.
 fn queue_mode<'a>(turns: impl Iterator<Item = &'a Turn>) -> Option<String> {
     let modes: Vec<&String> = turns.filter_map(|turn| turn.queue.as_ref()).collect();
     let count = |mode: &String| modes.iter().filter(|other| **other == mode).count();
@@ -365,7 +369,8 @@ fn counted(count: usize, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
-/// Classes in the order of their numbers of rounds, which are added up; those without rounds are left out.
+/// Classes in the order of their numbers of rounds, which are added up; those without rounds are
+/// left out.
 pub fn order_by_rounds(classes: impl Iterator<Item = (DistanceClass, usize)>) -> Vec<DistanceClass> {
     let seen: Vec<(DistanceClass, usize)> = classes.collect();
     let rounds = |wanted| -> usize {
@@ -445,7 +450,8 @@ pub(crate) mod tests {
             disturbed: false,
             turn: turn(100.0, p50),
         };
-        // The machine becomes slower with each round. The first turn was repeated: its distance seemed to have changed.
+        // The machine becomes slower with each round. The first turn was repeated: its distance
+        // seemed to have changed.
         let slow = |round: usize| 10.0 * 2.0f64.powi(round as i32);
         let mut turns = vec![taken(0, 0, 1.0)];
         for round in 0..7 {
@@ -465,7 +471,8 @@ pub(crate) mod tests {
 
     #[test]
     fn the_reference_in_the_99th_percentile_is_the_best_over_all_rounds() {
-        // The first one's are lower in most rounds, but over all of them more than 1 % of its requests are slow.
+        // The first one's are lower in most rounds, but over all of them more than 1 % of its
+        // requests are slow.
         let results = results_of(
             &[("closed loop", LoadKind::Closed, 64.0, None)],
             &["epoll", "uring", "polling"],

@@ -1,12 +1,13 @@
-//! Interleaved rounds: each round measures every contender once, so that drift of the machine affects all of them. The order
-//! is a Williams design's.
+//! Interleaved rounds: each round measures every contender once, so that drift of the machine
+//! affects all of them. The order is a Williams design's.
 
 use std::time::{Duration, Instant};
 
 use super::classes::{Classes, CoreDistance, DistanceClass};
 use super::conditions::Conditions;
 
-/// Rounds' worth of turns that may be tried in vain, for each round asked for, because the distance changes in every turn.
+/// Rounds' worth of turns that may be tried in vain, for each round asked for, because the distance
+/// changes in every turn.
 const FUTILE_ROUNDS: usize = 4;
 
 #[derive(Debug, Clone, Copy)]
@@ -26,8 +27,9 @@ struct Taken {
     stolen: bool,
 }
 
-/// Rounds in progress. Which class a turn is in depends on all readings, later ones included, so rounds are derived from the
-/// turns: the first turn of each contender in a class makes the class's first round, and so on.
+/// Rounds in progress. Which class a turn is in depends on all readings, later ones included, so
+/// rounds are derived from the turns: the first turn of each contender in a class makes the class's
+/// first round, and so on.
 #[derive(Debug)]
 pub(super) struct Rounds {
     contenders: usize,
@@ -43,8 +45,9 @@ pub(super) struct Rounds {
 }
 
 impl Rounds {
-    /// `count` rounds, of which none begins after `limit`. Turns with more steal than `steal_limit` are repeated until that has
-    /// taken half of it. If turns differ in their class of distance, one class gets `count` rounds.
+    /// `count` rounds, of which none begins after `limit`. Turns with more steal than `steal_limit`
+    /// are repeated until that has taken half of it. If turns differ in their class of distance,
+    /// one class gets `count` rounds.
     pub(super) fn new(contenders: usize, count: usize, limit: Duration, steal_limit: f64) -> Self {
         Self {
             contenders,
@@ -59,8 +62,9 @@ impl Rounds {
         }
     }
 
-    /// The turn to measure now. `None` after the last round; after the limit, with a complete round or four rounds' worth of
-    /// turns in vain; and if the distance changed in four times as many turns as asked for.
+    /// The turn to measure now. `None` after the last round; after the limit, with a complete round
+    /// or four rounds' worth of turns in vain; and if the distance changed in four times as many
+    /// turns as asked for.
     pub(super) fn next(&mut self) -> Option<Next> {
         let classes = self.classes();
         let most = classes.all().iter().map(|&class| complete(&self.counts(&classes, class))).max();
@@ -113,9 +117,10 @@ fn complete(counts: &[usize]) -> usize {
     counts.iter().copied().min().unwrap_or(0)
 }
 
-/// The contender at a position of a round, so that each has each place equally often, and follows each other one equally
-/// often: after as many rounds as there are contenders, or twice as many if their number is odd, when the neighbours of a row
-/// are balanced only together with those of its mirror image.
+/// The contender at a position of a round, so that each has each place equally often, and follows
+/// each other one equally often: after as many rounds as there are contenders, or twice as many if
+/// their number is odd, when the neighbours of a row are balanced only together with those of its
+/// mirror image.
 fn williams(round: usize, position: usize, contenders: usize) -> usize {
     let is_even = contenders.is_multiple_of(2);
     let mirrored = !is_even && !round.is_multiple_of(2);
@@ -134,7 +139,8 @@ mod tests {
     const NEAR: (f64, f64) = (100.0, 110.0);
     const FAR: (f64, f64) = (500.0, 520.0);
 
-    /// Takes turns at these distances with as much steal. Returns the contender of each, and whether it is repeated.
+    /// Takes turns at these distances with as much steal. Returns the contender of each, and
+    /// whether it is repeated.
     fn take(rounds: &mut Rounds, distances: &[(f64, f64)], steal: f64) -> Vec<(usize, bool)> {
         let one = |&(before, after): &(f64, f64)| {
             let turn = rounds.next().unwrap();
@@ -177,7 +183,8 @@ mod tests {
     fn each_class_of_distance_goes_on_with_its_own_round() {
         let mut rounds = Rounds::new(2, 2, HOUR, 0.02);
         assert_eq!(take(&mut rounds, &[NEAR, (100.0, 500.0)], 0.0), [(0, false), (1, true)]);
-        // One turn far away makes no class yet; the second one does, and the first counts after all.
+        // One turn far away makes no class yet; the second one does, and the first counts after
+        // all.
         assert_eq!(take(&mut rounds, &[FAR, FAR], 0.0), [(1, true), (1, false)]);
         assert_eq!(take(&mut rounds, &[FAR], 0.0), [(0, false)]);
         while let Some(turn) = rounds.next() {

@@ -52,7 +52,8 @@ impl<'a> Runner<'a> {
         Ok(())
     }
 
-    /// The medians of a figure of the load that was measured last, by contender. `None`: no valid turn.
+    /// The medians of a figure of the load that was measured last, by contender. `None`: no valid
+    /// turn.
     pub fn medians(&self, figure: Figure) -> Vec<Option<f64>> {
         let Some(last) = self.measured.last() else { return Vec::new() };
         let values = |contender| -> Vec<f64> {
@@ -68,13 +69,15 @@ impl<'a> Runner<'a> {
         self.measured.last()
     }
 
-    /// The rows of all loads. In each figure ratios refer to the best of the contenders with these indices.
+    /// The rows of all loads. In each figure ratios refer to the best of the contenders with these
+    /// indices.
     pub fn finish(self, references: &[usize]) -> Results {
         Results::new(self.measured, references)
     }
 }
 
-/// The limits of phases with these shares of some seconds, the next one's first: what a phase leaves over is the later ones'.
+/// The limits of phases with these shares of some seconds, the next one's first: what a phase
+/// leaves over is the later ones'.
 pub(crate) struct Phases {
     ends: Instant,
     shares: Vec<f64>,

@@ -16,8 +16,9 @@ use crate::fleet::FleetWindow;
 pub struct Turn {
     /// The figures. What the machine does not count is not there.
     pub figures: BTreeMap<Figure, f64>,
-    /// Latencies as ends of buckets in ns, ascending, with the number of requests in each. Reports have them as a histogram in
-    /// HdrHistogram's format V2, compressed, in base64, which its tools read.
+    /// Latencies as ends of buckets in ns, ascending, with the number of requests in each. Reports
+    /// have them as a histogram in HdrHistogram's format V2, compressed, in base64, which its tools
+    /// read.
     #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "as_histogram")]
     pub latencies: Vec<(u64, u64)>,
     /// Under an alternating rate, latencies by the time since the last step.
@@ -28,8 +29,8 @@ pub struct Turn {
     pub queue: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub invalid: Option<String>,
-    /// CPU time that the hypervisor took from the cores that work for the server (steal), as a share of one core. `None`: that
-    /// of all cores counts.
+    /// CPU time that the hypervisor took from the cores that work for the server (steal), as a
+    /// share of one core. `None`: that of all cores counts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub steal: Option<f64>,
     #[serde(skip_serializing_if = "serde_json::Value::is_null")]

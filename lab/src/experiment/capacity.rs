@@ -10,14 +10,14 @@ use crate::Error;
 use crate::engine::{ANSWERED, Figure, Turn};
 use crate::fleet::{FleetLoad, FleetPacing};
 
-/// By how much a search steps until it has a rate on either side of the capacity: the first one, and those that begin
-/// where an earlier one ended.
+/// By how much a search steps until it has a rate on either side of the capacity: the first one,
+/// and those that begin where an earlier one ended.
 const FIRST_STEP: f64 = 1.5;
 const STEP: f64 = 1.12;
 /// The ratio of the rates on either side at which the search ends.
 const RESOLUTION: f64 = 1.06;
-/// A rate holds if it does in as many of three windows: a pause of the machine can fail a rate that is within the capacity, and
-/// luck can hold one that is not.
+/// A rate holds if it does in as many of three windows: a pause of the machine can fail a rate that
+/// is within the capacity, and luck can hold one that is not.
 const OF_THREE: usize = 2;
 /// Windows of a rate at most; those in which the machine was disturbed don't count.
 const MOST_WINDOWS: usize = 6;
@@ -88,7 +88,8 @@ pub(super) fn search(
     Ok(turn)
 }
 
-/// What two of three windows that count say; `None` if too many don't. `window` is told whether it is the first.
+/// What two of three windows that count say; `None` if too many don't. `window` is told whether it
+/// is the first.
 fn two_of_three(mut window: impl FnMut(bool) -> Result<Option<bool>, Error>) -> Result<Option<bool>, Error> {
     let mut counts = [0; 2];
     for index in 0..MOST_WINDOWS {

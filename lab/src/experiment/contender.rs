@@ -38,7 +38,8 @@ pub enum Contender {
     /// A server of another project, as it is.
     Program {
         server: ServerCommand,
-        /// The latency budget with which it is attached to from outside, as `policies attach` does. `None`: not at all.
+        /// The latency budget with which it is attached to from outside, as `policies attach` does.
+        /// `None`: not at all.
         attached: Option<LatencyBudget>,
     },
 }
@@ -69,8 +70,8 @@ impl Contender {
         }
     }
 
-    /// A service on the other runtimes that have it, as they run, and on Lull under each policy, on the driver that `auto`
-    /// chooses for it and on epoll.
+    /// A service on the other runtimes that have it, as they run, and on Lull under each policy, on
+    /// the driver that `auto` chooses for it and on epoll.
     pub fn peers(service: PeerService, polling: PollingConfig) -> Vec<Self> {
         let lull = |(policy, driver)| Self::Echo {
             service,
@@ -91,7 +92,8 @@ impl Contender {
         others.chain(runs.map(lull)).collect()
     }
 
-    /// A server as it runs, and the same under kernel polling from outside, once for each latency budget.
+    /// A server as it runs, and the same under kernel polling from outside, once for each latency
+    /// budget.
     pub fn attached(server: &ServerCommand, budgets: &[LatencyBudget]) -> Vec<Self> {
         let attached = std::iter::once(None).chain(budgets.iter().copied().map(Some));
         attached.map(|attached| Self::Program { server: server.clone(), attached }).collect()
@@ -118,7 +120,8 @@ impl Contender {
         }
     }
 
-    /// The same with this grace time and this way to wait, if it is this project's memcached server.
+    /// The same with this grace time and this way to wait, if it is this project's memcached
+    /// server.
     pub fn with_waits(mut self, grace: GraceTime, waits: WaitStrategy) -> Self {
         if let Self::Lull { polling, wait, .. } = &mut self {
             (polling.grace_time, *wait) = (grace, waits);
@@ -131,7 +134,8 @@ impl Contender {
         matches!(self, Self::Lull { wait: WaitStrategy::Spin, .. })
     }
 
-    /// Whether a kernel thread is to poll its queue all the time, also while other contenders are measured.
+    /// Whether a kernel thread is to poll its queue all the time, also while other contenders are
+    /// measured.
     pub(super) fn has_polling_thread(&self) -> bool {
         self.policy().is_some_and(|(policy, _)| policy == Policy::KernelThread)
     }
@@ -162,8 +166,9 @@ impl Contender {
     }
 }
 
-/// This project's memcached server by name: `POLICY[:DRIVER[:D[:K]]]`, with a latency budget D in microseconds and a CPU budget K
-/// in percent, for example `kernel-polling:auto:20`; or the name of [`KernelSettings`], for example `suspend20`.
+/// This project's memcached server by name: `POLICY[:DRIVER[:D[:K]]]`, with a latency budget D in
+/// microseconds and a CPU budget K in percent, for example `kernel-polling:auto:20`; or the name of
+/// [`KernelSettings`], for example `suspend20`.
 impl FromStr for Contender {
     type Err = String;
 

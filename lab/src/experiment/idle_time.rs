@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use policies::Cpus;
 
-/// For how long a core was idle until a moment. From `/proc/timer_list`, which counts nanoseconds: the ticks of `/proc/stat` are 10 ms,
-/// some percent of what a server uses in a turn.
+/// For how long a core was idle until a moment. From `/proc/timer_list`, which counts nanoseconds:
+/// the ticks of `/proc/stat` are 10 ms, some percent of what a server uses in a turn.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct IdleTime {
     core: u32,
@@ -17,7 +17,8 @@ pub(super) struct IdleTime {
 
 impl IdleTime {
     /// # Errors
-    /// Fails without the right to read the file (root has it), where its lines are unknown, and on a core that this thread may not use.
+    /// Fails without the right to read the file (root has it), where its lines are unknown, and on
+    /// a core that this thread may not use.
     pub(super) fn of(core: u32) -> io::Result<Self> {
         let allowed = Cpus::of_thread(None)?;
         // The kernel counts idle time when it ends: it does when this thread runs on the core.

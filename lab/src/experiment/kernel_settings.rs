@@ -1,10 +1,12 @@
 //! Contenders under settings of the kernel that no law changes.
 //!
-//! `deferX`, `suspendX` and `napibusy` are the cases of these names in "Suspend IRQs during application busy periods", the kernel
-//! series that brought interrupt suspension (Damato and Karsten, Linux 6.13), with the values of its cover letter. What they do is
-//! in the kernel's Documentation/networking/napi.rst. `busypollX` is what the sysctl `net.core.busy_poll` X does to one server: an
-//! epoll instance whose `busy_poll_usecs` is 0 has the sysctl's, and the kernel's budget of 8 (`fs/eventpoll.c`, `ep_busy_loop`).
-//! The sysctl itself is the whole host's: no network namespace has its own.
+//! `deferX`, `suspendX` and `napibusy` are the cases of these names in "Suspend IRQs during
+//! application busy periods", the kernel series that brought interrupt suspension (Damato and
+//! Karsten, Linux 6.13), with the values of its cover letter. What they do is in the kernel's
+//! Documentation/networking/napi.rst. `busypollX` is what the sysctl `net.core.busy_poll` X does to
+//! one server: an epoll instance whose `busy_poll_usecs` is 0 has the sysctl's, and the kernel's
+//! budget of 8 (`fs/eventpoll.c`, `ep_busy_loop`). The sysctl itself is the whole host's: no
+//! network namespace has its own.
 
 use std::fmt::Write;
 use std::fs;
@@ -53,8 +55,8 @@ impl KernelSettings {
         Some(Self { name: text.to_owned(), defer_hard_irqs, gro_flush_timeout, irq_suspend_timeout, epoll })
     }
 
-    /// Policy and polling of the server on epoll that has them. Only kernel polling has waits that suspension works with; with a fixed grace
-    /// time it sets the same values.
+    /// Policy and polling of the server on epoll that has them. Only kernel polling has waits that
+    /// suspension works with; with a fixed grace time it sets the same values.
     pub(super) fn policy(&self) -> (Policy, PollingConfig) {
         if self.irq_suspend_timeout.is_zero() {
             return (Policy::Vanilla, PollingConfig::default());
@@ -90,7 +92,8 @@ impl KernelSettings {
             Ok(text)
         })?;
         for instance in epoll_instances(server)? {
-            // Kernel polling has set those of the instance in which it waits, and others must stay as they are.
+            // Kernel polling has set those of the instance in which it waits, and others must stay
+            // as they are.
             if self.policy().0 == Policy::Vanilla {
                 self.epoll.write(&instance)?;
             }

@@ -119,16 +119,19 @@ fn host_turn(before: &HostReading, after: &HostReading, server: ServerCores, rep
     turn
 }
 
-/// The longest 99th percentile of the fleet's own delay with which a turn is valid, µs. Beyond, something else ran on the
-/// fleet's core.
+/// The longest 99th percentile of the fleet's own delay with which a turn is valid, µs. Beyond,
+/// something else ran on the fleet's core.
 const LONGEST_SEND_LAG_US: f64 = 500.0;
-/// The most of a turn that the fleet's core may be paused, as a share: what was in flight then is not counted.
+/// The most of a turn that the fleet's core may be paused, as a share: what was in flight then is
+/// not counted.
 const MOST_PAUSED: f64 = 0.02;
-/// What a program that attaches to an idle server may take of the fleet's core, beside [`MOST_PAUSED`].
+/// What a program that attaches to an idle server may take of the fleet's core, beside
+/// [`MOST_PAUSED`].
 const ATTACHER: f64 = 0.02;
 
-/// A turn under a fleet. `counts_received`: the kernel's counters tell which core received the server's packets. `attachers`: how many
-/// programs on the fleet's core attach to servers of other contenders.
+/// A turn under a fleet. `counts_received`: the kernel's counters tell which core received the
+/// server's packets. `attachers`: how many programs on the fleet's core attach to servers of other
+/// contenders.
 pub(super) fn fleet_turn(
     fleet: FleetMeasurement,
     before: &HostReading,
@@ -169,7 +172,8 @@ pub(super) fn fleet_turn(
     turn
 }
 
-/// Why the fleet's measurement is not valid, if it is not. `attaching`: the share of a core that what attaches to the server has taken.
+/// Why the fleet's measurement is not valid, if it is not. `attaching`: the share of a core that
+/// what attaches to the server has taken.
 fn invalid(fleet: &FleetMeasurement, attaching: f64) -> Option<String> {
     let FleetMeasurement { errors, misses, send_lag, requests, paused, seconds, .. } = fleet;
     if *requests == 0 {

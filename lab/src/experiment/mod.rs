@@ -18,5 +18,6 @@ pub use run::Outcome;
 pub use running_server::RunningPolicy;
 pub use server_command::ServerCommand;
 
-/// Steal, as a share of one core, above which a turn or a window is repeated. A 99th percentile bears 1 % of the time.
+/// Steal, as a share of one core, above which a turn or a window is repeated. A 99th percentile
+/// bears 1 % of the time.
 const STEAL_LIMIT: f64 = 0.005;

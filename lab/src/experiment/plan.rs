@@ -62,8 +62,8 @@ pub(super) fn rounded(rate: f64) -> f64 {
 #[derive(Debug, Clone, Serialize)]
 pub struct Experiment {
     pub contenders: Vec<Contender>,
-    /// The contenders by index that ratios refer to: in each figure to the best of them. Shares are of the highest of their
-    /// capacities.
+    /// The contenders by index that ratios refer to: in each figure to the best of them. Shares are
+    /// of the highest of their capacities.
     pub references: Vec<usize>,
     pub loads: Vec<Load>,
     /// Connections of the fleet, 1 to 20,000.
@@ -76,8 +76,8 @@ pub struct Experiment {
     pub given_capacity: Option<f64>,
     pub rounds: usize,
     pub capacity_rounds: usize,
-    /// Seconds of load before each turn of which nothing is counted, so that a policy that adapts has settled. CPU time is that of a
-    /// whole turn, warm-up included. 0 for none.
+    /// Seconds of load before each turn of which nothing is counted, so that a policy that adapts
+    /// has settled. CPU time is that of a whole turn, warm-up included. 0 for none.
     pub settle: f64,
     pub warm_up: f64,
     pub duration: f64,
@@ -94,8 +94,9 @@ pub struct Experiment {
 }
 
 impl Experiment {
-    /// The better one of the vanilla servers is the reference; without one the first contender. For four contenders five
-    /// minutes at most, or one if `quick`; more contenders take proportionally longer.
+    /// The better one of the vanilla servers is the reference; without one the first contender. For
+    /// four contenders five minutes at most, or one if `quick`; more contenders take proportionally
+    /// longer.
     pub fn new(contenders: Vec<Contender>, quick: bool) -> Self {
         let fours = contenders.len() as f64 / 4.0;
         let mut references: Vec<usize> =

@@ -44,8 +44,8 @@ fn check_polling_threads(contenders: &[Contender], cores: CoreAssignment) -> Res
 }
 
 impl Experiment {
-    /// Starts the contenders, each in a testbed from the start to the end, and measures everything. Calls `progress` before each
-    /// turn.
+    /// Starts the contenders, each in a testbed from the start to the end, and measures everything.
+    /// Calls `progress` before each turn.
     pub fn run(&self, cores: CoreAssignment, progress: &mut dyn FnMut(&str)) -> Result<Outcome, Error> {
         if cores.server == cores.client {
             return Err(Error::OneCore);

@@ -80,11 +80,13 @@ impl RunningContender {
 
     pub(super) fn measure(&mut self, load: &FleetLoad) -> Result<Turn, Error> {
         self.server.keep_receiver()?;
-        // Before and after the whole run the server is idle, so that no CPU time is attributed to the wrong side.
+        // Before and after the whole run the server is idle, so that no CPU time is attributed to
+        // the wrong side.
         let before = self.server.read()?;
         let measurement = self.fleet.run_fleet(load)?;
         let after = self.server.read()?;
-        // The fleet's own packets count on its core, too, and GRO merges several requests in flight.
+        // The fleet's own packets count on its core, too, and GRO merges several requests in
+        // flight.
         let server = self.server.cores;
         let counts_received = self.depth == 1 && server.receiver != server.cores.client;
         let mut turn = fleet_turn(measurement, &before, &after, server, counts_received, self.attachers);
@@ -95,9 +97,11 @@ impl RunningContender {
     }
 }
 
-/// The memory that a server needs to keep all records of a workload, in bytes. 0 for what it has anyway.
+/// The memory that a server needs to keep all records of a workload, in bytes. 0 for what it has
+/// anyway.
 fn workload_memory(workload: &Workload) -> u64 {
-    /// The item's header, its place in the hash table, and the rounding of sizes up to those of slabs.
+    /// The item's header, its place in the hash table, and the rounding of sizes up to those of
+    /// slabs.
     const OVERHEAD: f64 = 150.0;
     /// Records up to which a server's default is enough.
     const FEW: u64 = 50_000;

@@ -93,7 +93,8 @@ impl RunningServer {
         Ok(server)
     }
 
-    /// Sets what receives the queue's packets, if it is not that of the experiment. Returns whether it was.
+    /// Sets what receives the queue's packets, if it is not that of the experiment. Returns whether
+    /// it was.
     pub(super) fn keep_receiver(&self) -> Result<bool, Error> {
         let ServerCores { receiver, model, .. } = self.cores;
         let server = self.server.id();
@@ -211,9 +212,9 @@ fn start_server(
     }
 }
 
-/// Starts what attaches to the server, if it is to be attached to. It has the core of the network work under packing: a
-/// third one, or else the fleet's, whose pauses are left out. On the server's own core it would add to the latencies what
-/// it does not add on a machine with more cores.
+/// Starts what attaches to the server, if it is to be attached to. It has the core of the network
+/// work under packing: a third one, or else the fleet's, whose pauses are left out. On the server's
+/// own core it would add to the latencies what it does not add on a machine with more cores.
 fn start_attacher(
     contender: &Contender,
     testbed: &Testbed,

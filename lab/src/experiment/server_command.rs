@@ -36,7 +36,8 @@ impl ServerCommand {
         Self { name: "memcached".to_owned(), program, arguments: arguments.map(str::to_owned).into() }
     }
 
-    /// A command of the shell, in which `{address}` and `{port}` stand for where the server is to listen: 198.18.0.1 and
+    /// A command of the shell, in which `{address}` and `{port}` stand for where the server is to
+    /// listen: 198.18.0.1 and
     /// 11211. It has to stay in the foreground.
     pub fn shell(command: &str) -> Result<Self, Error> {
         let first = command.split_whitespace().next();
@@ -66,8 +67,8 @@ impl ServerCommand {
     }
 }
 
-/// The requests, with the length of the reply if that is still to be found out. Asks the server twice, from the
-/// client's kernel.
+/// The requests, with the length of the reply if that is still to be found out. Asks the server
+/// twice, from the client's kernel.
 pub(super) fn with_reply_length(
     requests: &FleetRequests,
     testbed: &Testbed,

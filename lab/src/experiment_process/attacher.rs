@@ -38,7 +38,8 @@ impl Reported {
     }
 }
 
-/// Attaches to the server, and says what it did at each command, until the lab closes this process's standard input.
+/// Attaches to the server, and says what it did at each command, until the lab closes this
+/// process's standard input.
 pub(super) fn run(spec: &AttachSpec) -> Result<(), Error> {
     Cpus::one(spec.core).pin(None)?;
     let target = Target::Process(spec.pid);

@@ -76,7 +76,8 @@ impl ExperimentProcess {
         self.receive::<Result<T, String>>()?.map_err(failed)
     }
 
-    /// Asks one of Lull's echo servers for the number of its system calls so far that wait, poll or submit.
+    /// Asks one of Lull's echo servers for the number of its system calls so far that wait, poll or
+    /// submit.
     pub(crate) fn echo_waits(&mut self) -> Result<u64, Error> {
         self.command(STATUS)?;
         self.receive()
@@ -86,7 +87,8 @@ impl ExperimentProcess {
         self.child.id()
     }
 
-    /// CPU time of all the process's threads so far, in seconds; of another program with its descendants.
+    /// CPU time of all the process's threads so far, in seconds; of another program with its
+    /// descendants.
     pub(crate) fn cpu_seconds(&self) -> io::Result<f64> {
         self.seconds(process_cpu_seconds)
     }
@@ -133,7 +135,8 @@ fn process_cpu_seconds(pid: u32) -> io::Result<f64> {
     Ok(times.map(|times| times.sum_exec_runtime).sum::<u64>() as f64 / 1e9)
 }
 
-/// CPU time of all threads of a process in user space so far, in seconds (`utime` of `/proc/<pid>/stat`).
+/// CPU time of all threads of a process in user space so far, in seconds (`utime` of
+/// `/proc/<pid>/stat`).
 fn process_user_seconds(pid: u32) -> io::Result<f64> {
     let stat = process(pid)?.stat().map_err(io::Error::other)?;
     Ok(stat.utime as f64 / procfs::ticks_per_second() as f64)
@@ -155,9 +158,9 @@ fn descendants(pid: u32) -> Vec<u32> {
 
 impl Drop for ExperimentProcess {
     fn drop(&mut self) {
-        // A program may have started processes, which would outlive it and keep its namespace. They are listed first:
-        // the orphans of a killed process are no longer its children. The number of a process that has been waited for
-        // may be another one's.
+        // A program may have started processes, which would outlive it and keep its namespace. They
+        // are listed first: the orphans of a killed process are no longer its children. The number
+        // of a process that has been waited for may be another one's.
         let runs = self.is_program && matches!(self.child.try_wait(), Ok(None));
         let started = if runs { descendants(self.child.id()) } else { Vec::new() };
         let _ = self.child.kill();

@@ -1,4 +1,5 @@
-//! The fleet of an experiment: stays connected to one server, and runs one load after the other on command.
+//! The fleet of an experiment: stays connected to one server, and runs one load after the other on
+//! command.
 
 use std::io::{self, BufRead};
 

@@ -64,7 +64,8 @@ pub struct ServerSpec {
     pub interface: Option<String>,
     pub address: IpAddr,
     pub cores: Cpus,
-    /// The core that does the network work under packing, and on which the thread of kernel-thread polls.
+    /// The core that does the network work under packing, and on which the thread of kernel-thread
+    /// polls.
     pub packing_core: u32,
     pub polling: PollingConfig,
     /// A `WaitStrategy`, as on the command line.

@@ -15,7 +15,8 @@ use crate::Error;
 use crate::peers::descriptor_limit;
 use crate::peers::lull::waits;
 
-/// The most connections that the server accepts: those of the largest load, and those that observe it.
+/// The most connections that the server accepts: those of the largest load, and those that observe
+/// it.
 const MOST_CONNECTIONS: usize = 10_100;
 
 /// Serves until the lab closes this process's standard input.

@@ -1,5 +1,5 @@
-//! Lull's memcached server under vanilla on loopback, loaded by `loadgen` through the kernel's TCP. Such a client batches, which
-//! spares the server interrupts: policies are compared under a fleet.
+//! Lull's memcached server under vanilla on loopback, loaded by `loadgen` through the kernel's TCP.
+//! Such a client batches, which spares the server interrupts: policies are compared under a fleet.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};

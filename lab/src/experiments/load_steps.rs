@@ -1,5 +1,5 @@
-//! What a server does when its load steps up or down: how long its latency takes to settle, and by how much it is beyond
-//! vanilla's meanwhile. [`crate::experiment::Load::Steps`] measures it.
+//! What a server does when its load steps up or down: how long its latency takes to settle, and by
+//! how much it is beyond vanilla's meanwhile. [`crate::experiment::Load::Steps`] measures it.
 
 use std::time::Duration;
 
@@ -12,11 +12,13 @@ use crate::fleet::{AlternatingRate, FleetLatency, FleetWindow, Step};
 
 /// By how much a percentile may be beyond vanilla's, apart from the latency budget.
 const ALLOWED_BEYOND_BUDGET: Duration = Duration::from_millis(1);
-/// A window has settled if its percentile is at most this many times the settled one, and not less than the inverse of it.
+/// A window has settled if its percentile is at most this many times the settled one, and not less
+/// than the inverse of it.
 pub const SETTLED_WITHIN: f64 = 1.25;
 /// The time within which a latency is to settle.
 pub const TIME_TO_SETTLE: Duration = Duration::from_millis(200);
-/// The share of the time after a step, at its end, whose windows are what the others are compared with.
+/// The share of the time after a step, at its end, whose windows are what the others are compared
+/// with.
 const SETTLED_SHARE: f64 = 0.25;
 /// The percentiles that are compared with vanilla's. A window has too few requests for higher ones.
 const PERCENTILES: [fn(&FleetLatency) -> f64; 3] = [|it| it.p50, |it| it.p90, |it| it.p99];
@@ -48,21 +50,24 @@ pub struct StepRow {
     pub settles: Option<Bound>,
     /// By how much a percentile may be beyond the reference's, µs: the latency budget and 1 ms.
     pub allowed_us: f64,
-    /// By how much the 50th, 90th and 99th percentile are beyond the reference's in their worst window. Empty for the reference.
+    /// By how much the 50th, 90th and 99th percentile are beyond the reference's in their worst
+    /// window. Empty for the reference.
     pub excess: Vec<Excess>,
-    /// Whether no percentile is too far beyond the reference's. `None` for the reference, and without a round.
+    /// Whether no percentile is too far beyond the reference's. `None` for the reference, and
+    /// without a round.
     pub is_within: Option<Bound>,
 }
 
-/// When a percentile settles, in ms from the step on: the end of the last window that has not settled. 0 if all have.
+/// When a percentile settles, in ms from the step on: the end of the last window that has not
+/// settled. 0 if all have.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Settling {
     /// By the medians of the rounds.
     pub at: f64,
     /// At the earliest: the interval of each later window reaches into the range of settled ones.
     pub earliest: f64,
-    /// At the latest: the intervals of all later windows are within that range. `None` if that is not so of the last window that
-    /// is compared, and with fewer rounds than an interval needs.
+    /// At the latest: the intervals of all later windows are within that range. `None` if that is
+    /// not so of the last window that is compared, and with fewer rounds than an interval needs.
     pub latest: Option<f64>,
 }
 
@@ -156,15 +161,16 @@ fn step_row(
     }
 }
 
-/// Of windows by their begin, the one with the largest excess; one that is beyond the bound breaks it.
+/// Of windows by their begin, the one with the largest excess; one that is beyond the bound breaks
+/// it.
 fn worst(windows: &[(f64, Interval)], allowed_us: f64) -> Option<Excess> {
     let &(from, us) = windows.iter().max_by(|(_, one), (_, other)| one.median.total_cmp(&other.median))?;
     let outcome = Bound::all(windows.iter().map(|(_, excess)| Bound::of(excess, allowed_us)));
     Some(Excess { from, us, outcome })
 }
 
-/// When a percentile of a contender settles after a step. `None` where the load stays for less than twice [`TIME_TO_SETTLE`], so
-/// that nothing is known to be settled, and without a round.
+/// When a percentile of a contender settles after a step. `None` where the load stays for less than
+/// twice [`TIME_TO_SETTLE`], so that nothing is known to be settled, and without a round.
 fn settling(
     rounds: &[Round<'_>],
     contender: usize,

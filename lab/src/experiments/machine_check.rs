@@ -55,7 +55,8 @@ pub struct MachineCheck {
     pub verdict: String,
 }
 
-/// Checks the machine for about `duration`. `rounds` is the number of rounds of a full run, for which the verdict is.
+/// Checks the machine for about `duration`. `rounds` is the number of rounds of a full run, for
+/// which the verdict is.
 pub fn check_machine(duration: Duration, rounds: usize) -> Result<MachineCheck, Error> {
     let cores = CoreAssignment::choose()?;
     let mut findings = vec![usable_cores(policies::Cpus::allowed()?.len()), other_load(duration / 10)?];
@@ -133,7 +134,8 @@ fn judge_load(busy: f64) -> Finding {
     Finding::new("other load", level, format!("{:.0} % of a core", busy * 100.0), advice)
 }
 
-/// `asleep` and `awake` are wake-ups in µs as the machine is, and as experiments run; `None` without permission.
+/// `asleep` and `awake` are wake-ups in µs as the machine is, and as experiments run; `None`
+/// without permission.
 fn wake_up(asleep: f64, awake: Option<f64>) -> Finding {
     let found = match awake {
         Some(awake) => format!("{asleep:.1} µs; {awake:.1} µs while idle cores poll, as in experiments"),

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// The open loop at a rate that alternates: `high` for `high_seconds`, then `low` for `low_seconds`, again and again. The
-/// measurement begins with a step up. Latencies are kept apart by windows that begin with each step; the windows of all
-/// cycles that have the same distance from their step are one.
+/// The open loop at a rate that alternates: `high` for `high_seconds`, then `low` for
+/// `low_seconds`, again and again. The measurement begins with a step up. Latencies are kept apart
+/// by windows that begin with each step; the windows of all cycles that have the same distance from
+/// their step are one.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct AlternatingRate {
     pub high: f64,
@@ -44,8 +45,8 @@ impl AlternatingRate {
         nanos(self.seconds_after(step)).div_ceil(nanos(self.window_seconds)) as usize
     }
 
-    /// The index of the window in which a moment lies, in ns from the begin of the measurement on. Those after a step up
-    /// come first.
+    /// The index of the window in which a moment lies, in ns from the begin of the measurement on.
+    /// Those after a step up come first.
     pub(super) fn window(&self, at: i64) -> usize {
         let (high, window) = (nanos(self.high_seconds), nanos(self.window_seconds));
         let position = self.position(at);
@@ -55,8 +56,8 @@ impl AlternatingRate {
         }
     }
 
-    /// The moment, in ns from the begin of the measurement on, at which the expected number of requests since `at` is
-    /// `requests`.
+    /// The moment, in ns from the begin of the measurement on, at which the expected number of
+    /// requests since `at` is `requests`.
     pub(super) fn after(&self, at: f64, requests: f64) -> f64 {
         let (high, cycle) = (nanos(self.high_seconds), nanos(self.high_seconds) + nanos(self.low_seconds));
         let (mut at, mut left) = (at, requests);

@@ -1,15 +1,17 @@
 //! The client's side of one TCP connection, as far as requests and responses need it (RFC 9293).
 //!
-//! Segments that arrive out of order are dropped, and the server sends them again. The testbed's link does not reorder,
-//! and loses packets only where a queue overflows.
+//! Segments that arrive out of order are dropped, and the server sends them again. The testbed's
+//! link does not reorder, and loses packets only where a queue overflows.
 
 use std::io;
 
 use super::segment::{ACK, FIN, PSH, RST, ReceivedSegment, SEGMENT_PAYLOAD, SYN, Segment};
 
-/// How long an acknowledgement waits for a request to carry it, in ns; as Linux does (`TCP_DELACK_MIN`).
+/// How long an acknowledgement waits for a request to carry it, in ns; as Linux does
+/// (`TCP_DELACK_MIN`).
 pub(super) const ACK_DELAY: u64 = 40_000_000;
-/// How long a segment waits for its acknowledgement before it is sent again, in ns; Linux's minimum (`TCP_RTO_MIN`).
+/// How long a segment waits for its acknowledgement before it is sent again, in ns; Linux's minimum
+/// (`TCP_RTO_MIN`).
 pub(super) const RETRANSMISSION_TIMEOUT: u64 = 200_000_000;
 /// Payload that may be unacknowledged, as of Linux's initial congestion window: 10 segments.
 const CONGESTION_WINDOW: u32 = 10 * SEGMENT_PAYLOAD as u32;
@@ -59,7 +61,8 @@ pub(super) struct Connection {
     /// When an acknowledgement is due; 0 for none.
     ack_deadline: u64,
     unacked_payload: usize,
-    /// Whether the connection waits in the queue of delayed acknowledgements, and in that of retransmissions.
+    /// Whether the connection waits in the queue of delayed acknowledgements, and in that of
+    /// retransmissions.
     pub(super) in_ack_queue: bool,
     pub(super) in_retransmission_queue: bool,
 }
@@ -135,8 +138,8 @@ impl Connection {
         self.next.wrapping_sub(self.unacknowledged)
     }
 
-    /// Whether something may have to be sent again: bytes wait for their acknowledgement, or for the server's closed
-    /// window to open, which a lost packet may have announced.
+    /// Whether something may have to be sent again: bytes wait for their acknowledgement, or for
+    /// the server's closed window to open, which a lost packet may have announced.
     pub(super) fn needs_retransmission_timer(&self) -> bool {
         self.in_flight() > 0 || !self.out.is_empty()
     }
@@ -196,8 +199,9 @@ impl Connection {
         segment: &ReceivedSegment<'_>,
     ) -> io::Result<Arrived> {
         if segment.flags & ACK != 0 && segment.acknowledged != self.next {
-            // The server still has a connection of this port, of a fleet that ended without resetting it. RFC 9293,
-            // 3.10.7.3: a reset ends it. The server has ignored the first segment, so it follows again.
+            // The server still has a connection of this port, of a fleet that ended without
+            // resetting it. RFC 9293, 3.10.7.3: a reset ends it. The server has ignored the first
+            // segment, so it follows again.
             self.emit(link, now, segment.acknowledged, RST, 0..0)?;
             self.emit(link, now, self.unacknowledged, SYN, 0..0)?;
             return Ok(Arrived::Nothing);
@@ -223,8 +227,8 @@ impl Connection {
         now: u64,
         segment: &ReceivedSegment<'_>,
     ) -> io::Result<()> {
-        // The handshake's second segment, repeated, has a window that is not scaled. One from before the last
-        // acknowledgement has an old window.
+        // The handshake's second segment, repeated, has a window that is not scaled. One from
+        // before the last acknowledgement has an old window.
         let acceptable =
             !before(self.next, segment.acknowledged) && !before(segment.acknowledged, self.unacknowledged);
         if segment.flags & (SYN | ACK) != ACK || !acceptable {
@@ -309,8 +313,9 @@ impl Connection {
         waits.then_some(self.progress + RETRANSMISSION_TIMEOUT)
     }
 
-    /// Sends the oldest unacknowledged segment again. Without one it probes the server's closed window with a byte
-    /// (RFC 9293, 3.8.6.1); the byte counts as sent, because the server may take it.
+    /// Sends the oldest unacknowledged segment again. Without one it probes the server's closed
+    /// window with a byte (RFC 9293, 3.8.6.1); the byte counts as sent, because the server may take
+    /// it.
     pub(super) fn retransmit(&mut self, link: &mut impl SegmentSink, now: u64) -> io::Result<()> {
         link.count_retransmission();
         self.progress = now;

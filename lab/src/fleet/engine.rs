@@ -18,7 +18,8 @@ use super::segment::{Ends, SEGMENT_PAYLOAD, Unreadable, parse};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FleetConfig {
     pub interface: String,
-    /// The fleet's hardware address. The kernel must not have it, so that it ignores the fleet's packets.
+    /// The fleet's hardware address. The kernel must not have it, so that it ignores the fleet's
+    /// packets.
     pub mac: [u8; 6],
     pub address: Ipv4Addr,
     pub server_mac: [u8; 6],
@@ -239,7 +240,8 @@ impl Fleet {
         if self.queue.poll()? { Ok(()) } else { Err(FleetError::Closed(1)) }
     }
 
-    /// Handles packets that were received, at most [`PACKETS_PER_LOOK`]. Returns whether there were any.
+    /// Handles packets that were received, at most [`PACKETS_PER_LOOK`]. Returns whether there were
+    /// any.
     #[inline]
     pub(super) fn drain(
         &mut self,
@@ -333,11 +335,11 @@ impl Fleet {
         }
     }
 
-    /// Sends acknowledgements and retransmissions whose time has come, at most [`TIMERS_PER_PASS`]. Returns
-    /// whether there were any.
+    /// Sends acknowledgements and retransmissions whose time has come, at most [`TIMERS_PER_PASS`].
+    /// Returns whether there were any.
     ///
-    /// A connection whose deadline has moved is queued again, behind those that were queued meanwhile: it may be late by
-    /// as much as the delay itself.
+    /// A connection whose deadline has moved is queued again, behind those that were queued
+    /// meanwhile: it may be late by as much as the delay itself.
     pub(super) fn keep_timers(&mut self, now: u64) -> Result<bool, FleetError> {
         let mut left = TIMERS_PER_PASS;
         while left > 0

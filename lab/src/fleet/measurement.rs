@@ -20,14 +20,16 @@ pub struct FleetMeasurement {
     pub all_replies: u64,
     /// From the time at which a request was due to its reply; in the closed loop, from its sending.
     pub latency: FleetLatency,
-    /// The same as ends of buckets in ns, ascending, with the number of requests in each; 1 % apart.
+    /// The same as ends of buckets in ns, ascending, with the number of requests in each; 1 %
+    /// apart.
     #[serde(default)]
     pub latencies: Vec<(u64, u64)>,
-    /// Under an alternating rate, the latency by the time since the last step. Windows after a step up come first.
+    /// Under an alternating rate, the latency by the time since the last step. Windows after a step
+    /// up come first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub windows: Vec<FleetWindow>,
-    /// From the time at which a request was due to its sending, for requests that found an idle connection, µs: what
-    /// the fleet itself added. Empty in the closed loop.
+    /// From the time at which a request was due to its sending, for requests that found an idle
+    /// connection, µs: what the fleet itself added. Empty in the closed loop.
     pub send_lag: FleetLatency,
     /// Pauses of the fleet's own core: something else ran on it, or the hypervisor took it away.
     pub pauses: u64,

@@ -1,7 +1,10 @@
-//! A load generator that stands in for many client machines. It runs on one core and has its own user-space TCP.
+//! A load generator that stands in for many client machines. It runs on one core and has its own
+//! user-space TCP.
 //!
-//! A kernel client on one core batches: what it receives in one wait it answers in one burst, and a server is spared
-//! interrupts that clients on many machines would cause. A fleet sends each request when it is due, in its own packet, through a packet socket (packet(7)), without the kernel's TCP. Its thread never sleeps.
+//! A kernel client on one core batches: what it receives in one wait it answers in one burst, and a
+//! server is spared interrupts that clients on many machines would cause. A fleet sends each
+//! request when it is due, in its own packet, through a packet socket (packet(7)), without the
+//! kernel's TCP. Its thread never sleeps.
 //!
 //! - [`Fleet`]: connections to one server, and runs of load on them.
 //! - [`FleetPacing`]: when requests are due; [`AlternatingRate`] steps up and down.

@@ -12,12 +12,13 @@ use super::alternating_rate::AlternatingRate;
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FleetPacing {
-    /// At due times, whatever the server does: a Poisson process over all connections. A request goes to a connection
-    /// that has room for it, drawn at random, and waits if none has.
+    /// At due times, whatever the server does: a Poisson process over all connections. A request
+    /// goes to a connection that has room for it, drawn at random, and waits if none has.
     Open { rate: f64 },
     /// Like the open loop, at a rate that steps up and down.
     Alternating(AlternatingRate),
-    /// When the reply to the previous request has arrived, after an exponentially distributed think time.
+    /// When the reply to the previous request has arrived, after an exponentially distributed think
+    /// time.
     Closed {
         /// Mean of the think time, in µs; 0 for none.
         think_us: f64,
@@ -39,8 +40,9 @@ pub(super) struct Pacer {
 }
 
 impl Pacer {
-    /// Begins at `now`, in ns, and measures from `origin` on. In the closed loop the connections begin one after the other
-    /// in the first half of the time before: if all sent at once, they would overflow the server's queue.
+    /// Begins at `now`, in ns, and measures from `origin` on. In the closed loop the connections
+    /// begin one after the other in the first half of the time before: if all sent at once, they
+    /// would overflow the server's queue.
     pub(super) fn new(
         pacing: FleetPacing,
         seed: u64,
@@ -89,8 +91,8 @@ impl Pacer {
         self.origin = now - self.postponed;
     }
 
-    /// The time from the begin of the measurement to `due` without pauses, in ns. `due` must not be before the end of
-    /// the last pause: earlier times would come out too early by its length.
+    /// The time from the begin of the measurement to `due` without pauses, in ns. `due` must not be
+    /// before the end of the last pause: earlier times would come out too early by its length.
     #[inline]
     pub(super) fn since_origin(&self, due: u64) -> i64 {
         due.wrapping_sub(self.origin + self.postponed).cast_signed()

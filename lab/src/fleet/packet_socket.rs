@@ -1,5 +1,5 @@
-//! The two packet sockets of a fleet (packet(7)): a receive ring in shared memory, and a sender that bypasses the
-//! queueing discipline. Everything unsafe about them is in this file.
+//! The two packet sockets of a fleet (packet(7)): a receive ring in shared memory, and a sender
+//! that bypasses the queueing discipline. Everything unsafe about them is in this file.
 
 #![allow(unsafe_code)]
 
@@ -61,8 +61,8 @@ fn set_option<T: Copy>(
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Makes a read of a socket poll the queue that its packets come from, once and whatever it finds, and keeps the
-/// queue's notifications masked between the reads (`SO_PREFER_BUSY_POLL`).
+/// Makes a read of a socket poll the queue that its packets come from, once and whatever it finds,
+/// and keeps the queue's notifications masked between the reads (`SO_PREFER_BUSY_POLL`).
 pub(super) fn busy_poll_on_read(socket: &impl AsRawFd) -> io::Result<()> {
     /// Packets that one read takes from the queue at most; NAPI's own limit.
     const BUDGET: libc::c_int = 64;
@@ -85,11 +85,12 @@ pub(super) enum SendOutcome {
 impl PacketSender {
     pub(super) fn open(interface: u32) -> io::Result<Self> {
         open(interface, 0, |socket| {
-            // A header for offloads in front of each frame. As a device that checks checksums would, it spares the
-            // receiver the sum over the payload.
+            // A header for offloads in front of each frame. As a device that checks checksums
+            // would, it spares the receiver the sum over the payload.
             set_option(socket, libc::SOL_PACKET, libc::PACKET_VNET_HDR, 1i32)?;
             set_option(socket, libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, 1i32)?;
-            // Packets in the server's queue count against the buffer; they must not make a send wait.
+            // Packets in the server's queue count against the buffer; they must not make a send
+            // wait.
             set_option(socket, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, SEND_BUFFER)
         })
         .map(Self)
@@ -98,7 +99,8 @@ impl PacketSender {
     /// Sends a frame that begins with an [`OFFLOAD_HEADER`].
     pub(super) fn send(&self, frame: &[u8]) -> io::Result<SendOutcome> {
         loop {
-            // SAFETY: the pointer and the length are those of a live slice, which the kernel only reads.
+            // SAFETY: the pointer and the length are those of a live slice, which the kernel only
+            // reads.
             let sent = unsafe {
                 libc::send(self.0.as_raw_fd(), frame.as_ptr().cast(), frame.len(), libc::MSG_DONTWAIT)
             };
@@ -115,7 +117,8 @@ impl PacketSender {
     }
 }
 
-/// Receives IPv4 packets through a ring that it shares with the kernel (`TPACKET_V2`), without system calls.
+/// Receives IPv4 packets through a ring that it shares with the kernel (`TPACKET_V2`), without
+/// system calls.
 #[derive(Debug)]
 pub(super) struct PacketRing {
     socket: OwnedFd,
@@ -156,7 +159,8 @@ impl PacketRing {
             )?;
             set_option(socket, libc::SOL_PACKET, libc::PACKET_RX_RING, request)
         })?;
-        // SAFETY: a new mapping at an address of the kernel's choice, of the size that the ring was made with.
+        // SAFETY: a new mapping at an address of the kernel's choice, of the size that the ring was
+        // made with.
         let memory = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -179,15 +183,16 @@ impl PacketRing {
     pub(super) fn receive(&mut self, handle: impl FnOnce(&[u8])) -> bool {
         // SAFETY: `next` is below SLOTS, so the slot lies within the mapping.
         let slot = unsafe { self.memory.add(self.next * SLOT) };
-        // SAFETY: a slot begins with the 32-bit status word, aligned because slots are. Kernel and program hand the
-        // slot to each other by it, so both sides access it atomically.
+        // SAFETY: a slot begins with the 32-bit status word, aligned because slots are. Kernel and
+        // program hand the slot to each other by it, so both sides access it atomically.
         let status = unsafe { AtomicU32::from_ptr(slot.as_ptr().cast()) };
         // Acquire: the packet was written before the status.
         if status.load(Ordering::Acquire) & libc::TP_STATUS_USER == 0 {
             return false;
         }
-        // SAFETY: the kernel has handed the slot over and doesn't write to it until the status is reset below. All SLOT
-        // bytes lie within the mapping, and `bytes` does not outlive the call.
+        // SAFETY: the kernel has handed the slot over and doesn't write to it until the status is
+        // reset below. All SLOT bytes lie within the mapping, and `bytes` does not outlive the
+        // call.
         let bytes = unsafe { std::slice::from_raw_parts(slot.as_ptr(), SLOT) };
         let half = |at: usize| usize::from(u16::from_ne_bytes([bytes[at], bytes[at + 1]]));
         let word = |at: usize| u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
@@ -213,8 +218,8 @@ impl PacketRing {
         }
         let mut statistics = Statistics::default();
         let mut length = size_of::<Statistics>() as libc::socklen_t;
-        // SAFETY: the kernel writes at most `length` bytes to a live value of that size; both pointers are valid for
-        // the call, and every bit pattern is valid for the integer fields.
+        // SAFETY: the kernel writes at most `length` bytes to a live value of that size; both
+        // pointers are valid for the call, and every bit pattern is valid for the integer fields.
         let result = unsafe {
             libc::getsockopt(
                 self.socket.as_raw_fd(),
@@ -230,7 +235,8 @@ impl PacketRing {
 
 impl Drop for PacketRing {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this value's own, of this size, and no slice into it outlives `receive`.
+        // SAFETY: the mapping is this value's own, of this size, and no slice into it outlives
+        // `receive`.
         unsafe { libc::munmap(self.memory.as_ptr().cast(), SLOT * SLOTS) };
     }
 }

@@ -1,8 +1,9 @@
 //! Busy polling of the fleet's receive queue, by the fleet's own thread.
 //!
-//! Otherwise the server would have to interrupt the fleet's core for what it sends, and would pay for that: with a network
-//! between them it does not. A packet socket knows no queue to poll. A TCP connection of the kernel does, so the fleet
-//! opens one to the server, sends nothing on it, and polls by reading it.
+//! Otherwise the server would have to interrupt the fleet's core for what it sends, and would pay
+//! for that: with a network between them it does not. A packet socket knows no queue to poll. A TCP
+//! connection of the kernel does, so the fleet opens one to the server, sends nothing on it, and
+//! polls by reading it.
 
 use std::io::{self, Read};
 use std::net::{SocketAddr, TcpStream};
@@ -15,8 +16,9 @@ use super::FleetError;
 use super::packet_socket::busy_poll_on_read;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// After this time without a poll the kernel polls the queue itself, in ns. Longer than the kernel's tick, so that the
-/// timer is never the next one to expire, and setting it with each poll costs little.
+/// After this time without a poll the kernel polls the queue itself, in ns. Longer than the
+/// kernel's tick, so that the timer is never the next one to expire, and setting it with each poll
+/// costs little.
 const TIMEOUT: u64 = 100_000_000;
 
 /// The queues of an interface. Only one of them is polled: an interface for a fleet has one.
@@ -46,15 +48,16 @@ impl PolledQueue {
         Ok(queue)
     }
 
-    /// Keeps the queue's notifications masked from the first poll on. Without both settings, a poll that finds nothing
-    /// would unmask them.
+    /// Keeps the queue's notifications masked from the first poll on. Without both settings, a poll
+    /// that finds nothing would unmask them.
     pub(super) fn take(&mut self) -> Result<(), FleetError> {
         self.set(1, TIMEOUT)
     }
 
     pub(super) fn release(&mut self) -> Result<(), FleetError> {
         self.set(0, 0)?;
-        // The timer that the last poll has set is as long as the timeout was. This poll sets none, and unmasks.
+        // The timer that the last poll has set is as long as the timeout was. This poll sets none,
+        // and unmasks.
         self.poll()?;
         Ok(())
     }
@@ -67,7 +70,8 @@ impl PolledQueue {
         Ok(())
     }
 
-    /// Receives what the queue holds, at most 64 packets. Returns whether the server keeps the connection open.
+    /// Receives what the queue holds, at most 64 packets. Returns whether the server keeps the
+    /// connection open.
     #[inline]
     pub(super) fn poll(&mut self) -> io::Result<bool> {
         match self.socket.read(&mut [0]) {

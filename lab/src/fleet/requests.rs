@@ -13,7 +13,8 @@ pub enum FleetRequests {
     /// The same text in each request, and replies of one length, for a server of any protocol.
     Text {
         request: String,
-        /// Bytes of a reply. `None`: as many as the server's first reply has, which a comparison finds out.
+        /// Bytes of a reply. `None`: as many as the server's first reply has, which a comparison
+        /// finds out.
         reply: Option<usize>,
     },
 }

@@ -17,16 +17,18 @@ pub struct FleetLoad {
     pub duration: f64,
 }
 
-/// The highest rate (requests per second) and think time (µs) of a load, and the longest warm-up and duration (s).
+/// The highest rate (requests per second) and think time (µs) of a load, and the longest warm-up
+/// and duration (s).
 const HIGHEST: f64 = 1e9;
 const LONGEST: f64 = 86_400.0;
 const MOST_WINDOWS: usize = 1000;
-/// How long replies to measured requests are awaited after the measurement, in ns, while the load goes on.
+/// How long replies to measured requests are awaited after the measurement, in ns, while the load
+/// goes on.
 const DRAIN: u64 = 30_000_000;
 /// How long replies are awaited after the load has ended, in ns.
 const QUIET: u64 = 500_000_000;
-/// A pass of the loop that takes longer was paused: something else ran on the fleet's core, or the hypervisor took it
-/// away. In ns; an undisturbed pass takes some ten µs at most.
+/// A pass of the loop that takes longer was paused: something else ran on the fleet's core, or the
+/// hypervisor took it away. In ns; an undisturbed pass takes some ten µs at most.
 const PAUSE: u64 = 250_000;
 /// Requests of the closed loop that one pass sends at most, so that it is short.
 const SENDS_PER_PASS: usize = 8;
@@ -79,8 +81,9 @@ struct Run {
     /// When an alternating rate, which pauses make longer, ends at the latest, in ns.
     latest: u64,
     sending: bool,
-    /// Begins at 1. Each pause begins a new one: requests that were in flight then are not measured. Comparing numbers
-    /// costs the same with any number of connections; a walk over them would itself be a pause.
+    /// Begins at 1. Each pause begins a new one: requests that were in flight then are not
+    /// measured. Comparing numbers costs the same with any number of connections; a walk over them
+    /// would itself be a pause.
     epoch: u64,
     /// Measured requests in flight.
     awaited: u64,
@@ -178,9 +181,9 @@ impl Fleet {
         })
     }
 
-    /// Reads the clock. A pause of the fleet's own core since the last reading is kept out of the measurement: requests
-    /// in flight are not measured, because their replies were not seen in time, and what was due meanwhile is due after
-    /// it.
+    /// Reads the clock. A pause of the fleet's own core since the last reading is kept out of the
+    /// measurement: requests in flight are not measured, because their replies were not seen in
+    /// time, and what was due meanwhile is due after it.
     #[inline]
     fn tick(&mut self, run: &mut Run) {
         let (before, now) = (run.now, self.link.now());
@@ -190,8 +193,8 @@ impl Fleet {
         }
     }
 
-    /// Ends the load: counts what was due and has no reply, and awaits the replies that are outstanding, so that the
-    /// next run begins with idle connections.
+    /// Ends the load: counts what was due and has no reply, and awaits the replies that are
+    /// outstanding, so that the next run begins with idle connections.
     fn finish(&mut self, run: &mut Run) -> Result<(), FleetError> {
         run.sending = false;
         let now = run.now;
@@ -221,7 +224,8 @@ impl Fleet {
         let now = run.now;
         for index in 0..self.clients.len() {
             if index % ACKS_AT_A_TIME == ACKS_AT_A_TIME - 1 {
-                // The server's queue has room for some hundred packets, and its core has to get there.
+                // The server's queue has room for some hundred packets, and its core has to get
+                // there.
                 let until = self.link.now() + ACK_INTERVAL;
                 while self.link.now() < until {
                     self.poll()?;
@@ -241,7 +245,8 @@ impl Fleet {
         self.queue.release()
     }
 
-    /// Sends what is due, receives, and looks after timers. Returns whether there was anything to do.
+    /// Sends what is due, receives, and looks after timers. Returns whether there was anything to
+    /// do.
     #[inline]
     fn step(&mut self, run: &mut Run) -> Result<bool, FleetError> {
         let mut worked = run.sending && self.send_due(run)?;
@@ -334,8 +339,9 @@ impl Fleet {
     }
 }
 
-/// Keeps a pause of the fleet's own core out of the measurement: requests in flight are not measured, because their
-/// replies were not seen in time, and what was due meanwhile is due after it.
+/// Keeps a pause of the fleet's own core out of the measurement: requests in flight are not
+/// measured, because their replies were not seen in time, and what was due meanwhile is due after
+/// it.
 fn forgive_pause(from: u64, to: u64, run: &mut Run) {
     let length = to - from;
     run.pacer.postpone(length);

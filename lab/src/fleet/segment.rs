@@ -1,4 +1,5 @@
-//! TCP segments in IPv4 packets: writing those of the fleet, and parsing those of the server (RFC 9293, RFC 7323).
+//! TCP segments in IPv4 packets: writing those of the fleet, and parsing those of the server (RFC
+//! 9293, RFC 7323).
 
 use std::net::Ipv4Addr;
 
@@ -61,7 +62,8 @@ pub(super) struct SegmentWriter {
 impl SegmentWriter {
     pub(super) fn new(ends: Ends) -> Self {
         let mut frame = vec![0; PAYLOAD + SEGMENT_PAYLOAD];
-        // struct virtio_net_hdr, in native byte order: the kernel is to complete the checksum, or not to need it.
+        // struct virtio_net_hdr, in native byte order: the kernel is to complete the checksum, or
+        // not to need it.
         frame[0] = 1;
         let header = (ETHERNET_HEADER + IP_HEADER + TCP_HEADER) as u16;
         frame[2..4].copy_from_slice(&header.to_ne_bytes());
@@ -109,7 +111,8 @@ impl SegmentWriter {
         tcp[16..18].copy_from_slice(&checksum.to_be_bytes());
         if first {
             let largest = ((SEGMENT_PAYLOAD + TIMESTAMP_OPTION) as u16).to_be_bytes();
-            // Largest segment; selective acknowledgements permitted; timestamp; padding; window scale.
+            // Largest segment; selective acknowledgements permitted; timestamp; padding; window
+            // scale.
             tcp[20..26].copy_from_slice(&[2, 4, largest[0], largest[1], 4, 2]);
             tcp[26..28].copy_from_slice(&[8, 10]);
             tcp[28..32].copy_from_slice(&segment.timestamp.to_be_bytes());

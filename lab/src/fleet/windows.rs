@@ -34,7 +34,8 @@ impl WindowRecorder {
         Ok(Self { rate, latencies: (0..count).map(histogram).collect::<Result<_, _>>()? })
     }
 
-    /// Records the latency of a request that was due `at`, in ns from the begin of the measurement on.
+    /// Records the latency of a request that was due `at`, in ns from the begin of the measurement
+    /// on.
     #[inline]
     pub(super) fn record(&mut self, at: i64, nanos: u64) {
         let window = self.rate.window(at);

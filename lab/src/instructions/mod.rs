@@ -1,9 +1,11 @@
-//! Instructions, interrupts and context switches of a request, counted on an emulated machine whose clock is its instructions.
+//! Instructions, interrupts and context switches of a request, counted on an emulated machine whose
+//! clock is its instructions.
 //!
-//! Times measured in virtual machines are noisy, and contain the wake-ups that a virtual machine adds. Counts have neither.
-//! QEMU's TCG with `-icount` runs a guest with a real driver for an emulated NIC: the server's core serves, another one loads
-//! it over a second NIC. `count.c`, a plugin of QEMU, counts; `guest.sh` is what the guest runs; `tests/guest/prepare` puts
-//! both, a kernel and QEMU into a folder.
+//! Times measured in virtual machines are noisy, and contain the wake-ups that a virtual machine
+//! adds. Counts have neither. QEMU's TCG with `-icount` runs a guest with a real driver for an
+//! emulated NIC: the server's core serves, another one loads it over a second NIC. `count.c`, a
+//! plugin of QEMU, counts; `guest.sh` is what the guest runs; `tests/guest/prepare` puts both, a
+//! kernel and QEMU into a folder.
 
 mod qemu;
 
@@ -77,8 +79,8 @@ impl Row {
     }
 }
 
-/// Runs the guests one after the other. `folder`: what `tests/guest/prepare` prints. `progress` is called with the name of the NIC
-/// before each guest.
+/// Runs the guests one after the other. `folder`: what `tests/guest/prepare` prints. `progress` is
+/// called with the name of the NIC before each guest.
 pub fn count(folder: &Path, counting: &Counting, mut progress: impl FnMut(&str)) -> Result<Vec<Row>, Error> {
     let mut rows = Vec::new();
     for run in 1..=counting.runs {

@@ -7,8 +7,9 @@ use super::{Counting, Row};
 use crate::Error;
 use crate::tied_process::kill_with_thread;
 
-/// The first arguments of a QEMU command, the program among them: Debian's QEMU with its libraries and their loader, its
-/// firmware, and the guest's kernel and initramfs, all from the folder that `tests/guest/prepare` prints.
+/// The first arguments of a QEMU command, the program among them: Debian's QEMU with its libraries
+/// and their loader, its firmware, and the guest's kernel and initramfs, all from the folder that
+/// `tests/guest/prepare` prints.
 pub fn qemu(folder: &Path) -> Vec<String> {
     let own = |name: &str| folder.join(name).display().to_string();
     let libraries = own("tools/usr/lib/x86_64-linux-gnu");
@@ -28,8 +29,9 @@ pub fn qemu(folder: &Path) -> Vec<String> {
 
 /// Cores in use: the load's, the server's and packing's.
 const CORES: u32 = 3;
-/// Cores take turns, and a turn is a share of the time to the next timer by the number of all cores. With more of them than
-/// are used, turns are shorter, and fewer requests arrive at a time only because the load had its turn.
+/// Cores take turns, and a turn is a share of the time to the next timer by the number of all
+/// cores. With more of them than are used, turns are shorter, and fewer requests arrive at a time
+/// only because the load had its turn.
 const ALL_CORES: u32 = 8;
 
 pub(super) fn run(folder: &Path, device: &str, counting: &Counting, run: u8) -> Result<Vec<Row>, Error> {
@@ -63,8 +65,8 @@ pub(super) fn run(folder: &Path, device: &str, counting: &Counting, run: u8) -> 
 }
 
 fn arguments(device: &str) -> Vec<String> {
-    // Fewer guests differ in what happens when: everything follows the instructions' clock, and numbers are not random. `rep`
-    // would count for each iteration.
+    // Fewer guests differ in what happens when: everything follows the instructions' clock, and
+    // numbers are not random. `rep` would count for each iteration.
     let mut arguments = format!(
         "-machine q35,hpet=off -accel tcg,thread=single -icount shift=0,sleep=off -cpu max,-erms,-fsrm -smp {ALL_CORES} -m 512 \
          -rtc base=2026-01-01,clock=vm -seed 1 -nodefaults -display none -no-reboot"
@@ -95,7 +97,8 @@ fn kernel_command_line(counting: &Counting) -> String {
     line
 }
 
-/// Reads a line of `guest.sh`: the case, the requests, and counters before and after. The plugin has written two lines for it.
+/// Reads a line of `guest.sh`: the case, the requests, and counters before and after. The plugin
+/// has written two lines for it.
 fn row(run: u8, device: &str, line: &str, counts: &str, index: usize) -> Option<Row> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let (case, numbers) = words.split_at_checked(3)?;

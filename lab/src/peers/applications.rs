@@ -34,7 +34,8 @@ pub(super) fn serve_on_lull(
 ) -> io::Result<()> {
     lull::builder(spec).build().map_err(io::Error::other)?.block_on(async {
         let listener = TcpListener::from_std(listener)?;
-        // A fleet stays connected while others are measured; axum's own server on tokio has no limit either.
+        // A fleet stays connected while others are measured; axum's own server on tokio has no
+        // limit either.
         let server = adapters::axum::serve(listener, app()).header_read_timeout(None).start()?;
         lull::report(ready)?;
         std::future::pending::<()>().await;

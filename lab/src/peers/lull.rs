@@ -12,8 +12,8 @@ use runtime::{Builder, Handle};
 use super::echo_server_spec::EchoServerSpec;
 use super::request_shape::RequestCounter;
 
-/// Serves until the process is killed. Calls `ready` with what the worker runs, and why it runs something else than the requested
-/// policy.
+/// Serves until the process is killed. Calls `ready` with what the worker runs, and why it runs
+/// something else than the requested policy.
 pub(super) fn serve(
     listener: StdListener,
     spec: &EchoServerSpec,
@@ -58,7 +58,8 @@ pub(super) fn builder(spec: &EchoServerSpec) -> Builder {
 pub(super) fn report(ready: impl FnOnce(String, Vec<String>) -> io::Result<()>) -> io::Result<()> {
     let report = runtime::reports().into_iter().next();
     let report = report.ok_or_else(|| io::Error::other("the runtime reports no worker"))?;
-    // Values that the host keeps are worth a note, too: a comparison with them is not one of the law.
+    // Values that the host keeps are worth a note, too: a comparison with them is not one of the
+    // law.
     ready(report.running.to_string(), [report.steps_down, report.notes].concat())
 }
 
@@ -67,8 +68,8 @@ pub(crate) fn waits(handle: &Handle) -> u64 {
     handle.metrics().iter().map(|metrics| metrics.waits).sum()
 }
 
-/// Answers each line on standard input with the number of system calls so far that wait, poll or submit. On a second
-/// thread, because the worker's CPU time is to be the server's alone.
+/// Answers each line on standard input with the number of system calls so far that wait, poll or
+/// submit. On a second thread, because the worker's CPU time is to be the server's alone.
 fn report_waits(handle: Handle) {
     std::thread::spawn(move || {
         for _ in io::stdin().lock().lines().map_while(Result::ok) {

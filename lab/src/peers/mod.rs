@@ -1,4 +1,5 @@
-//! The same echo server on Lull and on the runtimes that a user would choose instead. Each server is a process on one core.
+//! The same echo server on Lull and on the runtimes that a user would choose instead. Each server
+//! is a process on one core.
 
 #[cfg(feature = "adapters")]
 mod applications;

@@ -32,7 +32,8 @@ impl RequestCounter {
         self.partial += received;
         let complete = self.partial / self.shape.request;
         self.partial %= self.shape.request;
-        // The largest read: READ_BUFFER / 40 requests with replies of 200 bytes, or one of Lull's buffers.
+        // The largest read: READ_BUFFER / 40 requests with replies of 200 bytes, or one of Lull's
+        // buffers.
         &REPLIES[..(complete * self.shape.reply).min(REPLIES.len())]
     }
 }

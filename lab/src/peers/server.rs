@@ -12,8 +12,9 @@ use super::service::Peer;
 use super::service::PeerService;
 use super::{bare_epoll, compio, descriptor_limit, lull, monoio, tokio};
 
-/// Serves on a free port until the process is killed. Calls `ready` once it listens, with the address, and for Lull with
-/// what its worker runs and why it runs something else than the requested policy.
+/// Serves on a free port until the process is killed. Calls `ready` once it listens, with the
+/// address, and for Lull with what its worker runs and why it runs something else than the
+/// requested policy.
 pub fn serve(
     spec: &EchoServerSpec,
     ready: impl FnOnce(SocketAddr, Option<String>, Vec<String>) -> io::Result<()>,

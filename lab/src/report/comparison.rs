@@ -37,7 +37,8 @@ pub struct Comparison {
     pub notes: Vec<String>,
     /// What an avoided wake-up saves. `None` if the rounds don't tell.
     pub wake_cost: Option<WakeCost>,
-    /// The verdict's row under several conditions, this comparison's first. Empty unless there are others.
+    /// The verdict's row under several conditions, this comparison's first. Empty unless there are
+    /// others.
     pub variations: Vec<Variation>,
     #[serde(flatten)]
     pub outcome: Outcome,
@@ -73,7 +74,8 @@ impl Comparison {
         report
     }
 
-    /// The experiment that measures the verdict's row alone, to be run under other conditions. `None` if the verdict has none.
+    /// The experiment that measures the verdict's row alone, to be run under other conditions.
+    /// `None` if the verdict has none.
     pub fn verdict_row(&self) -> Option<Experiment> {
         let subject = self.subject()?;
         let mut indices = self.experiment.references.clone();
@@ -109,7 +111,8 @@ impl Comparison {
         self.outcome.results.leading()
     }
 
-    /// The load of a kind in the class with most rounds; of open loops that at half of the capacity, or else the first.
+    /// The load of a kind in the class with most rounds; of open loops that at half of the
+    /// capacity, or else the first.
     pub(super) fn load(&self, kind: LoadKind) -> Option<&LoadResult> {
         let mut of_kind = self.leading().filter(|load| load.kind == kind);
         let first = of_kind.clone().next();
@@ -458,8 +461,8 @@ impl Comparison {
     }
 }
 
-/// The contenders that the verdict is on: those that are attached to, or the first one under kernel polling, or else under settings of
-/// the kernel.
+/// The contenders that the verdict is on: those that are attached to, or the first one under kernel
+/// polling, or else under settings of the kernel.
 fn subjects(experiment: &Experiment) -> Vec<usize> {
     let all = || experiment.contenders.iter().enumerate();
     let attached: Vec<usize> = all().filter(|(_, it)| it.is_attached()).map(|(index, _)| index).collect();

@@ -15,7 +15,8 @@ use super::table::interval_text;
 use crate::Error;
 use crate::engine::{Figure, LoadKind, LoadResult, Row, Status};
 
-/// How far the rates of a share may differ, as after over before, for its latencies and its CPU time to be compared.
+/// How far the rates of a share may differ, as after over before, for its latencies and its CPU
+/// time to be compared.
 const SAME_RATE: std::ops::RangeInclusive<f64> = 0.95..=1.05;
 const FIGURES: [Figure; 7] = [
     Figure::Capacity,
@@ -47,8 +48,8 @@ struct SavedResults {
 
 /// Two saved reports, compared figure by figure.
 ///
-/// The ratio of two medians lies between the quotients of their intervals' ends with 90 % probability or more, as each
-/// interval contains its median with 95 %.
+/// The ratio of two medians lies between the quotients of their intervals' ends with 90 %
+/// probability or more, as each interval contains its median with 95 %.
 #[derive(Debug, Serialize)]
 pub struct ReportDiff {
     pub machines: [Machine; 2],
@@ -69,7 +70,8 @@ struct FigureDiff {
     outcome: &'static str,
 }
 
-/// Whether the second is better or worse: only if the 95 % intervals don't overlap. `-`: too few rounds for an interval.
+/// Whether the second is better or worse: only if the 95 % intervals don't overlap. `-`: too few
+/// rounds for an interval.
 fn outcome(figure: Figure, before: &Interval, after: &Interval) -> &'static str {
     let (is_higher, is_lower) = (after.low > before.high, after.high < before.low);
     match (is_higher || is_lower, is_higher == figure.is_better_when_higher()) {
@@ -81,8 +83,9 @@ fn outcome(figure: Figure, before: &Interval, after: &Interval) -> &'static str 
 }
 
 impl ReportDiff {
-    /// Reads two reports: folders that `lab` has written, or their `results.json`. Ratios to a run's own reference are always
-    /// compared, figures with a unit only between reports of one machine, kernel and load.
+    /// Reads two reports: folders that `lab` has written, or their `results.json`. Ratios to a
+    /// run's own reference are always compared, figures with a unit only between reports of one
+    /// machine, kernel and load.
     pub fn read(before: &Path, after: &Path) -> Result<Self, Error> {
         Ok(Self::new(&read(before)?, &read(after)?))
     }

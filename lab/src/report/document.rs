@@ -1,4 +1,5 @@
-//! What every report consists of. The same document is printed, and written as Markdown and as a page with plots.
+//! What every report consists of. The same document is printed, and written as Markdown and as a
+//! page with plots.
 
 use serde::Serialize;
 

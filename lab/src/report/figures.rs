@@ -171,7 +171,8 @@ const PARTS: [Figure; 21] = [
     Figure::Potential,
 ];
 
-/// Everything that was measured: a section for each kind of load, and one for what the figures consist of.
+/// Everything that was measured: a section for each kind of load, and one for what the figures
+/// consist of.
 pub(super) fn sections(loads: &[LoadResult], notes: &[String]) -> Vec<Section> {
     let classes = classes(loads);
     let of = |kind: LoadKind, class: DistanceClass| -> Vec<&LoadResult> {

@@ -36,7 +36,8 @@ impl Document {
         html::html(self)
     }
 
-    /// Writes `report.md`, `report.html` and the plots into a folder, and `results.json` with `json`.
+    /// Writes `report.md`, `report.html` and the plots into a folder, and `results.json` with
+    /// `json`.
     pub fn write(&self, folder: &Path, json: &impl Serialize) -> io::Result<()> {
         fs::create_dir_all(folder)?;
         fs::write(folder.join("report.md"), self.markdown())?;

@@ -4,7 +4,8 @@ use std::fmt::Write;
 
 use super::document::{Document, Section, Table};
 
-/// The page, in which `{{title}}`, `{{lead}}`, `{{conditions}}`, `{{overview}}` and `{{exhibits}}` stand for what follows.
+/// The page, in which `{{title}}`, `{{lead}}`, `{{conditions}}`, `{{overview}}` and `{{exhibits}}`
+/// stand for what follows.
 const PAGE: &str = include_str!("page.html");
 
 pub(super) fn html(document: &Document) -> String {

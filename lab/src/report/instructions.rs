@@ -33,8 +33,8 @@ pub struct InstructionReport {
 }
 
 impl InstructionReport {
-    /// A table for each device, driver and load. Figures are those of the first run; `again` is how much the instructions of the
-    /// others differed.
+    /// A table for each device, driver and load. Figures are those of the first run; `again` is how
+    /// much the instructions of the others differed.
     pub fn document(&self) -> Document {
         let Counting { devices, drivers, loads, .. } = &self.counting;
         let mut section = Section::new("requests", "A request");

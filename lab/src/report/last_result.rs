@@ -1,4 +1,5 @@
-//! What `policies explain` reads of a comparison: kernel polling with each latency budget, over the better vanilla.
+//! What `policies explain` reads of a comparison: kernel polling with each latency budget, over the
+//! better vanilla.
 
 use loadgen::medians::Interval;
 use policies::explain::measured::{Measured, MeasuredBudget, MeasuredRate, MeasuredRatio};
@@ -9,7 +10,8 @@ use crate::engine::{Figure, LoadKind, LoadResult, Row};
 use crate::experiment::Contender;
 
 impl Comparison {
-    /// The rates at which kernel polling ran within a latency budget, beside vanilla. `None` if there are none.
+    /// The rates at which kernel polling ran within a latency budget, beside vanilla. `None` if
+    /// there are none.
     pub fn measured(&self) -> Option<Measured> {
         let open = self.outcome.results.leading().filter(|load| load.kind == LoadKind::Open);
         let rates: Vec<MeasuredRate> = open.filter_map(|load| self.measured_rate(load)).collect();

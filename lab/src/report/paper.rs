@@ -368,8 +368,8 @@ const COUNTED: [&str; 14] = [
     "pkts/irq",
 ];
 
-/// What a machine without performance counters lacks of a table, as `lab instructions` has counted it in a closed loop. A table for
-/// each emulated NIC.
+/// What a machine without performance counters lacks of a table, as `lab instructions` has counted
+/// it in a closed loop. A table for each emulated NIC.
 fn counted_tables(exhibit: &Exhibit, counted: &Counted) -> Vec<Table> {
     let is_closed = |row: &&Counts| row.run == 1 && row.driver == "epoll" && row.load.starts_with("0:");
     let mut tables: Vec<Table> = Vec::new();

@@ -1,4 +1,5 @@
-//! The verdict of the method's self-test: a server, the same again, and one that computes longer for each request.
+//! The verdict of the method's self-test: a server, the same again, and one that computes longer
+//! for each request.
 
 use loadgen::medians::Interval;
 use serde::Serialize;
@@ -8,8 +9,8 @@ use crate::engine::{Figure, LoadKind, Results};
 
 /// How far from 1 the ratio between equal servers may be.
 const EQUAL_WITHIN: f64 = 0.03;
-/// What share of the work the difference that is found may lack or exceed. A server that computes is interrupted while it does, which
-/// takes some 0.6 µs more than its work.
+/// What share of the work the difference that is found may lack or exceed. A server that computes
+/// is interrupted while it does, which takes some 0.6 µs more than its work.
 const WORK_WITHIN: f64 = 0.25;
 
 #[derive(Debug, Clone, Serialize)]
@@ -27,7 +28,8 @@ impl SelfTestVerdict {
         self.is_equal && self.is_found
     }
 
-    /// Whether several runs pass, and a sentence on them: 19 of 20 find equal servers equal, and as many the work.
+    /// Whether several runs pass, and a sentence on them: 19 of 20 find equal servers equal, and as
+    /// many the work.
     pub fn of_runs(verdicts: &[Self]) -> (bool, String) {
         let count = |of: fn(&&Self) -> bool| verdicts.iter().filter(of).count();
         let (equal, found) = (count(|it| it.is_equal), count(|it| it.is_found));
@@ -40,7 +42,8 @@ impl SelfTestVerdict {
     }
 }
 
-/// Whether the equal servers are found to be equal, and the third one's work of `work_us` to be what it is.
+/// Whether the equal servers are found to be equal, and the third one's work of `work_us` to be
+/// what it is.
 pub fn self_test_verdict(results: &Results, work_us: f64) -> SelfTestVerdict {
     let load = results.leading().find(|load| load.kind == LoadKind::Open);
     let cpu = |row: usize| load.and_then(|load| load.rows.get(row)?.figures.get(&Figure::CpuPerRequest));

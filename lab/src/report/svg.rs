@@ -6,7 +6,8 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 
 const SIZE: (u32, u32) = (860, 460);
-/// Colours that people with any colour vision tell apart, legible on dark and on light (Okabe and Ito).
+/// Colours that people with any colour vision tell apart, legible on dark and on light (Okabe and
+/// Ito).
 const COLOURS: [RGBColor; 7] = [
     RGBColor(0x00, 0x8f, 0xd1),
     RGBColor(0xd5, 0x5e, 0x00),

@@ -29,8 +29,8 @@ pub(super) fn styled_table(
     table.trim_fmt()
 }
 
-/// A median with its interval, for example `1.80 [1.60, 2.00]`; with fewer values than 95 % confidence needs, the
-/// median and how many values it is of.
+/// A median with its interval, for example `1.80 [1.60, 2.00]`; with fewer values than 95 %
+/// confidence needs, the median and how many values it is of.
 pub(super) fn interval_text(interval: &Interval, digits: usize) -> String {
     let Interval { median, low, high, count, .. } = interval;
     if *count == 0 {
@@ -46,7 +46,8 @@ pub(super) fn interval_text(interval: &Interval, digits: usize) -> String {
 /// How far the ends of an interval may be apart, as a factor, for a figure to be told.
 const WIDEST: f64 = 2.0;
 
-/// Whether an interval says nothing: too few rounds, or ends that are more than a factor of two apart.
+/// Whether an interval says nothing: too few rounds, or ends that are more than a factor of two
+/// apart.
 pub(super) fn is_undecided(interval: &Interval) -> bool {
     !interval.reaches_target() || interval.low <= 0.0 || interval.high > interval.low * WIDEST
 }

@@ -18,7 +18,8 @@ pub struct Variation {
     pub receiver: Receiver,
     /// Whether idle cores polled instead of sleeping.
     pub cores_awake: bool,
-    /// CPU time, p50 and p99 over the reference's in the same round. `None` where there is no ratio.
+    /// CPU time, p50 and p99 over the reference's in the same round. `None` where there is no
+    /// ratio.
     pub ratios: [Option<Interval>; 3],
 }
 
@@ -56,8 +57,8 @@ pub(super) fn section(variations: &[Variation], name: &str) -> Section {
     }
 }
 
-/// How far a choice that is none of the machine's moves the ratios: the spread over what stands in for interrupts. `None` with
-/// one receiver.
+/// How far a choice that is none of the machine's moves the ratios: the spread over what stands in
+/// for interrupts. `None` with one receiver.
 pub(super) fn models_error(variations: &[Variation]) -> Option<String> {
     let awake = variations.first()?.cores_awake;
     let alike: Vec<&Variation> = variations.iter().filter(|it| it.cores_awake == awake).collect();

@@ -10,7 +10,8 @@ use super::table::interval_text;
 use crate::engine::{Bound, CoreAssignment, DistanceClass, Figure, LoadKind, LoadResult, Results};
 use crate::experiments::waiting::{ADAPTIVE, WaitingConfig};
 
-/// What adaptive waits are to keep: a figure under loads of a kind, and what it is at most of the better of spin and block's.
+/// What adaptive waits are to keep: a figure under loads of a kind, and what it is at most of the
+/// better of spin and block's.
 const CLAIMS: [(&str, LoadKind, Figure, f64); 4] = [
     ("round trip of messages", LoadKind::Closed, Figure::RoundTrip, 1.1),
     ("CPU time for messages", LoadKind::Closed, Figure::CpuPerRequest, 2.0),

@@ -1,5 +1,5 @@
-//! What an avoided wake-up saves. In a virtual machine it is several times what it is on hardware, and with it all that policies
-//! gain which avoid wake-ups.
+//! What an avoided wake-up saves. In a virtual machine it is several times what it is on hardware,
+//! and with it all that policies gain which avoid wake-ups.
 
 use loadgen::medians::Interval;
 use serde::Serialize;
@@ -8,7 +8,8 @@ use super::document::{Section, Table};
 use super::table::interval_text;
 use crate::engine::{Figure, LoadKind, LoadResult, Row, Status};
 
-/// What an avoided interrupt saved on the paper's hardware, µs of CPU time: from Table 5, vanilla to kernel polling.
+/// What an avoided interrupt saved on the paper's hardware, µs of CPU time: from Table 5, vanilla
+/// to kernel polling.
 const PAPERS_WAKE_UP_US: f64 = 3.0;
 /// The least difference in wake-ups per request by which one is divided.
 const LEAST_AVOIDED: f64 = 0.1;
@@ -23,17 +24,19 @@ pub struct WakeCost {
     pub wakes: [f64; 2],
     /// CPU time per request of both, µs.
     pub cpu_us: [f64; 2],
-    /// CPU time that an avoided wake-up saves, µs: the difference in the same round, divided by the wake-ups avoided.
+    /// CPU time that an avoided wake-up saves, µs: the difference in the same round, divided by the
+    /// wake-ups avoided.
     pub saves_us: Interval,
     /// CPU time per request over the reference's, here.
     pub ratio_here: f64,
-    /// The same by calculation, if a wake-up cost what it does on the paper's hardware. `None` if wake-ups would cost more than all CPU time.
+    /// The same by calculation, if a wake-up cost what it does on the paper's hardware. `None` if
+    /// wake-ups would cost more than all CPU time.
     pub ratio_there: Option<f64>,
 }
 
 impl WakeCost {
-    /// Of the load at which a contender avoids most wake-ups. `None` if it avoids none, or if the rounds don't show that it saves
-    /// CPU time.
+    /// Of the load at which a contender avoids most wake-ups. `None` if it avoids none, or if the
+    /// rounds don't show that it saves CPU time.
     pub(super) fn of<'a>(loads: impl Iterator<Item = &'a LoadResult>, contender: usize) -> Option<Self> {
         let loads = loads.filter(|load| matches!(load.kind, LoadKind::Open | LoadKind::Closed));
         let costs = loads.filter_map(|load| {
@@ -135,7 +138,8 @@ mod tests {
     fn the_saving_is_divided_by_the_avoided_wake_ups_and_scaled_to_hardware() {
         let cost = cost_in(6, |round| turn(0.0, [5.0, 6.0, 7.0][round % 3])).unwrap();
         assert_eq!((cost.saves_us.low, cost.saves_us.median, cost.saves_us.high), (23.0, 24.0, 25.0));
-        // Of 30 µs a wake-up is 24 here: with 3 the reference takes 9, and the other one 6 as before.
+        // Of 30 µs a wake-up is 24 here: with 3 the reference takes 9, and the other one 6 as
+        // before.
         assert_eq!((cost.ratio_here, cost.ratio_there), (0.2, Some(6.0 / 9.0)));
         let sentence = cost.sentence();
         for part in ["saves 24.0 [23.0, 25.0] µs", "by calculation it is 0.67 there"] {

@@ -1,5 +1,5 @@
-//! Unnamed network namespaces. The kernel frees one when its last descriptor is closed and its last process
-//! exits, so a killed lab leaves none behind.
+//! Unnamed network namespaces. The kernel frees one when its last descriptor is closed and its last
+//! process exits, so a killed lab leaves none behind.
 
 use std::fs::File;
 use std::io;
@@ -43,8 +43,9 @@ impl Namespace {
         Ok(move_into_link_name_space(self.0.as_fd(), Some(LinkNameSpaceType::Network))?)
     }
 
-    /// Moves the calling process into this namespace and into a new mount namespace, in which `/sys` shows this
-    /// network namespace and `/run` is empty. Call it before the process starts threads.
+    /// Moves the calling process into this namespace and into a new mount namespace, in which
+    /// `/sys` shows this network namespace and `/run` is empty. Call it before the process starts
+    /// threads.
     pub fn enter_process(&self) -> io::Result<()> {
         self.enter()?;
         unshare(UnshareFlags::NEWNS)?;
@@ -65,7 +66,7 @@ fn run_on_new_thread<T: Send>(action: impl FnOnce() -> io::Result<T> + Send) -> 
 #[allow(unsafe_code)]
 fn unshare(flags: UnshareFlags) -> io::Result<()> {
     debug_assert!(!flags.contains(UnshareFlags::FILES));
-    // SAFETY: the call is unsafe only for UnshareFlags::FILES, which separates the descriptor tables of threads;
-    // both callers pass another flag.
+    // SAFETY: the call is unsafe only for UnshareFlags::FILES, which separates the descriptor
+    // tables of threads; both callers pass another flag.
     Ok(unsafe { unshare_unsafe(flags) }?)
 }

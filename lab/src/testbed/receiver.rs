@@ -10,20 +10,22 @@ use serde::{Deserialize, Serialize};
 
 use super::veth::{SERVER_INTERFACE, Testbed};
 
-/// What stands in for the interrupt of a server's queue. No one of them is an interrupt; how far results depend on the choice
-/// says how far to trust them.
+/// What stands in for the interrupt of a server's queue. No one of them is an interrupt; how far
+/// results depend on the choice says how far to trust them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Receiver {
-    /// A real-time kernel thread on the core of the interrupt, as Lull's policies have it on a device without interrupts. It
-    /// preempts the server, as an interrupt does, but for a context switch more.
+    /// A real-time kernel thread on the core of the interrupt, as Lull's policies have it on a
+    /// device without interrupts. It preempts the server, as an interrupt does, but for a context
+    /// switch more.
     #[default]
     Fifo,
-    /// The NAPI's kernel thread as it comes (`SCHED_OTHER`), on the same core. It takes turns with the server.
+    /// The NAPI's kernel thread as it comes (`SCHED_OTHER`), on the same core. It takes turns with
+    /// the server.
     Thread,
-    /// Receive packet steering: the sender's core polls the queue, and the softirq that it raises on the core of the interrupt does
-    /// the rest. No context switch, but the packets of busy polls pass that softirq, too, and polling a queue that nobody suspends
-    /// costs the server nothing.
+    /// Receive packet steering: the sender's core polls the queue, and the softirq that it raises
+    /// on the core of the interrupt does the rest. No context switch, but the packets of busy polls
+    /// pass that softirq, too, and polling a queue that nobody suspends costs the server nothing.
     Rps,
 }
 
@@ -61,8 +63,8 @@ impl Receiver {
         })
     }
 
-    /// Whether it receives. A supervisor of the server that finds the queue changed when it starts takes it for reset by its device, and
-    /// sets its own receiver again.
+    /// Whether it receives. A supervisor of the server that finds the queue changed when it starts
+    /// takes it for reset by its device, and sets its own receiver again.
     pub fn receives(self, testbed: &Testbed, server: u32, core: u32) -> io::Result<bool> {
         testbed.server.run(|| {
             let mut netdev = Netdev::open()?;

@@ -6,8 +6,8 @@ use std::io;
 use super::veth::Testbed;
 
 impl Testbed {
-    /// The number of segments that the server's kernel has sent again since the testbed was created (`RetransSegs` of
-    /// `/proc/net/snmp`).
+    /// The number of segments that the server's kernel has sent again since the testbed was created
+    /// (`RetransSegs` of `/proc/net/snmp`).
     pub fn server_retransmissions(&self) -> io::Result<u64> {
         let snmp = self.server.run(|| fs::read_to_string("/proc/thread-self/net/snmp"))?;
         let missing = || io::Error::other("/proc/net/snmp has no counter RetransSegs");

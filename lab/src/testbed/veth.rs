@@ -20,20 +20,22 @@ pub const CLIENT_INTERFACE: &str = "lull-client";
 /// The server's address, from the block reserved for benchmarks (RFC 2544).
 pub const SERVER_ADDRESS: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
 pub const CLIENT_ADDRESS: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 2);
-/// An address that the server finds behind [`FLEET_MAC`], and that no kernel has: a [`fleet`](crate::fleet)'s.
+/// An address that the server finds behind [`FLEET_MAC`], and that no kernel has: a
+/// [`fleet`](crate::fleet)'s.
 pub const FLEET_ADDRESS: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 3);
 /// Bits of the network's part of the addresses.
 pub const PREFIX_LENGTH: u8 = 29;
 pub const SERVER_MAC: [u8; 6] = [0x02, 0, 0, 0, 0, 1];
 const CLIENT_MAC: [u8; 6] = [0x02, 0, 0, 0, 0, 2];
-/// The fleet's hardware address. No interface has it, so the kernel on the client's side ignores packets for the fleet.
+/// The fleet's hardware address. No interface has it, so the kernel on the client's side ignores
+/// packets for the fleet.
 pub const FLEET_MAC: [u8; 6] = [0x02, 0, 0, 0, 0, 3];
-/// The congestion control of both sides. A machine's default may be one that paces (BBR), which sets a timer for each
-/// socket; this one is in every kernel, and allowed in every namespace.
+/// The congestion control of both sides. A machine's default may be one that paces (BBR), which
+/// sets a timer for each socket; this one is in every kernel, and allowed in every namespace.
 pub const CONGESTION_CONTROL: &str = "reno";
 
-/// Two network namespaces joined by a veth pair. The kernel removes both when this is dropped, and when the
-/// process exits or is killed.
+/// Two network namespaces joined by a veth pair. The kernel removes both when this is dropped, and
+/// when the process exits or is killed.
 #[derive(Debug)]
 pub struct Testbed {
     pub server: Namespace,
@@ -79,7 +81,8 @@ const OFFLOAD_FEATURES: [(&str, bool); 5] = [
 /// `NLM_F_CREATE | NLM_F_EXCL`
 const CREATE: u16 = 0x400 | 0x200;
 
-/// rtnetlink's commands and attributes (`include/uapi/linux/rtnetlink.h`, `if_link.h`, `if_addr.h`, `neighbour.h`).
+/// rtnetlink's commands and attributes (`include/uapi/linux/rtnetlink.h`, `if_link.h`, `if_addr.h`,
+/// `neighbour.h`).
 mod rtnl {
     pub const NEW_LINK: u16 = 16;
     pub const SET_LINK: u16 = 19;
@@ -145,8 +148,9 @@ fn set_up_interface(interface: &str, address: Ipv4Addr) -> io::Result<u32> {
     let links = route::links()?;
     let find = |name: &str| links.iter().find(|link| link.name == name).map(|link| link.index);
     let index = find(interface).ok_or(io::ErrorKind::NotFound)?;
-    // With segmentation offload a large packet would bypass the receiver's NAPI, and SO_INCOMING_NAPI_ID would
-    // be 0. A veth device has NAPIs only while generic receive offload is on.
+    // With segmentation offload a large packet would bypass the receiver's NAPI, and
+    // SO_INCOMING_NAPI_ID would be 0. A veth device has NAPIs only while generic receive offload is
+    // on.
     Ethtool::open()
         .and_then(|mut ethtool| ethtool.set_features(index, &OFFLOAD_FEATURES))
         .map_err(failed_step("disable segmentation offload and enable receive offload"))?;
@@ -162,8 +166,8 @@ fn set_up_interface(interface: &str, address: Ipv4Addr) -> io::Result<u32> {
     Ok(index)
 }
 
-/// Packets of the client that have found the server's receive ring full so far: a veth counts them as dropped by the
-/// sender. Call it in the client's namespace.
+/// Packets of the client that have found the server's receive ring full so far: a veth counts them
+/// as dropped by the sender. Call it in the client's namespace.
 pub fn ring_drops() -> io::Result<u64> {
     let link = route::links()?.into_iter().find(|link| link.name == CLIENT_INTERFACE);
     Ok(link.and_then(|link| link.tx_dropped).unwrap_or(0))
@@ -181,8 +185,9 @@ fn add_neighbour(interface: u32, address: Ipv4Addr, mac: [u8; 6]) -> io::Result<
     send(rtnl::NEW_NEIGHBOUR, &[header, emit(&attributes)].concat(), CREATE)
 }
 
-/// Keeps GRO from merging the packets that an interface receives. A fleet reads packets as they come, into slots that
-/// hold one of them; a veth needs GRO to be on, because it has no NAPI without.
+/// Keeps GRO from merging the packets that an interface receives. A fleet reads packets as they
+/// come, into slots that hold one of them; a veth needs GRO to be on, because it has no NAPI
+/// without.
 fn receive_single_packets(interface: u32) -> io::Result<()> {
     let attribute = Attribute::number(rtnl::LINK_GRO_IPV4_MAX_SIZE, 1);
     send(rtnl::SET_LINK, &link_message(interface, 0, &[attribute]), 0)

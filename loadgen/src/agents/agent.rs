@@ -27,9 +27,11 @@ const HEARTBEAT: Duration = Duration::from_millis(500);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AgentOptions {
     pub listen: SocketAddr,
-    /// The secret shared with the coordinator, at least 16 bytes. Required unless the agent listens on the loopback address.
+    /// The secret shared with the coordinator, at least 16 bytes. Required unless the agent listens
+    /// on the loopback address.
     pub secret: Option<String>,
-    /// Share of the rate per connection, relative to the other generators (mutilate's lambda). Usually 1.
+    /// Share of the rate per connection, relative to the other generators (mutilate's lambda).
+    /// Usually 1.
     pub weight: u32,
 }
 
@@ -65,8 +67,8 @@ impl Agent {
     /// Listens on the configured address.
     ///
     /// # Errors
-    /// Returns [`Error::Config`] if the address can't be bound, or isn't a loopback address and there is no
-    /// secret, or if the secret has less than 16 bytes.
+    /// Returns [`Error::Config`] if the address can't be bound, or isn't a loopback address and
+    /// there is no secret, or if the secret has less than 16 bytes.
     pub fn bind(options: AgentOptions) -> Result<Self, Error> {
         check_secret(options.secret.as_deref())?;
         let is_loopback = match options.listen.ip() {

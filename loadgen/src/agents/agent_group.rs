@@ -78,7 +78,8 @@ impl AgentGroup {
                 let (mut progress, stopping) = (progress, &stopping);
                 move |local| {
                     stopping.set(stopping.get() || stop.load(Ordering::Relaxed));
-                    // Latencies are the coordinator's: percentiles of several generators can't be combined.
+                    // Latencies are the coordinator's: percentiles of several generators can't be
+                    // combined.
                     let add = |sum: Progress, one: Progress| Progress {
                         requests: sum.requests + one.requests,
                         qps: sum.qps + one.qps,

@@ -121,7 +121,8 @@ impl AgentHandle {
         }
     }
 
-    /// Follows a run until it is over, and forwards `stop`. The error is the reason why the agent was lost.
+    /// Follows a run until it is over, and forwards `stop`. The error is the reason why the agent
+    /// was lost.
     pub(super) async fn follow(
         mut self,
         stop: Rc<Cell<bool>>,

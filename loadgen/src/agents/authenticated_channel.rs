@@ -1,8 +1,8 @@
 //! Authenticated, sequence-numbered messages (HMAC-SHA256) over TCP.
 //!
-//! Each side begins with a greeting that contains its protocol version and a nonce. The session key is derived
-//! from the secret and both nonces. Every message carries an HMAC over its direction, sequence number and
-//! contents, so messages can't be forged, replayed, dropped or reflected.
+//! Each side begins with a greeting that contains its protocol version and a nonce. The session key
+//! is derived from the secret and both nonces. Every message carries an HMAC over its direction,
+//! sequence number and contents, so messages can't be forged, replayed, dropped or reflected.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -26,7 +26,8 @@ pub(super) const GREETING: usize = 8 + 4 + NONCE;
 const TAG: usize = 32;
 /// What precedes a message: its length and its tag.
 const HEAD: usize = 4 + TAG;
-/// The least length of a secret, in bytes. Each message can be used to test guesses, so a secret must not be guessable.
+/// The least length of a secret, in bytes. Each message can be used to test guesses, so a secret
+/// must not be guessable.
 const SHORTEST_SECRET: usize = 16;
 
 /// The longest message, in bytes. The measurement of an hour is shorter.
@@ -238,8 +239,9 @@ pub(crate) async fn open(
 }
 
 impl Sender {
-    /// Tells a peer that is not authenticated that the secrets differ: it can't verify this message. Nothing is sealed
-    /// for it, as a known text sealed with the secret would let it try secrets without being seen.
+    /// Tells a peer that is not authenticated that the secrets differ: it can't verify this
+    /// message. Nothing is sealed for it, as a known text sealed with the secret would let it try
+    /// secrets without being seen.
     pub(crate) async fn refuse(&mut self) -> Result<(), ChannelError> {
         Ok(self.stream.write_all(&[0; HEAD]).await?)
     }

@@ -22,12 +22,14 @@ impl Coordinator {
         Self::default()
     }
 
-    /// Connects to agents, given by name and address. The name is used in reports and errors. `weight` is the
-    /// coordinator's share of the rate per connection; each agent has its own weight.
+    /// Connects to agents, given by name and address. The name is used in reports and errors.
+    /// `weight` is the coordinator's share of the rate per connection; each agent has its own
+    /// weight.
     ///
     /// # Errors
-    /// Returns [`Error::Agent`] if an agent can't be reached, speaks another version of the protocol, has
-    /// another secret or works for another coordinator, and [`Error::Config`] if the secret has less than 16 bytes.
+    /// Returns [`Error::Agent`] if an agent can't be reached, speaks another version of the
+    /// protocol, has another secret or works for another coordinator, and [`Error::Config`] if the
+    /// secret has less than 16 bytes.
     #[cfg(feature = "agents")]
     pub async fn connect(
         agents: &[(String, std::net::SocketAddr)],
@@ -37,12 +39,12 @@ impl Coordinator {
         Ok(Self { agents: AgentGroup::connect(agents, secret, weight).await? })
     }
 
-    /// Runs a load together with all agents, as [`run_until`] does without agents. If an agent is lost, the
-    /// report is invalid and names the agent.
+    /// Runs a load together with all agents, as [`run_until`] does without agents. If an agent is
+    /// lost, the report is invalid and names the agent.
     ///
     /// # Errors
-    /// As [`run_until`]. Also returns [`Error::Agent`] if an agent can't prepare the load, or was lost in an
-    /// earlier run.
+    /// As [`run_until`]. Also returns [`Error::Agent`] if an agent can't prepare the load, or was
+    /// lost in an earlier run.
     pub async fn run(
         &mut self,
         config: &Config,

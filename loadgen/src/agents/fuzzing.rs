@@ -37,10 +37,12 @@ pub fn greet(greeting: &[u8]) {
     }
 }
 
-/// Sends messages to an agent, or to a coordinator, in chunks: JSON, or any other bytes. Nothing that they ask for is done.
+/// Sends messages to an agent, or to a coordinator, in chunks: JSON, or any other bytes. Nothing
+/// that they ask for is done.
 ///
 /// # Panics
-/// If a message is accepted that was tampered with, or one is refused that was not. Also if `chunk_size` is 0.
+/// If a message is accepted that was tampered with, or one is refused that was not. Also if
+/// `chunk_size` is 0.
 pub fn receive(to_agent: bool, messages: &[(&[u8], Tampering)], chunk_size: usize) {
     if to_agent {
         exchange::<CoordinatorRequest>(Role::Coordinator, Role::Agent, messages, chunk_size);

@@ -1,9 +1,9 @@
-//! Load from several machines: a coordinator configures agents, all start at the same time, and their
-//! measurements are merged without loss.
+//! Load from several machines: a coordinator configures agents, all start at the same time, and
+//! their measurements are merged without loss.
 //!
-//! An agent generates load on behalf of anybody who can authenticate. Unless it listens on the loopback address,
-//! it needs a secret that it shares with its coordinator: both prove that they know it, and every message
-//! carries an HMAC (RFC 2104). Messages are not encrypted.
+//! An agent generates load on behalf of anybody who can authenticate. Unless it listens on the
+//! loopback address, it needs a secret that it shares with its coordinator: both prove that they
+//! know it, and every message carries an HMAC (RFC 2104). Messages are not encrypted.
 
 #[cfg(feature = "agents")]
 pub(crate) mod agent;

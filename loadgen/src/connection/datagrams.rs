@@ -1,7 +1,8 @@
 //! Runs a connection over UDP, for `get` requests.
 //!
-//! memcached's `doc/protocol.txt`, "UDP protocol": each datagram begins with an eight-byte frame of request
-//! ID, sequence number, number of datagrams, and zero. A datagram that is lost is not sent again.
+//! memcached's `doc/protocol.txt`, "UDP protocol": each datagram begins with an eight-byte frame of
+//! request ID, sequence number, number of datagrams, and zero. A datagram that is lost is not sent
+//! again.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::future::{Future, poll_fn};

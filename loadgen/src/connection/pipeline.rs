@@ -13,14 +13,16 @@ use crate::stats::metrics::{Metric, RequestClass};
 use crate::transport::address::Address;
 use crate::workload::operation::Operation;
 
-/// A connection to which the worker's schedule assigns requests. It outlives the socket when it reconnects.
+/// A connection to which the worker's schedule assigns requests. It outlives the socket when it
+/// reconnects.
 pub(crate) struct Connection {
     pub(crate) worker: Rc<WorkerState>,
     pub(crate) server: Address,
     /// Formatted requests that have not been passed to the socket.
     pub(crate) out: RefCell<Vec<u8>>,
     pub(crate) in_flight: RefCell<VecDeque<InFlight>>,
-    /// The number of requests, at the end of `in_flight`, that were formatted and not yet passed to the socket.
+    /// The number of requests, at the end of `in_flight`, that were formatted and not yet passed to
+    /// the socket.
     pub(crate) unsent: Cell<usize>,
     pub(crate) waiting: RefCell<VecDeque<WaitingRequest>>,
     /// Closed loop: when the think time of each idle request slot ends.
@@ -48,8 +50,8 @@ impl Connection {
         })
     }
 
-    /// Assigns a request of the open loop. `planned` is when the generator intended to send it, which is later
-    /// than `due` if `moderate` delays it.
+    /// Assigns a request of the open loop. `planned` is when the generator intended to send it,
+    /// which is later than `due` if `moderate` delays it.
     pub(crate) fn assign(&self, due: Instant, planned: Instant, now: Instant) {
         let busy = self.is_busy();
         if self.worker.skip && busy {

@@ -76,8 +76,8 @@ impl ResponseHandler<'_> {
         }
     }
 
-    /// Sends the `set` or `cas` that follows a `get`. It goes to the end of the queue, where its response
-    /// will arrive.
+    /// Sends the `set` or `cas` that follows a `get`. It goes to the end of the queue, where its
+    /// response will arrive.
     fn store(&mut self, mut in_flight: InFlight, cas: u64) {
         if cas == 0 {
             self.requests.set(in_flight.request.record, self.out);

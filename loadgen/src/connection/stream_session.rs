@@ -24,7 +24,8 @@ enum SessionEnd {
 const READS_PER_POLL: u32 = 4;
 
 impl Connection {
-    /// Runs the connection until the worker stops and, in the open loop, all requests have responses.
+    /// Runs the connection until the worker stops and, in the open loop, all requests have
+    /// responses.
     pub(crate) async fn run(&self, mut stream: BoxedTransport) -> Result<(), Error> {
         loop {
             match self.session(stream).await? {
@@ -76,7 +77,8 @@ impl Connection {
     ) -> Poll<Result<SessionEnd, Error>> {
         for reads in 0.. {
             if reads == READS_PER_POLL {
-                // There may be more to read, but the schedule and other connections have to run, too.
+                // There may be more to read, but the schedule and other connections have to run,
+                // too.
                 context.waker().wake_by_ref();
                 break;
             }
@@ -115,7 +117,8 @@ impl Connection {
         if out.is_empty() && !self.unflushed.get() {
             return Ok(());
         }
-        // Directly before the system call, so that service time includes only the kernel and the server.
+        // Directly before the system call, so that service time includes only the kernel and the
+        // server.
         let now = Instant::now();
         let unsent = self.unsent.replace(0);
         for request in self.in_flight.borrow_mut().iter_mut().rev().take(unsent) {

@@ -30,10 +30,10 @@ pub(crate) struct WorkerState {
 }
 
 impl WorkerState {
-    /// The time to which a request is attributed that completes now. In the open loop that is when it was
-    /// due, in the closed loop now. But a request of the closed loop that was in flight for more than an
-    /// interval at the end of the measurement belongs to the measurement: a stall at the end would not show
-    /// otherwise.
+    /// The time to which a request is attributed that completes now. In the open loop that is when
+    /// it was due, in the closed loop now. But a request of the closed loop that was in flight for
+    /// more than an interval at the end of the measurement belongs to the measurement: a stall at
+    /// the end would not show otherwise.
     pub(crate) fn attributed_time(&self, due: Instant, now: Instant) -> Instant {
         if !self.closed_loop {
             due

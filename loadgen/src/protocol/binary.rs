@@ -1,5 +1,5 @@
-//! The binary protocol, according to memcached's `protocol_binary.h` and the page "BinaryProtocolRevamped" of
-//! its wiki.
+//! The binary protocol, according to memcached's `protocol_binary.h` and the page
+//! "BinaryProtocolRevamped" of its wiki.
 
 use crate::error::Error;
 use crate::protocol::message::{RequestFields, Response, ResponseSink};
@@ -80,8 +80,8 @@ pub(crate) fn multiget_key(key: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(key);
 }
 
-/// Ends a multiget with a no-op. Quiet gets have no response for a miss, so the response to the no-op is the
-/// end of theirs.
+/// Ends a multiget with a no-op. Quiet gets have no response for a miss, so the response to the
+/// no-op is the end of theirs.
 pub(crate) fn end_multiget(out: &mut Vec<u8>) {
     write_header(NOOP, 0, 0, 0, 0, out);
 }

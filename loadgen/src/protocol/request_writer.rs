@@ -187,7 +187,8 @@ impl RequestWriter {
         self.append_key(record, key);
     }
 
-    /// Appends a record's key: its number, padded with zeros to the size that is drawn for the record.
+    /// Appends a record's key: its number, padded with zeros to the size that is drawn for the
+    /// record.
     fn append_key(&self, record: u64, out: &mut Vec<u8>) {
         let drawn = match self.workload.key {
             Distribution::Fixed(size) => size,

@@ -4,7 +4,8 @@ use crate::error::Error;
 use crate::protocol::message::{RequestFields, Response, ResponseSink};
 use crate::workload::operation::Operation;
 
-/// Writes a request for one key. If the operation stores, the caller appends the value and a line end.
+/// Writes a request for one key. If the operation stores, the caller appends the value and a line
+/// end.
 pub(crate) fn write(operation: Operation, fields: RequestFields<'_>, out: &mut Vec<u8>) {
     let RequestFields { key, size, ttl, .. } = fields;
     if !operation.stores() {

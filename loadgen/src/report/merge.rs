@@ -11,8 +11,8 @@ use crate::stats::slicing::Slicing;
 use crate::stats::warm_up::first_counted_interval;
 
 impl Report {
-    /// Merges the coordinator's measurement with those of the agents. If measurement overrides are set,
-    /// latencies are the coordinator's only, and everything else covers all generators.
+    /// Merges the coordinator's measurement with those of the agents. If measurement overrides are
+    /// set, latencies are the coordinator's only, and everything else covers all generators.
     pub(crate) fn new(config: &Config, local: Measurement, outcomes: Vec<AgentOutcome>) -> Self {
         let overrides = &config.measurement_overrides;
         let local_latency = overrides.is_any() && !outcomes.is_empty();

@@ -37,7 +37,8 @@ pub struct Report {
     pub other: Summary,
     /// Open loop: time from when a request was sent to its response, µs.
     pub service: Option<Summary>,
-    /// Open loop: how late the generator sent requests, µs. Waiting for a busy connection doesn't count.
+    /// Open loop: how late the generator sent requests, µs. Waiting for a busy connection doesn't
+    /// count.
     pub send_lag: Option<Summary>,
     /// Time to reconnect, µs; `None` without reconnects.
     pub connect: Option<Summary>,
@@ -79,7 +80,8 @@ pub struct Report {
 }
 
 impl Report {
-    /// A quantile of the latency (0.99 is the 99th percentile), µs, with its interval; `None` for a short run.
+    /// A quantile of the latency (0.99 is the 99th percentile), µs, with its interval; `None` for a
+    /// short run.
     pub fn quantile(&self, share: f64) -> Option<Estimate> {
         estimate(&self.timeline, self.intervals.clone(), self.interval_seconds, Figure::Quantile(share))
     }
@@ -90,8 +92,8 @@ impl Report {
     }
 }
 
-/// An interval of a run: a tenth of a second, less in a run below two seconds and more in a run above ten
-/// minutes.
+/// An interval of a run: a tenth of a second, less in a run below two seconds and more in a run
+/// above ten minutes.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct SeriesPoint {

@@ -7,8 +7,8 @@ use crate::report::summary::Summary;
 use crate::stats::batch_means::Estimate;
 
 impl Report {
-    /// The report as a table. Lines that mutilate prints, too, have its names and order, with further columns
-    /// at the end.
+    /// The report as a table. Lines that mutilate prints, too, have its names and order, with
+    /// further columns at the end.
     pub fn table(&self) -> String {
         let mut text = String::new();
         let names = ["avg", "std", "min", "5th", "10th", "90th", "95th", "99th", "50th", "99.9th", "max"];

@@ -17,8 +17,8 @@ pub(crate) fn random_deviation(rate: f64, seconds: f64) -> f64 {
     3.0 * (rate / seconds.max(f64::MIN_POSITIVE)).sqrt()
 }
 
-/// Why the figures are invalid, if they are. If the generator's own delays exceed the server's, a run measures
-/// the generator.
+/// Why the figures are invalid, if they are. If the generator's own delays exceed the server's, a
+/// run measures the generator.
 pub(super) fn invalid_reason(report: &Report, config: &Config) -> Option<String> {
     if report.requests == 0 {
         return Some("the measurement contains no responses".to_owned());
@@ -42,7 +42,8 @@ pub(super) fn invalid_reason(report: &Report, config: &Config) -> Option<String>
     ))
 }
 
-/// At which percentile the generator was late by more than this share of the service time, and both in µs.
+/// At which percentile the generator was late by more than this share of the service time, and both
+/// in µs.
 fn late_by(report: &Report, share: f64) -> Option<(&'static str, f64, f64)> {
     let (send_lag, service) = (report.send_lag?, report.service?);
     [("median", send_lag.p50, service.p50), ("99th percentile", send_lag.p99, service.p99)]

@@ -18,14 +18,14 @@ use crate::stats::slicing::Slicing;
 /// Runs a load on all workers of the runtime.
 ///
 /// # Errors
-/// Returns an error if the configuration is invalid, a connection can't be made or breaks, or a server
-/// violates the protocol.
+/// Returns an error if the configuration is invalid, a connection can't be made or breaks, or a
+/// server violates the protocol.
 pub async fn run(config: &Config) -> Result<Report, Error> {
     run_until(config, &AtomicBool::new(false), |_| {}).await
 }
 
-/// Runs a load until its duration is over or `stop` is set. If it is stopped, the report covers the time until
-/// then. Calls `progress` ten times per second.
+/// Runs a load until its duration is over or `stop` is set. If it is stopped, the report covers the
+/// time until then. Calls `progress` ten times per second.
 pub async fn run_until(
     config: &Config,
     stop: &AtomicBool,
@@ -55,8 +55,8 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// Makes the connections, and does everything else that would delay requests later. Also returns if a
-    /// worker fails or `stop` is set.
+    /// Makes the connections, and does everything else that would delay requests later. Also
+    /// returns if a worker fails or `stop` is set.
     pub(crate) async fn prepare(
         config: &Config,
         range: WorkerRange,

@@ -22,13 +22,14 @@ const BATCH: u64 = 64;
 /// Stores every record of the workload once on each server.
 ///
 /// # Errors
-/// Returns an error if the configuration is invalid, a server can't be reached, or it refuses a record.
+/// Returns an error if the configuration is invalid, a server can't be reached, or it refuses a
+/// record.
 pub async fn load_records(config: &Config) -> Result<(), Error> {
     load_records_with(config, &AtomicBool::new(false), |_| {}).await
 }
 
-/// Stores every record of the workload once on each server, until `stop` is set. Calls `progress` with the
-/// number of stored records ten times per second.
+/// Stores every record of the workload once on each server, until `stop` is set. Calls `progress`
+/// with the number of stored records ten times per second.
 pub async fn load_records_with(
     config: &Config,
     stop: &AtomicBool,

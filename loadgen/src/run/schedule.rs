@@ -79,8 +79,8 @@ impl Schedule {
         // With a minimum gap, nothing is sent before this.
         let mut earliest = self.start;
         let (mut turn, mut burst) = (0, 0);
-        // Compares due times, not the clock, with the end: requests that a delayed generator didn't send in
-        // time are late, not lost.
+        // Compares due times, not the clock, with the end: requests that a delayed generator didn't
+        // send in time are late, not lost.
         while due < self.end && !self.interrupted.load(Ordering::Relaxed) {
             let planned = due.max(earliest);
             let now = Instant::now();

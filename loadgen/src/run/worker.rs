@@ -67,7 +67,8 @@ impl PreparedWorker {
     }
 }
 
-/// When this worker's requests are due, and the minimum gap between them. `None` in the closed loop.
+/// When this worker's requests are due, and the minimum gap between them. `None` in the closed
+/// loop.
 fn arrival_times(
     config: &Config,
     worker: WorkerIndex,
@@ -177,7 +178,8 @@ async fn generate_load(
         recorder.recycle(link.exchange(batch));
     };
     let has_ended = || tasks.iter().any(runtime::JoinHandle::is_finished) || stop.load(Ordering::Relaxed);
-    // Flushes are a whole number of steps before the measurement, so that they coincide with its start.
+    // Flushes are a whole number of steps before the measurement, so that they coincide with its
+    // start.
     let warm_up_steps = (config.warm_up().as_nanos() / step.as_nanos()) as u32;
     let mut next = origin - step * warm_up_steps;
     while next < end && !has_ended() {
@@ -189,7 +191,8 @@ async fn generate_load(
         churn.abort();
     }
     if let Some(schedule) = schedule {
-        // A connection ends early only by an error. Then nothing would take the requests that are due.
+        // A connection ends early only by an error. Then nothing would take the requests that are
+        // due.
         if tasks.iter().any(runtime::JoinHandle::is_finished) {
             schedule.abort();
         } else {

@@ -1,5 +1,5 @@
-//! Confidence intervals of a run's figures by the method of batch means: batches are long enough to be
-//! uncorrelated.
+//! Confidence intervals of a run's figures by the method of batch means: batches are long enough to
+//! be uncorrelated.
 
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
@@ -35,9 +35,9 @@ const MIN_BATCHES: usize = 8;
 /// The largest autocorrelation of batches. If it is exceeded, batches are made longer.
 const MAX_CORRELATION: f64 = 0.3;
 
-/// Estimates a figure: its value over the whole run, with an interval from the variance of batches (sectioning;
-/// Law, *Simulation Modeling and Analysis*, chapter 9). Returns `None` if the run is too short, or if batches
-/// of any length are correlated.
+/// Estimates a figure: its value over the whole run, with an interval from the variance of batches
+/// (sectioning; Law, *Simulation Modeling and Analysis*, chapter 9). Returns `None` if the run is
+/// too short, or if batches of any length are correlated.
 pub(crate) fn estimate(
     timeline: &Timeline,
     intervals: std::ops::Range<u32>,
@@ -76,8 +76,8 @@ pub(crate) fn estimate(
             && autocorrelation(&values) < MAX_CORRELATION.max(2.0 / (values.len() as f64).sqrt())
         {
             let spread = mean_estimate(&values)?;
-            // Because of rare events a quantile of the run can differ from the mean of the batches' quantiles:
-            // widen the interval by that difference.
+            // Because of rare events a quantile of the run can differ from the mean of the batches'
+            // quantiles: widen the interval by that difference.
             let half = ((spread.high - spread.low) / 2.0).max((whole - spread.mean).abs());
             // No figure is negative.
             return Some(Estimate {

@@ -1,5 +1,5 @@
-//! A thread that merges what the workers record. Processing an interval takes a tenth of a millisecond, and
-//! more in a debug build: on a worker it would delay requests.
+//! A thread that merges what the workers record. Processing an interval takes a tenth of a
+//! millisecond, and more in a debug build: on a worker it would delay requests.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -87,8 +87,9 @@ impl Collector {
         let reached = Arc::clone(&precise_intervals);
         let end = slicing.interval * slicing.count;
         let thread = thread::Builder::new().name("collector".to_owned()).spawn(move || {
-            // The thread inherits the worker's affinity, which keeps it off the server's cores. The lowest
-            // priority makes it yield to the worker. It needs no privilege; if it fails nothing is lost.
+            // The thread inherits the worker's affinity, which keeps it off the server's cores. The
+            // lowest priority makes it yield to the worker. It needs no privilege; if it fails
+            // nothing is lost.
             let _ = setpriority_process(Some(gettid()), LOWEST_PRIORITY);
             let mut timeline = Timeline::default();
             let started: Option<Instant> = started.recv().ok();
@@ -129,7 +130,8 @@ impl Collector {
         let _ = self.start.send(start);
     }
 
-    /// How many intervals the run had when its figures reached the configured precision; `None` before that.
+    /// How many intervals the run had when its figures reached the configured precision; `None`
+    /// before that.
     pub(crate) fn precise_intervals(&self) -> Option<u32> {
         self.precise_intervals.get().copied()
     }
@@ -138,7 +140,8 @@ impl Collector {
         *self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the timeline, and the error of the sample file. Blocks until every sender is dropped.
+    /// Returns the timeline, and the error of the sample file. Blocks until every sender is
+    /// dropped.
     pub(crate) fn finish(self) -> (Timeline, Result<(), Error>) {
         drop(self.start);
         match self.thread.join() {
@@ -158,7 +161,8 @@ pub(crate) struct Measurement {
     pub(crate) stopped: bool,
 }
 
-/// A file with one line per request: seconds since the start of the measurement, and latency in microseconds.
+/// A file with one line per request: seconds since the start of the measurement, and latency in
+/// microseconds.
 struct SampleFile {
     path: PathBuf,
     file: BufWriter<File>,

@@ -3,8 +3,8 @@
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-/// The non-empty buckets of a histogram, in ascending order: highest value and count. The conversion in both
-/// directions is lossless.
+/// The non-empty buckets of a histogram, in ascending order: highest value and count. The
+/// conversion in both directions is lossless.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(crate) struct CompactHistogram(Vec<(u64, u64)>);
 
@@ -44,7 +44,8 @@ impl CompactHistogram {
         }
     }
 
-    /// The smallest value that at least a share of the samples doesn't exceed; 0 for an empty histogram.
+    /// The smallest value that at least a share of the samples doesn't exceed; 0 for an empty
+    /// histogram.
     pub(crate) fn quantile(&self, share: f64) -> u64 {
         let rank = (share * self.count() as f64).ceil().max(1.0) as u64;
         let mut seen = 0;

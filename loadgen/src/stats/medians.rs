@@ -1,4 +1,5 @@
-//! Medians with their confidence intervals, without assumptions about the distribution, and percentiles.
+//! Medians with their confidence intervals, without assumptions about the distribution, and
+//! percentiles.
 
 use serde::{Deserialize, Serialize};
 
@@ -16,8 +17,9 @@ pub struct Interval {
 }
 
 impl Interval {
-    /// Whether the interval contains the true median with 95 % probability or more. Fewer than six values can't reach
-    /// it, however close they are: their extremes are not an interval to rely on.
+    /// Whether the interval contains the true median with 95 % probability or more. Fewer than six
+    /// values can't reach it, however close they are: their extremes are not an interval to rely
+    /// on.
     pub fn reaches_target(&self) -> bool {
         self.confidence >= TARGET_CONFIDENCE
     }
@@ -46,18 +48,19 @@ pub fn percentile<T: Ord + Copy>(values: &mut [T], percent: usize) -> Option<T> 
     (!values.is_empty()).then(|| *values.select_nth_unstable(index).1)
 }
 
-/// The median and the narrowest interval between two sample values, at equal ranks from both ends, that reaches
-/// 95 % confidence; the extremes if none does.
+/// The median and the narrowest interval between two sample values, at equal ranks from both ends,
+/// that reaches 95 % confidence; the extremes if none does.
 ///
-/// A value is above the true median as often as below it, so the number of values below it has a binomial
-/// distribution with probability ½.
+/// A value is above the true median as often as below it, so the number of values below it has a
+/// binomial distribution with probability ½.
 pub fn median_interval(values: &[f64]) -> Interval {
     let sorted = sorted(values);
     let count = sorted.len();
     if count == 0 {
         return Interval { median: 0.0, low: 0.0, high: 0.0, confidence: 0.0, count };
     }
-    // With `cut` values left out at each end, the interval misses if `cut` or fewer values are on one side.
+    // With `cut` values left out at each end, the interval misses if `cut` or fewer values are on
+    // one side.
     let confidence = |cut: usize| 1.0 - 2.0 * (0..=cut).map(|below| binomial_half(count, below)).sum::<f64>();
     let cut = (0..count.div_ceil(2)).rev().find(|&cut| confidence(cut) >= TARGET_CONFIDENCE).unwrap_or(0);
     Interval {
@@ -119,7 +122,8 @@ mod tests {
     fn a_larger_sample_gives_an_inner_pair_that_reaches_the_target_confidence() {
         let values: Vec<f64> = (1..=11).map(f64::from).collect();
         let eleven = median_interval(&values);
-        // From tables: ranks 2 and 10 of 11 contain the median with 98.8 %, ranks 3 and 9 with 93.5 %.
+        // From tables: ranks 2 and 10 of 11 contain the median with 98.8 %, ranks 3 and 9 with 93.5
+        // %.
         assert_eq!((eleven.low, eleven.high), (2.0, 10.0));
         assert!((eleven.confidence - 0.988).abs() < 0.001);
     }

@@ -44,7 +44,8 @@ impl Metric {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(crate) struct Counts {
-    /// Requests whose response arrived in the interval; latencies are in the interval in which their requests were due.
+    /// Requests whose response arrived in the interval; latencies are in the interval in which
+    /// their requests were due.
     pub(crate) replies: u64,
     pub(crate) hits: u64,
     /// Keys that were not found.

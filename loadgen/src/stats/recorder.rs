@@ -14,7 +14,8 @@ use crate::stats::slicing::{BEFORE, Slicing};
 const LARGEST_VALUE: u64 = 3_600_000_000_000;
 
 pub(crate) fn new_histogram() -> Histogram<u64> {
-    // The arguments are constants in the valid range (bounds of at least 1 and 2, at most 5 digits).
+    // The arguments are constants in the valid range (bounds of at least 1 and 2, at most 5
+    // digits).
     Histogram::new_with_bounds(1, LARGEST_VALUE, 3).unwrap_or_else(|_| Histogram::new(3).expect("3 digits"))
 }
 
@@ -28,8 +29,8 @@ const LIVE_INTERVALS: usize = 3;
 pub(crate) struct Recorder {
     origin: Instant,
     interval_nanos: u64,
-    /// Intervals being filled. Usually that is the current one, but requests of the open loop belong to the
-    /// interval in which they were due, which may be several intervals ago.
+    /// Intervals being filled. Usually that is the current one, but requests of the open loop
+    /// belong to the interval in which they were due, which may be several intervals ago.
     live: Vec<IntervalHistograms>,
     spare: Vec<IntervalHistograms>,
     /// Time range and index in `live` of the interval that was used last.
@@ -70,8 +71,8 @@ pub(crate) struct IntervalHistograms {
 }
 
 impl Recorder {
-    /// Allocates the histograms of a recorder. Done before the run, because page faults on a megabyte of new
-    /// memory would delay requests.
+    /// Allocates the histograms of a recorder. Done before the run, because page faults on a
+    /// megabyte of new memory would delay requests.
     pub(crate) fn preallocate() -> Vec<IntervalHistograms> {
         (0..SPARE).map(|_| IntervalHistograms::new()).collect()
     }
@@ -93,7 +94,8 @@ impl Recorder {
         self.samples = Some(Vec::new());
     }
 
-    /// The index in `live` of the interval that contains `time`. `Err` is the number of a late interval.
+    /// The index in `live` of the interval that contains `time`. `Err` is the number of a late
+    /// interval.
     fn locate(&mut self, time: Instant) -> Result<usize, u32> {
         // Runs several times per request, usually for the same interval as the last time.
         match &self.recent {
@@ -158,8 +160,8 @@ impl Recorder {
         self.record_value(time, Metric::Queue.index(), length as u64);
     }
 
-    /// Takes what was recorded since the last call. The collector processes it, because time spent on this
-    /// thread would delay requests.
+    /// Takes what was recorded since the last call. The collector processes it, because time spent
+    /// on this thread would delay requests.
     pub(crate) fn take(&mut self) -> RecordedBatch {
         self.recent = None;
         RecordedBatch {

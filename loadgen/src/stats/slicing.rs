@@ -4,16 +4,17 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// The length of an interval in a run of up to ten minutes, and how often workers hand over what they have
-/// recorded.
+/// The length of an interval in a run of up to ten minutes, and how often workers hand over what
+/// they have recorded.
 pub(crate) const LONGEST_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A short run is divided into shorter intervals, so that there are enough for statistics: this many, but
-/// none shorter than `SHORTEST_INTERVAL`.
+/// A short run is divided into shorter intervals, so that there are enough for statistics: this
+/// many, but none shorter than `SHORTEST_INTERVAL`.
 const FEW: u128 = 20;
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(5);
 
-/// A run of hours is divided into longer intervals: this many, so that memory doesn't grow with its duration.
+/// A run of hours is divided into longer intervals: this many, so that memory doesn't grow with its
+/// duration.
 const MANY: u128 = 6000;
 
 /// The index of the interval that comprises the time before the measurement.

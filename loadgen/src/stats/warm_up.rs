@@ -16,10 +16,10 @@ pub(crate) fn first_counted_interval(config: &Config, timeline: &Timeline, end: 
     }
 }
 
-/// The first interval of the steady state: the first of several consecutive intervals at the level of the
-/// second half, or the one that minimizes the marginal standard error (MSER; White, *An effective truncation
-/// heuristic for bias reduction in simulation output*, 1997), whichever comes first, and at most half of the
-/// run. So a slow start is excluded, and a later stall never is.
+/// The first interval of the steady state: the first of several consecutive intervals at the level
+/// of the second half, or the one that minimizes the marginal standard error (MSER; White, *An
+/// effective truncation heuristic for bias reduction in simulation output*, 1997), whichever comes
+/// first, and at most half of the run. So a slow start is excluded, and a later stall never is.
 ///
 /// Uses throughput in the closed loop, and latency in the open loop, whose throughput is given.
 fn first_steady(timeline: &Timeline, end: u32, closed: bool) -> u32 {

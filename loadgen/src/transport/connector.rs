@@ -91,8 +91,9 @@ impl Connector {
     }
 }
 
-/// Sends the credentials: in the text protocol as the `set` that memcached's `-Y` expects, in the binary
-/// protocol by SASL (memcached's `doc/protocol.txt`, "Authentication"; "SASLHowto" in its wiki).
+/// Sends the credentials: in the text protocol as the `set` that memcached's `-Y` expects, in the
+/// binary protocol by SASL (memcached's `doc/protocol.txt`, "Authentication"; "SASLHowto" in its
+/// wiki).
 async fn log_in(
     stream: &mut BoxedTransport,
     binary: bool,

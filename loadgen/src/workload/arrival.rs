@@ -32,11 +32,12 @@ impl Arrival {
         Self { gaps: Distribution::EtcGap, mean: Distribution::EtcGap.mean() }
     }
 
-    /// Gaps with the shape of this distribution. Returns `None` if its mean is 0 or infinite, since it can't
-    /// be scaled to a rate then.
+    /// Gaps with the shape of this distribution. Returns `None` if its mean is 0 or infinite, since
+    /// it can't be scaled to a rate then.
     pub fn new(gaps: Distribution) -> Option<Self> {
         let mean = match gaps {
-            // Negative draws count as 0, and the formulas for the mean ignore that: estimate it by drawing.
+            // Negative draws count as 0, and the formulas for the mean ignore that: estimate it by
+            // drawing.
             Distribution::Normal(..) | Distribution::Gev(..) | Distribution::EtcKey => {
                 let mut random = SmallRng::seed_from_u64(1);
                 (0..DRAWS).map(|_| gaps.draw(&mut random)).sum::<f64>() / f64::from(DRAWS)
@@ -61,8 +62,8 @@ impl fmt::Display for Arrival {
 impl FromStr for Arrival {
     type Err = InvalidValue;
 
-    /// Parses a distribution. As in mutilate, `exponential`, `uniform` and `fixed` need no parameters because
-    /// the rate gives the mean.
+    /// Parses a distribution. As in mutilate, `exponential`, `uniform` and `fixed` need no
+    /// parameters because the rate gives the mean.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let text = match text {
             "exponential" => "exponential:1",

@@ -24,14 +24,15 @@ pub enum Distribution {
     Gev(f64, f64, f64),
     /// Key sizes of Facebook's ETC pool.
     EtcKey,
-    /// Value sizes of Facebook's ETC pool: a table up to 14 bytes, a generalized Pareto distribution above.
+    /// Value sizes of Facebook's ETC pool: a table up to 14 bytes, a generalized Pareto
+    /// distribution above.
     EtcValue,
     /// Gaps between requests of Facebook's ETC pool, in microseconds.
     EtcGap,
 }
 
-// Atikoglu et al., *Workload Analysis of a Large-Scale Key-Value Store* (2012), section 5, with mutilate's
-// parameters.
+// Atikoglu et al., *Workload Analysis of a Large-Scale Key-Value Store* (2012), section 5, with
+// mutilate's parameters.
 const ETC_KEY: Distribution = Distribution::Gev(30.7984, 8.20449, 0.078688);
 const ETC_VALUE: Distribution = Distribution::Pareto(15.0, 214.476, 0.348238);
 const ETC_GAP: Distribution = Distribution::Pareto(0.0, 16.0292, 0.154971);
@@ -192,8 +193,8 @@ mod tests {
         (0..200_000).map(|_| distribution.draw(&mut random)).sum::<f64>() / 200_000.0
     }
 
-    /// The Kolmogorov-Smirnov statistic times the square root of the sample size. It exceeds 1.63 once in a
-    /// hundred times.
+    /// The Kolmogorov-Smirnov statistic times the square root of the sample size. It exceeds 1.63
+    /// once in a hundred times.
     fn misfit(text: &str, cumulative: impl Fn(f64) -> f64) -> f64 {
         const DRAWS: usize = 50_000;
         let distribution: Distribution = text.parse().unwrap();

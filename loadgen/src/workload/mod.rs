@@ -8,8 +8,9 @@ pub(crate) mod operation;
 pub(crate) mod popularity;
 pub(crate) mod verify;
 
-/// Implements serde's traits with the type's `Display` and `FromStr`. Deserialization rejects what `FromStr`
-/// rejects, so a value that arrives over the network is as valid as one from the command line.
+/// Implements serde's traits with the type's `Display` and `FromStr`. Deserialization rejects what
+/// `FromStr` rejects, so a value that arrives over the network is as valid as one from the command
+/// line.
 macro_rules! serde_display {
     ($type:ty) => {
         impl serde::Serialize for $type {

@@ -18,16 +18,16 @@ pub enum Popularity {
     Uniform,
     /// The probability of the n-th most popular record is proportional to 1/n^s.
     Zipf(f64),
-    /// The first records get a share of the requests. Within the hot set and outside of it, each record is
-    /// equally likely.
+    /// The first records get a share of the requests. Within the hot set and outside of it, each
+    /// record is equally likely.
     HotSet {
         /// Share of the records that are hot, 0 to 1.
         records: f64,
         /// Share of the requests that go to hot records, 0 to 1.
         requests: f64,
     },
-    /// Zipf's law, with the most recently stored record as the most popular one. Stores replace the oldest
-    /// record.
+    /// Zipf's law, with the most recently stored record as the most popular one. Stores replace the
+    /// oldest record.
     Latest(f64),
     /// In order, starting over at the end.
     Sequential,
@@ -84,8 +84,8 @@ pub(crate) struct Picker {
 }
 
 impl Picker {
-    /// `step` of `steps` is the index of this picker among those of the run. Sequential pickers start evenly
-    /// spaced.
+    /// `step` of `steps` is the index of this picker among those of the run. Sequential pickers
+    /// start evenly spaced.
     pub(crate) fn new(popularity: Popularity, records: u64, seed: u64, step: u64, steps: u64) -> Self {
         let records = records.max(1);
         let zipf = match popularity {

@@ -5,9 +5,9 @@ pub(crate) fn fill(size: usize, byte: u8, out: &mut Vec<u8>) {
     out.resize(out.len() + size, byte);
 }
 
-/// The value that a key has at a given length: a checksum of key and length, the key, and the checksum's
-/// digits repeated, truncated to the length. A value that belongs to another key, has another length or is
-/// damaged at any byte doesn't match.
+/// The value that a key has at a given length: a checksum of key and length, the key, and the
+/// checksum's digits repeated, truncated to the length. A value that belongs to another key, has
+/// another length or is damaged at any byte doesn't match.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ExpectedValue {
     head: Vec<u8>,

@@ -30,7 +30,8 @@ pub(super) struct Acceptor<H> {
 }
 
 impl<H> Acceptor<H> {
-    /// `ahead`: connections that were accepted before. `drains`: at a stop nobody else would accept what waits in the backlog.
+    /// `ahead`: connections that were accepted before. `drains`: at a stop nobody else would accept
+    /// what waits in the backlog.
     pub(super) fn accept_all<K, F>(
         self,
         listener: Listener<K>,
@@ -81,8 +82,9 @@ impl<H> Acceptor<H> {
     }
 }
 
-/// A listener that is accepted from. When the accepting ends, its drop serves the connections that nobody else can any more:
-/// those that were accepted ahead, and the backlog of a socket that is closed with it.
+/// A listener that is accepted from. When the accepting ends, its drop serves the connections that
+/// nobody else can any more: those that were accepted ahead, and the backlog of a socket that is
+/// closed with it.
 struct Accepting<K, H, F>
 where
     K: 'static,
@@ -122,7 +124,8 @@ where
     fn drop(&mut self) {
         let Some(listener) = self.listener.take() else { return };
         let state = &self.acceptor.state;
-        // Else the runtime ends. And no handler may run before the application has resumed the serving.
+        // Else the runtime ends. And no handler may run before the application has resumed the
+        // serving.
         if !state.has_stopped_accepting() || state.is_paused() {
             return;
         }
@@ -132,8 +135,8 @@ where
             }
         };
         std::mem::take(&mut self.accepted).into_iter().for_each(serve);
-        // The kernel goes on filling the backlog while it is emptied. More than it holds at once would be a flood, which
-        // would keep the worker here.
+        // The kernel goes on filling the backlog while it is emptied. More than it holds at once
+        // would be a flood, which would keep the worker here.
         let waiting = (listener.backlog() as u32).min(LARGEST_BACKLOG);
         let Ok((socket, ahead)) = listener.into_socket() else { return };
         ahead.into_iter().map(Arc::new).for_each(serve);
@@ -145,7 +148,8 @@ where
     }
 }
 
-/// A backlog that is negative or larger asks for the largest that the kernel allows (`net.core.somaxconn`).
+/// A backlog that is negative or larger asks for the largest that the kernel allows
+/// (`net.core.somaxconn`).
 const LARGEST_BACKLOG: u32 = 65_535;
 
 /// The connections that wait to be accepted. `None` is one that was gone, which doesn't end them.
@@ -157,12 +161,12 @@ fn backlog(listener: &Socket) -> impl Iterator<Item = Option<Arc<Socket>>> {
     })
 }
 
-/// How long a listener waits after an error, which another attempt at once would only meet again. Connections wait in the
-/// backlog meanwhile.
+/// How long a listener waits after an error, which another attempt at once would only meet again.
+/// Connections wait in the backlog meanwhile.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// A connection that was gone before it was accepted doesn't matter. Everything else concerns this host: it has no descriptors or
-/// no memory left, mostly.
+/// A connection that was gone before it was accepted doesn't matter. Everything else concerns this
+/// host: it has no descriptors or no memory left, mostly.
 async fn back_off(error: &io::Error, state: &ServeState) {
     if concerns_peer(error) {
         return runtime::yield_now().await;
@@ -239,8 +243,8 @@ impl<F: Future<Output = ()>> Future for ServedConnection<F> {
     }
 }
 
-/// Takes a connection onto this worker and calls its handler. `None` if the handler panics or the driver
-/// can't register the connection.
+/// Takes a connection onto this worker and calls its handler. `None` if the handler panics or the
+/// driver can't register the connection.
 fn call_handler<K, H, F>(state: &ServeState, socket: Arc<Socket>, handler: H) -> Option<F>
 where
     H: Fn(Stream<K>) -> F,
@@ -257,8 +261,8 @@ where
         // Accepted before the shutdown and started after it.
         let _ = stream.shutdown(Shutdown::Read);
     }
-    // The panic hook has reported a panic, and the other connections go on. Its payload is leaked, as it
-    // may panic when it is dropped.
+    // The panic hook has reported a panic, and the other connections go on. Its payload is leaked,
+    // as it may panic when it is dropped.
     let handled = std::panic::catch_unwind(AssertUnwindSafe(|| handler(stream)));
     handled.map_err(std::mem::forget).ok()
 }

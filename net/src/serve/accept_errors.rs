@@ -4,9 +4,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How often a server could not accept a connection for a reason of this host: it has no descriptors or no memory left, mostly.
-/// Each time its listener pauses for 20 ms, and connections wait in the backlog; one a second is logged. Clones are the same
-/// counter.
+/// How often a server could not accept a connection for a reason of this host: it has no
+/// descriptors or no memory left, mostly. Each time its listener pauses for 20 ms, and connections
+/// wait in the backlog; one a second is logged. Clones are the same counter.
 #[derive(Debug, Clone, Default)]
 pub struct AcceptErrors(Arc<Counted>);
 

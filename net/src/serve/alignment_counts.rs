@@ -14,8 +14,8 @@ pub struct Alignment {
     pub accepted: u64,
     /// Served by the worker that polls their NAPI.
     pub aligned: u64,
-    /// With a NAPI that their worker doesn't poll: another interface's, or that of a queue in excess of the
-    /// workers.
+    /// With a NAPI that their worker doesn't poll: another interface's, or that of a queue in
+    /// excess of the workers.
     pub misaligned: u64,
     /// Without a NAPI (loopback, Unix sockets). They go to the worker with the fewest connections.
     pub without_napi: u64,

@@ -35,8 +35,8 @@ pub(super) struct ServeState {
 #[derive(Default)]
 struct Table {
     open: Slab<OpenConnection>,
-    /// The workers with a connection that waits for a place, by arrival. Only the first may take a place that gets free: so a wake is
-    /// never lost to a worker that was faster.
+    /// The workers with a connection that waits for a place, by arrival. Only the first may take a
+    /// place that gets free: so a wake is never lost to a worker that was faster.
     waiting: VecDeque<(usize, Waker)>,
 }
 
@@ -64,7 +64,8 @@ struct OpenConnection {
     task: Option<AbortHandle>,
 }
 
-/// A connection's slot in the table. The connection's task owns it, so that it is freed however the task ends.
+/// A connection's slot in the table. The connection's task owns it, so that it is freed however the
+/// task ends.
 pub(super) struct ConnectionSlot {
     state: Arc<ServeState>,
     key: usize,

@@ -16,9 +16,11 @@ use crate::udp::UdpSocket;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum UdpSteering {
-    /// By its receive queue: the worker that polls the queue gets it. Without a queue (loopback), by hash.
+    /// By its receive queue: the worker that polls the queue gets it. Without a queue (loopback),
+    /// by hash.
     Queue,
-    /// By a hash of its addresses and ports: the runtime has no interface with NAPIs, or the kernel has refused the program.
+    /// By a hash of its addresses and ports: the runtime has no interface with NAPIs, or the kernel
+    /// has refused the program.
     Hash,
 }
 
@@ -42,7 +44,8 @@ impl UdpServing {
         self.steering
     }
 
-    /// Drops the handlers, each on its worker, and with them the sockets. Returns when all are dropped.
+    /// Drops the handlers, each on its worker, and with them the sockets. Returns when all are
+    /// dropped.
     pub async fn stop(self) {
         self.tasks.iter().for_each(JoinHandle::abort);
         for task in self.tasks {
@@ -53,8 +56,9 @@ impl UdpServing {
 }
 
 impl UdpSocket {
-    /// Binds the sockets of a service, in one reuseport group: what [`UdpSocket::serve`] gives to handlers, for libraries that take
-    /// sockets. If there are as many as workers, the i-th is for worker i, which takes it over by [`UdpSocket::from_std`].
+    /// Binds the sockets of a service, in one reuseport group: what [`UdpSocket::serve`] gives to
+    /// handlers, for libraries that take sockets. If there are as many as workers, the i-th is for
+    /// worker i, which takes it over by [`UdpSocket::from_std`].
     ///
     /// # Errors
     /// `AddrInUse` if another socket has the address, or the error of another system call.
@@ -72,16 +76,18 @@ impl UdpSocket {
         Ok(sockets.into_iter().map(Into::into).collect())
     }
 
-    /// Serves the datagrams of this address on all workers: `handler` is called once on each, with a socket.
+    /// Serves the datagrams of this address on all workers: `handler` is called once on each, with
+    /// a socket.
     ///
-    /// The sockets are new, in one reuseport group in place of this one. What this one has received is dropped; options other
-    /// than those of binding are set by the handler. If the runtime has an interface with NAPIs, a program
-    /// (`SO_ATTACH_REUSEPORT_CBPF`) steers a datagram by its receive queue to the worker that owns the queue. Otherwise the kernel
-    /// spreads datagrams by hash ([`UdpServing::steering`]).
+    /// The sockets are new, in one reuseport group in place of this one. What this one has received
+    /// is dropped; options other than those of binding are set by the handler. If the runtime has
+    /// an interface with NAPIs, a program (`SO_ATTACH_REUSEPORT_CBPF`) steers a datagram by its
+    /// receive queue to the worker that owns the queue. Otherwise the kernel spreads datagrams by
+    /// hash ([`UdpServing::steering`]).
     ///
-    /// When a handler returns or panics, its socket is closed: the kernel gives its datagrams to others, and not by queue any more.
-    /// The kernel lets only sockets of one user into a group, so one that another user has made is served as it is, by the
-    /// calling worker.
+    /// When a handler returns or panics, its socket is closed: the kernel gives its datagrams to
+    /// others, and not by queue any more. The kernel lets only sockets of one user into a group, so
+    /// one that another user has made is served as it is, by the calling worker.
     ///
     /// # Errors
     /// If the other sockets can't be made.
@@ -111,8 +117,8 @@ impl UdpSocket {
     }
 }
 
-/// Replaces a socket by a reuseport group of this many, the i-th of which is worker i's, and steers datagrams to them by queue. Only
-/// the socket is returned if it is another user's.
+/// Replaces a socket by a reuseport group of this many, the i-th of which is worker i's, and steers
+/// datagrams to them by queue. Only the socket is returned if it is another user's.
 fn steered_group(first: UdpSocket, count: usize) -> io::Result<(Vec<Socket>, UdpSteering)> {
     let queues = runtime::io::owned_queues();
     let by_queue = !queues.is_empty() && count == runtime::workers();
@@ -139,8 +145,8 @@ fn steered_group(first: UdpSocket, count: usize) -> io::Result<(Vec<Socket>, Udp
 
 /// As [`steered_group`], of sockets that receive nothing yet.
 ///
-/// The kernel stores the NAPI of the first datagram in a socket, and none of later ones, so that the first must not come before it
-/// can be steered.
+/// The kernel stores the NAPI of the first datagram in a socket, and none of later ones, so that
+/// the first must not come before it can be steered.
 fn group(first: UdpSocket, count: usize) -> io::Result<Vec<Socket>> {
     let address = first.local_addr()?;
     let first = Socket::from(first.into_std()?);
@@ -157,8 +163,8 @@ fn group(first: UdpSocket, count: usize) -> io::Result<Vec<Socket>> {
         socket.bind(&address.into())?;
         Ok(socket)
     };
-    // It was bound without the option, so two programs never share an address by mistake. Now it lets others of this user join
-    // (`net/ipv4/udp.c`, `udp_lib_lport_inuse`).
+    // It was bound without the option, so two programs never share an address by mistake. Now it
+    // lets others of this user join (`net/ipv4/udp.c`, `udp_lib_lport_inuse`).
     first.set_reuse_port(true)?;
     match member() {
         Err(error) if [AddrInUse, PermissionDenied].contains(&error.kind()) => {

@@ -17,15 +17,16 @@ use crate::unix::Unix;
 impl Listener<Tcp> {
     /// Serves every connection with `handler`, on the worker that owns the connection's NAPI.
     ///
-    /// Each worker gets a listener in one reuseport group. The kernel lets only sockets of one user into a group, so
-    /// for a listening socket that another user has made one worker accepts, and hands connections over. If the runtime
-    /// has an interface with NAPIs, a program (`SO_ATTACH_REUSEPORT_CBPF`) steers a connection by its receive queue to
-    /// the listener of the worker that owns the queue. After accept, `SO_INCOMING_NAPI_ID` is checked, and a connection that came
-    /// to the wrong worker is handed over. A connection without a NAPI goes to the worker with the fewest
-    /// connections.
+    /// Each worker gets a listener in one reuseport group. The kernel lets only sockets of one user
+    /// into a group, so for a listening socket that another user has made one worker accepts, and
+    /// hands connections over. If the runtime has an interface with NAPIs, a program
+    /// (`SO_ATTACH_REUSEPORT_CBPF`) steers a connection by its receive queue to the listener of the
+    /// worker that owns the queue. After accept, `SO_INCOMING_NAPI_ID` is checked, and a connection
+    /// that came to the wrong worker is handed over. A connection without a NAPI goes to the worker
+    /// with the fewest connections.
     ///
-    /// A handler that panics ends its own connection only. A worker whose driver doesn't take its listener is in
-    /// [`Serving::failures`]; the others accept its share.
+    /// A handler that panics ends its own connection only. A worker whose driver doesn't take its
+    /// listener is in [`Serving::failures`]; the others accept its share.
     ///
     /// # Errors
     /// If the other workers' listeners can't be made.
@@ -39,8 +40,9 @@ impl Listener<Tcp> {
         self.serve_with(handler, ServeState::default(), Location::caller())
     }
 
-    /// As [`serve`](Self::serve), but connections wait in the backlog until [`Serving::resume`] is called. The listeners are all
-    /// there: meanwhile the process can drop the privileges that their addresses need.
+    /// As [`serve`](Self::serve), but connections wait in the backlog until [`Serving::resume`] is
+    /// called. The listeners are all there: meanwhile the process can drop the privileges that
+    /// their addresses need.
     #[track_caller]
     pub fn serve_paused<H, F>(self, handler: H) -> io::Result<Serving>
     where
@@ -50,7 +52,8 @@ impl Listener<Tcp> {
         self.serve_paused_for(Location::caller(), handler)
     }
 
-    /// As [`serve_paused`](Self::serve_paused), for libraries: `caller` is the application's line, which reports of stalls name.
+    /// As [`serve_paused`](Self::serve_paused), for libraries: `caller` is the application's line,
+    /// which reports of stalls name.
     pub fn serve_paused_for<H, F>(self, caller: &'static Location<'static>, handler: H) -> io::Result<Serving>
     where
         H: Fn(Stream<Tcp>) -> F + Clone + Send + 'static,
@@ -73,8 +76,8 @@ impl Listener<Tcp> {
         let backlog = self.backlog();
         let others = match workers {
             1 => Vec::new(),
-            // A socket that another user has made, as root's that systemd passes: then this listener accepts for all
-            // workers, and hands connections over.
+            // A socket that another user has made, as root's that systemd passes: then this
+            // listener accepts for all workers, and hands connections over.
             _ => match extend_reuseport_group(self.socket(), backlog, workers - 1) {
                 Err(error) if [AddrInUse, PermissionDenied].contains(&error.kind()) => {
                     tracing::info!(%error, "one worker accepts for all, as no listeners can be added to its address");
@@ -135,7 +138,8 @@ impl Listener<Unix> {
         Ok(self.serve_with(handler, ServeState::default(), Location::caller()))
     }
 
-    /// As [`serve`](Self::serve), but connections wait in the backlog until [`Serving::resume`] is called.
+    /// As [`serve`](Self::serve), but connections wait in the backlog until [`Serving::resume`] is
+    /// called.
     ///
     /// # Errors
     /// Never, so far.
@@ -148,7 +152,8 @@ impl Listener<Unix> {
         self.serve_paused_for(Location::caller(), handler)
     }
 
-    /// As [`serve_paused`](Self::serve_paused), for libraries: `caller` is the application's line, which reports of stalls name.
+    /// As [`serve_paused`](Self::serve_paused), for libraries: `caller` is the application's line,
+    /// which reports of stalls name.
     ///
     /// # Errors
     /// Never, so far.

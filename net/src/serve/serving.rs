@@ -60,10 +60,12 @@ impl Serving {
     }
 
     /// Stops accepting, and closes the listeners. Open connections are served on, until they end or
-    /// [`Serving::shutdown`] ends them, and so are those that a ring has accepted ahead or that wait in the backlog. The backlog of a
-    /// listener from [`from_std`](crate::TcpListener::from_std) is left to whoever else has the socket; the kernel resets it if
-    /// nobody does. Before [`Serving::resume`] nothing is served. What waits in a backlog while the process has no descriptor left to
-    /// accept it with (see [`accept_errors`](Self::accept_errors)) is reset.
+    /// [`Serving::shutdown`] ends them, and so are those that a ring has accepted ahead or that
+    /// wait in the backlog. The backlog of a listener from
+    /// [`from_std`](crate::TcpListener::from_std) is left to whoever else has the socket; the
+    /// kernel resets it if nobody does. Before [`Serving::resume`] nothing is served. What waits in
+    /// a backlog while the process has no descriptor left to accept it with (see
+    /// [`accept_errors`](Self::accept_errors)) is reset.
     pub async fn stop_accepting(&mut self) {
         self.state.stop_accepting();
         for task in self.accepting.drain(..) {
@@ -78,18 +80,19 @@ impl Serving {
         std::future::poll_fn(|context| self.state.poll_drained(context)).await;
     }
 
-    /// The workers that can't accept connections: their drivers have refused the listener. The other workers accept their
-    /// share. A worker tries when it takes its listener, soon after `serve` has returned.
+    /// The workers that can't accept connections: their drivers have refused the listener. The
+    /// other workers accept their share. A worker tries when it takes its listener, soon after
+    /// `serve` has returned.
     pub fn failures(&self) -> Vec<ListenerFailure> {
         self.state.failures()
     }
 
     /// Stops accepting, then lets handlers finish.
     ///
-    /// The reading side of every connection is shut down: a handler that waits for a request reads the end of
-    /// the stream, and one that works on a request can still write its response. Handlers that have not
-    /// finished after `deadline` are dropped, each on its worker. It returns when all of them are: a handler whose
-    /// drop blocks, or whose worker is blocked, delays it.
+    /// The reading side of every connection is shut down: a handler that waits for a request reads
+    /// the end of the stream, and one that works on a request can still write its response.
+    /// Handlers that have not finished after `deadline` are dropped, each on its worker. It returns
+    /// when all of them are: a handler whose drop blocks, or whose worker is blocked, delays it.
     pub async fn shutdown(mut self, deadline: Duration) -> ShutdownReport {
         self.state.stop();
         self.stop_accepting().await;

@@ -10,9 +10,9 @@ use crate::sockopt;
 
 /// A reuseport group's steering program.
 ///
-/// The queue number that the program reads is one too high on hardware and right on veth. It starts with what holds for the
-/// interface's driver. Accepted connections tell whether that is wrong: each has a NAPI, and with it a queue, and came to a
-/// listener that a program has chosen.
+/// The queue number that the program reads is one too high on hardware and right on veth. It starts
+/// with what holds for the interface's driver. Accepted connections tell whether that is wrong:
+/// each has a NAPI, and with it a queue, and came to a listener that a program has chosen.
 pub(super) struct Steering {
     queues: Vec<OwnedQueue>,
     listeners: u32,
@@ -34,8 +34,9 @@ fn table(queues: &[OwnedQueue], offset: u32) -> Vec<(u32, u32)> {
     queues.iter().map(|owned| (owned.queue + offset, owned.worker as u32)).collect()
 }
 
-/// Makes a group of datagram sockets, of which worker `i` has the `i`-th, choose by receive queue. Datagrams of loopback, which can't
-/// be handed over as connections are, are left to the kernel's hash.
+/// Makes a group of datagram sockets, of which worker `i` has the `i`-th, choose by receive queue.
+/// Datagrams of loopback, which can't be handed over as connections are, are left to the kernel's
+/// hash.
 pub(super) fn steer_datagrams(socket: &Socket, queues: &[OwnedQueue], sockets: usize) -> io::Result<()> {
     sockopt::steer_by_queue(socket, &table(queues, runtime::io::first_queue_number()), sockets as u32, true)
 }
@@ -44,7 +45,8 @@ pub(super) fn steer_datagrams(socket: &Socket, queues: &[OwnedQueue], sockets: u
 const STREAK: u32 = 8;
 
 impl Steering {
-    /// Attaches the program to the reuseport group of `listener`, which has a listener for each worker.
+    /// Attaches the program to the reuseport group of `listener`, which has a listener for each
+    /// worker.
     pub(super) fn attach(listener: &Socket, queues: Vec<OwnedQueue>, listeners: u32) -> io::Result<Self> {
         let offset = runtime::io::first_queue_number();
         let state = Mutex::new(SteeringState { offset, ..SteeringState::default() });
@@ -76,9 +78,9 @@ impl Steering {
         }
     }
 
-    /// Whether the other offset must be the right one, because only it explains the last connections. A connection may
-    /// have come by the present program or by the one before, so that one of those queued before a replacement is no
-    /// evidence against the new offset.
+    /// Whether the other offset must be the right one, because only it explains the last
+    /// connections. A connection may have come by the present program or by the one before, so that
+    /// one of those queued before a replacement is no evidence against the new offset.
     fn suggests_other_offset(&self, state: &mut SteeringState, here: usize, queue: u32) -> bool {
         let explains = |offset: u32| {
             self.chosen(state.offset, queue + offset) == here
@@ -124,7 +126,8 @@ mod tests {
         "127.0.0.1:0".parse().unwrap()
     }
 
-    /// A packet of each queue in turn arrives, `offset` too high; returns how many came to the wrong worker.
+    /// A packet of each queue in turn arrives, `offset` too high; returns how many came to the
+    /// wrong worker.
     fn arrive(steering: &Steering, listener: &Socket, offset: u32, packets: usize) -> usize {
         let mut wrong = 0;
         for owned in steering.queues.iter().cycle().take(packets) {

@@ -1,11 +1,13 @@
 //! The futures-io traits of streams and their halves.
 
-/// Implements `AsyncRead`, `AsyncBufRead`, and reading without waiting, for a type with the fields `io` and `unread`.
+/// Implements `AsyncRead`, `AsyncBufRead`, and reading without waiting, for a type with the fields
+/// `io` and `unread`.
 macro_rules! impl_async_read {
     ($type:ty) => {
         impl<K> $type {
-            /// Waits until a read would not block: there are bytes, the stream has ended, or the connection is broken. On a
-            /// ring this starts the receive. One task may wait to read a stream.
+            /// Waits until a read would not block: there are bytes, the stream has ended, or the
+            /// connection is broken. On a ring this starts the receive. One task may wait to read a
+            /// stream.
             ///
             /// # Errors
             /// None: an error of the connection is returned by the read that follows.
@@ -14,10 +16,10 @@ macro_rules! impl_async_read {
                 Ok(())
             }
 
-            /// Reads what has come, without waiting; 0 at the end of the stream. The bytes that the stream has buffered
-            /// come first. After them it is a `recv(2)` on epoll. On a ring it returns what the worker's turns have
-            /// received. The first call starts the receive, and finds nothing: wait for
-            /// [`readable`](Self::readable) before.
+            /// Reads what has come, without waiting; 0 at the end of the stream. The bytes that the
+            /// stream has buffered come first. After them it is a `recv(2)` on epoll. On a ring it
+            /// returns what the worker's turns have received. The first call starts the receive,
+            /// and finds nothing: wait for [`readable`](Self::readable) before.
             ///
             /// # Errors
             /// `WouldBlock` if there is nothing to read, else as a read.
@@ -25,9 +27,9 @@ macro_rules! impl_async_read {
                 self.io.try_read(&mut self.unread, buffer)
             }
 
-            /// Waits until there are bytes, and copies them without taking them: the next read returns them, too. 0 at the
-            /// end of the stream. Later calls return more once more has come; on a ring at most the 128 KiB that it
-            /// receives ahead of the reader.
+            /// Waits until there are bytes, and copies them without taking them: the next read
+            /// returns them, too. 0 at the end of the stream. Later calls return more once more has
+            /// come; on a ring at most the 128 KiB that it receives ahead of the reader.
             ///
             /// # Errors
             /// As a read; the error is taken by that.
@@ -74,11 +76,13 @@ macro_rules! impl_async_read {
     };
 }
 
-/// Implements `AsyncWrite`, `write_owned`, and writing without waiting, for a type with the field `io`.
+/// Implements `AsyncWrite`, `write_owned`, and writing without waiting, for a type with the field
+/// `io`.
 macro_rules! impl_async_write {
     ($type:ty) => {
         impl<K> $type {
-            /// Waits until a write would accept a byte, or fail. One task may wait to write to a stream.
+            /// Waits until a write would accept a byte, or fail. One task may wait to write to a
+            /// stream.
             ///
             /// # Errors
             /// None: an error of the connection is returned by the write that follows.
@@ -87,9 +91,10 @@ macro_rules! impl_async_write {
                 Ok(())
             }
 
-            /// Writes as many bytes as there is room for, without waiting. On epoll that is the room in the kernel's send
-            /// buffer. On a ring, writes below 16 KiB are copied and sent at the end of the turn; larger ones go out at once if
-            /// nothing is unsent. There is room while fewer than 64 KiB are unsent.
+            /// Writes as many bytes as there is room for, without waiting. On epoll that is the
+            /// room in the kernel's send buffer. On a ring, writes below 16 KiB are copied and sent
+            /// at the end of the turn; larger ones go out at once if nothing is unsent. There is
+            /// room while fewer than 64 KiB are unsent.
             ///
             /// # Errors
             /// `WouldBlock` if there is no room, else as a write.
@@ -97,13 +102,14 @@ macro_rules! impl_async_write {
                 self.io.try_write(bytes)
             }
 
-            /// Writes bytes whose ownership it takes, without a copy in user space: for large ones. Returns
-            /// when the kernel has taken all of them. On a ring, from 64 KiB on, the kernel makes no copy
-            /// either where the route allows it (`IORING_OP_SEND_ZC`); the memory is freed when the peer has
-            /// acknowledged it.
+            /// Writes bytes whose ownership it takes, without a copy in user space: for large ones.
+            /// Returns when the kernel has taken all of them. On a ring, from 64 KiB on, the kernel
+            /// makes no copy either where the route allows it (`IORING_OP_SEND_ZC`); the memory is
+            /// freed when the peer has acknowledged it.
             ///
-            /// If the future is dropped before it is ready, a ring still sends all of the bytes if it has
-            /// begun to; on epoll only those are sent that were written by then, as with any write.
+            /// If the future is dropped before it is ready, a ring still sends all of the bytes if
+            /// it has begun to; on epoll only those are sent that were written by then, as with any
+            /// write.
             ///
             /// # Errors
             /// The socket's, for example `BrokenPipe` after the writing side was shut down.

@@ -13,20 +13,22 @@ pub(crate) async fn connect<K>(address: &SockAddr, domain: Domain) -> io::Result
     connect_socket(Socket::new(domain, Type::STREAM.nonblocking().cloexec(), None)?, address).await
 }
 
-/// How long a Unix domain socket waits before it tries again to get into a full backlog, and the longest time; twice as long
-/// each time.
+/// How long a Unix domain socket waits before it tries again to get into a full backlog, and the
+/// longest time; twice as long each time.
 const FIRST_RETRY: Duration = Duration::from_millis(1);
 const LAST_RETRY: Duration = Duration::from_millis(32);
 
-/// Begins to connect a non-blocking socket. Returns whether it is connected; otherwise that is in progress.
+/// Begins to connect a non-blocking socket. Returns whether it is connected; otherwise that is in
+/// progress.
 async fn begin_connect(socket: &Socket, address: &SockAddr) -> io::Result<bool> {
     let mut pause = FIRST_RETRY;
     loop {
         match socket.connect(address) {
             Ok(()) => return Ok(true),
             Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => return Ok(false),
-            // Only of Unix domain sockets: the listener's backlog is full. A blocking connect would wait, and no readiness
-            // says when there is room (net/unix/af_unix.c, unix_stream_connect).
+            // Only of Unix domain sockets: the listener's backlog is full. A blocking connect would
+            // wait, and no readiness says when there is room (net/unix/af_unix.c,
+            // unix_stream_connect).
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 runtime::sleep(pause).await;
                 pause = (pause * 2).min(LAST_RETRY);

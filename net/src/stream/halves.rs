@@ -47,7 +47,8 @@ pub struct OwnedReadHalf<K> {
     unread: ReadBuffer,
 }
 
-/// The writing half of [`Stream::into_split`](crate::Stream::into_split). Dropping it shuts down writing.
+/// The writing half of [`Stream::into_split`](crate::Stream::into_split). Dropping it shuts down
+/// writing.
 #[derive(Debug)]
 pub struct OwnedWriteHalf<K> {
     on_its_worker: OnItsWorker,
@@ -73,8 +74,8 @@ impl<K> Stream<K> {
         (ReadHalf { io: &self.io, unread: &mut self.unread }, WriteHalf { io: &self.io })
     }
 
-    /// Splits into owned halves, for two tasks of this worker. Dropping the writing half shuts down writing;
-    /// dropping both closes the connection.
+    /// Splits into owned halves, for two tasks of this worker. Dropping the writing half shuts down
+    /// writing; dropping both closes the connection.
     pub fn into_split(self) -> (OwnedReadHalf<K>, OwnedWriteHalf<K>) {
         let io = Shared(Rc::new(self.io));
         let reader =

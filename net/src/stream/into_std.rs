@@ -8,13 +8,14 @@ use socket2::Socket;
 
 use super::generic::Stream;
 
-/// A stream's socket could not be given back. The stream is as it was, with everything that it has received.
+/// A stream's socket could not be given back. The stream is as it was, with everything that it has
+/// received.
 ///
 /// It converts to its [`io::Error`], which closes the stream.
 #[derive(Debug)]
 pub struct IntoStdError<K> {
-    /// The error of sending what was written; or the error that the connection broke with, which the next read returns; or
-    /// `EMFILE` without a free descriptor.
+    /// The error of sending what was written; or the error that the connection broke with, which
+    /// the next read returns; or `EMFILE` without a free descriptor.
     pub error: io::Error,
     /// It can be read, written to and given back as before.
     pub stream: Stream<K>,
@@ -42,7 +43,8 @@ impl<K> Stream<K> {
     /// The socket, and the bytes that were received and not read.
     pub(crate) async fn into_socket(mut self) -> Result<(Socket, Vec<u8>), IntoStdError<K>> {
         let quiet = std::future::poll_fn(|context| self.io.poll_quiesce(context)).await;
-        // A duplicate: those who only look at the socket, such as `serve`, may have a share in the descriptor.
+        // A duplicate: those who only look at the socket, such as `serve`, may have a share in the
+        // descriptor.
         match quiet.and_then(|()| self.socket().try_clone()) {
             Ok(socket) => {
                 let unread = self.take_unread();

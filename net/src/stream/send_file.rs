@@ -13,8 +13,8 @@ use socket2::Socket;
 use super::generic::Stream;
 use super::socket_io::SocketBackend;
 
-/// Sends parts of files on a stream, by `sendfile(2)`: the kernel sends the pages of its cache, and none of them comes to this
-/// program.
+/// Sends parts of files on a stream, by `sendfile(2)`: the kernel sends the pages of its cache, and
+/// none of them comes to this program.
 ///
 /// It holds what one stream's sends wait for, so have one for each stream.
 #[doc(alias = "sendfile")]
@@ -25,15 +25,16 @@ pub struct FileSender {
 }
 
 impl FileSender {
-    /// Sends up to `length` bytes of a file from `offset` on, after all bytes that were written to the stream before, and
-    /// returns how many; 0 if the file ends at `offset` or before it.
+    /// Sends up to `length` bytes of a file from `offset` on, after all bytes that were written to
+    /// the stream before, and returns how many; 0 if the file ends at `offset` or before it.
     ///
-    /// The worker waits for the disk if the bytes are not in the page cache: read them on another thread before, where
-    /// that may be. A program that doesn't ignore SIGPIPE, as Rust programs do, is killed if
-    /// the connection breaks.
+    /// The worker waits for the disk if the bytes are not in the page cache: read them on another
+    /// thread before, where that may be. A program that doesn't ignore SIGPIPE, as Rust programs
+    /// do, is killed if the connection breaks.
     ///
     /// # Errors
-    /// Those of earlier writes and of `sendfile(2)`: `InvalidInput` if the file can't be mapped, as a pipe.
+    /// Those of earlier writes and of `sendfile(2)`: `InvalidInput` if the file can't be mapped, as
+    /// a pipe.
     pub fn poll_send<K>(
         &mut self,
         context: &mut Context<'_>,
@@ -93,7 +94,8 @@ impl fmt::Debug for FileSender {
 }
 
 impl<K> Stream<K> {
-    /// Sends `length` bytes of a file from `offset` on, after all bytes that were written before: see [`FileSender`].
+    /// Sends `length` bytes of a file from `offset` on, after all bytes that were written before:
+    /// see [`FileSender`].
     ///
     /// If the future is dropped before it is ready, some of the bytes may have been sent.
     ///

@@ -189,7 +189,8 @@ impl<K> SocketIo<K> {
         }
     }
 
-    /// Copies what the next reads return. A ring's bytes are those that have come, in the stream's buffer and in the ring's.
+    /// Copies what the next reads return. A ring's bytes are those that have come, in the stream's
+    /// buffer and in the ring's.
     pub(super) fn poll_peek(
         &self,
         context: &mut Context<'_>,
@@ -228,7 +229,8 @@ impl<K> SocketIo<K> {
         }
     }
 
-    /// Takes all bytes that are in this program's memory: `unread`'s, and those that a ring has received after them.
+    /// Takes all bytes that are in this program's memory: `unread`'s, and those that a ring has
+    /// received after them.
     pub(super) fn take_unread(&self, unread: &mut ReadBuffer) -> Vec<u8> {
         let mut bytes = unread.unread().to_vec();
         unread.consume(bytes.len());

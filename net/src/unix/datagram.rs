@@ -7,8 +7,8 @@ use std::path::Path;
 
 use runtime::io::{AsyncFd, Direction, SourceKind};
 
-/// A Unix domain datagram socket on its worker's driver. It uses readiness and system calls on every driver. Any number of
-/// tasks may wait on one socket.
+/// A Unix domain datagram socket on its worker's driver. It uses readiness and system calls on
+/// every driver. Any number of tasks may wait on one socket.
 #[derive(Debug)]
 pub struct UnixDatagram {
     fd: AsyncFd<StdDatagram>,

@@ -38,8 +38,8 @@ impl Stream<Unix> {
     /// Connects to a path.
     ///
     /// # Errors
-    /// The error of the system call, for example `ConnectionRefused` if nobody listens on the path, and
-    /// `InvalidInput` if the path is longer than 107 bytes.
+    /// The error of the system call, for example `ConnectionRefused` if nobody listens on the path,
+    /// and `InvalidInput` if the path is longer than 107 bytes.
     pub async fn connect(path: impl AsRef<Path>) -> io::Result<Self> {
         connect(&SockAddr::unix(path)?, Domain::UNIX).await
     }
@@ -56,11 +56,12 @@ impl Stream<Unix> {
         Self::from_socket(Arc::new(stream.into()))
     }
 
-    /// Takes the socket off this worker, and returns it, non-blocking as it is, with the bytes that were received and not read
-    /// yet. What was written is sent before.
+    /// Takes the socket off this worker, and returns it, non-blocking as it is, with the bytes that
+    /// were received and not read yet. What was written is sent before.
     ///
-    /// On epoll there are such bytes only after reads through [`AsyncBufRead`](futures_io::AsyncBufRead). A ring receives ahead
-    /// of its reader: its receive is cancelled, and what that has brought is returned here. The bytes after it are in the
+    /// On epoll there are such bytes only after reads through
+    /// [`AsyncBufRead`](futures_io::AsyncBufRead). A ring receives ahead of its reader: its receive
+    /// is cancelled, and what that has brought is returned here. The bytes after it are in the
     /// socket. If the future is dropped before it is ready, so is the stream, with its bytes.
     pub async fn into_std(self) -> Result<(std::os::unix::net::UnixStream, Vec<u8>), IntoStdError<Unix>> {
         self.into_socket().await.map(|(socket, unread)| (socket.into(), unread))
@@ -89,9 +90,9 @@ impl Listener<Unix> {
         Self::from_socket(listening_socket(path.as_ref(), backlog, None)?, backlog)
     }
 
-    /// Like [`Listener::bind_with_backlog`], with the permissions `mode` on the path, such as `0o700`, instead
-    /// of those that the umask leaves: who may write to the path may connect (`unix(7)`). The path has them
-    /// before anybody can connect.
+    /// Like [`Listener::bind_with_backlog`], with the permissions `mode` on the path, such as
+    /// `0o700`, instead of those that the umask leaves: who may write to the path may connect
+    /// (`unix(7)`). The path has them before anybody can connect.
     pub fn bind_with_mode(path: impl AsRef<Path>, backlog: i32, mode: u32) -> io::Result<Self> {
         Self::from_socket(listening_socket(path.as_ref(), backlog, Some(mode))?, backlog)
     }
@@ -99,21 +100,21 @@ impl Listener<Unix> {
     /// Accepts one connection, onto this worker. Any number of tasks may wait on one listener.
     ///
     /// # Errors
-    /// The error of the system call, for example `EMFILE` without a free descriptor. None of them is caused by a
-    /// peer, and none ends the listener: the next accept may succeed.
+    /// The error of the system call, for example `EMFILE` without a free descriptor. None of them
+    /// is caused by a peer, and none ends the listener: the next accept may succeed.
     pub async fn accept(&self) -> io::Result<Stream<Unix>> {
         let (socket, _) = self.accept_socket().await?;
         self.take_on(socket)
     }
 
-    /// [`Listener::accept`] for use in a `poll` function. One task may wait in this way at a time; a second one replaces the
-    /// first.
+    /// [`Listener::accept`] for use in a `poll` function. One task may wait in this way at a time;
+    /// a second one replaces the first.
     pub fn poll_accept(&self, context: &mut Context<'_>) -> Poll<io::Result<Stream<Unix>>> {
         self.poll_accept_socket(context).map(|result| self.take_on(result?.0))
     }
 
-    /// Takes the socket off this worker, and returns it, non-blocking as it is, with the connections that were accepted and not
-    /// returned yet: a ring accepts ahead.
+    /// Takes the socket off this worker, and returns it, non-blocking as it is, with the
+    /// connections that were accepted and not returned yet: a ring accepts ahead.
     ///
     /// # Errors
     /// The error of the system call, for example `EMFILE` without a free descriptor.

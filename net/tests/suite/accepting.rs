@@ -196,7 +196,8 @@ async fn a_graceful_stop_serves_the_connections_that_wait_for_the_other_worker()
     begun.recv().unwrap();
     let mut clients: Vec<_> = (0..CLIENTS).map(|_| client_that_has_asked(address)).collect();
     let stopped = runtime::spawn(serving.shutdown(Duration::from_secs(30)));
-    // It has asked worker 1, which after its task takes in what has come, and then stops its listener.
+    // It has asked worker 1, which after its task takes in what has come, and then stops its
+    // listener.
     runtime::yield_now().await;
     drop(unblock);
     blocking.await.unwrap();
@@ -245,7 +246,8 @@ async fn a_stream_with_zero_linger_is_reset_by_its_close() {
     assert_eq!(read.unwrap_err().kind(), std::io::ErrorKind::ConnectionReset);
 }
 
-/// What is logged while an accept loop on worker 0 of two has taken 100 connections. `busy`: worker 1 runs a task, too.
+/// What is logged while an accept loop on worker 0 of two has taken 100 connections. `busy`: worker
+/// 1 runs a task, too.
 fn logged_of_an_accept_loop(busy: bool) -> String {
     let file = tempfile::tempfile().unwrap();
     let writer = std::sync::Mutex::new(file.try_clone().unwrap());
@@ -276,8 +278,8 @@ fn an_accept_loop_that_leaves_the_other_workers_idle_is_warned_of_once() {
     assert!(!logged_of_an_accept_loop(true).contains("TcpListener::serve"));
 }
 
-/// A served listener of which at most two connections are handled at a time, each until its first byte; and its address. Handlers count
-/// how many of them there are.
+/// A served listener of which at most two connections are handled at a time, each until its first
+/// byte; and its address. Handlers count how many of them there are.
 fn serve_two_at_a_time(listener: TcpListener) -> (net::Serving, SocketAddr, Arc<Mutex<(usize, usize)>>) {
     let address = listener.local_addr().unwrap();
     let running = Arc::new(Mutex::new((0, 0)));

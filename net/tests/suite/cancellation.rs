@@ -1,4 +1,5 @@
-//! Futures, streams and listeners that are dropped at random points lose no byte and leak no descriptor.
+//! Futures, streams and listeners that are dropped at random points lose no byte and leak no
+//! descriptor.
 
 use std::future::Future;
 use std::io::ErrorKind;

@@ -1,4 +1,5 @@
-//! Sockets with options, by name, in pairs; halves that are reunited; copies in both directions; datagrams.
+//! Sockets with options, by name, in pairs; halves that are reunited; copies in both directions;
+//! datagrams.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -94,7 +95,8 @@ async fn strings_pairs_and_lists_are_addresses_and_only_names_are_looked_up() {
 async fn an_address_that_does_not_answer_is_passed_over_after_a_quarter_of_a_second() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
-    // With a full backlog the kernel drops the SYN, and the connect hangs. No other test uses this address.
+    // With a full backlog the kernel drops the SYN, and the connect hangs. No other test uses this
+    // address.
     let full = TcpListener::bind_with_backlog((Ipv4Addr::new(127, 0, 0, 4), port), 0).unwrap();
     let hanging = full.local_addr().unwrap();
     let mut held = Vec::new();

@@ -288,7 +288,8 @@ fn ten_thousand_idle_connections_leak_neither_descriptors_nor_memory() {
                 runtime::sleep(Duration::from_millis(10)).await;
             }
             assert_eq!(open_descriptors(), descriptors, "on {driver}");
-            // The allocator may keep what a wave needed, or return it. Later waves must not need more.
+            // The allocator may keep what a wave needed, or return it. Later waves must not need
+            // more.
             let (first, last) = (resident[0].max(resident[1]), resident[3].min(resident[4]));
             assert!(last < first + 1024, "on {driver}: {resident:?} KiB");
             serving.shutdown(Duration::from_secs(30)).await;
@@ -296,7 +297,8 @@ fn ten_thousand_idle_connections_leak_neither_descriptors_nor_memory() {
     }
 }
 
-/// Forbids io_uring to this thread and its children, as the default seccomp filter of containers does.
+/// Forbids io_uring to this thread and its children, as the default seccomp filter of containers
+/// does.
 fn forbid_io_uring() {
     use seccompiler::{SeccompAction, SeccompFilter};
     let rules = [(libc::SYS_io_uring_setup, Vec::new())].into_iter().collect();
@@ -333,7 +335,8 @@ fn without_io_uring_auto_takes_epoll_and_reports_why_and_uring_fails() {
     .unwrap();
 }
 
-/// Otherwise one turn of many tasks gathers more than the caches hold, and hands it to the network in one burst.
+/// Otherwise one turn of many tasks gathers more than the caches hold, and hands it to the network
+/// in one burst.
 #[test]
 fn what_some_tasks_have_written_is_sent_before_many_others_run() {
     use std::io::Read;
@@ -366,7 +369,8 @@ fn what_some_tasks_have_written_is_sent_before_many_others_run() {
     }
 }
 
-/// Those of 16 KiB and more leave at once, and count as well: a task that writes them does not keep others from the wait.
+/// Those of 16 KiB and more leave at once, and count as well: a task that writes them does not keep
+/// others from the wait.
 #[test]
 fn a_turn_ends_when_its_tasks_have_sent_much_at_once() {
     const TASKS: u64 = 64;

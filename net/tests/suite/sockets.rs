@@ -79,7 +79,8 @@ async fn vectored_writes_arrive_in_order() {
     assert_eq!(&buffer, b"one two");
 }
 
-/// More of them than one `sendmsg(2)` takes: it would send nothing, which `write_all` takes for an error.
+/// More of them than one `sendmsg(2)` takes: it would send nothing, which `write_all` takes for an
+/// error.
 #[runtime::test]
 async fn a_vectored_write_skips_empty_slices_at_its_front() {
     let (mut client, mut server) = pair().await;

@@ -1,5 +1,5 @@
-//! What `Stream` promises on every driver: when a write is done, when an error is told, what flush, close, shutdown and
-//! drop do. Each test runs on each driver.
+//! What `Stream` promises on every driver: when a write is done, when an error is told, what flush,
+//! close, shutdown and drop do. Each test runs on each driver.
 
 use std::io::{ErrorKind, Read};
 use std::net::Shutdown;
@@ -151,8 +151,8 @@ async fn after_an_error_of_a_large_write_no_later_write_seems_to_succeed() {
     }
 }
 
-/// Kernels without a68ed2df7213 (CVE-2026-23473) lose the end: both wake-ups come before the ring's work runs, and the receive
-/// takes them as one.
+/// Kernels without a68ed2df7213 (CVE-2026-23473) lose the end: both wake-ups come before the ring's
+/// work runs, and the receive takes them as one.
 #[runtime::test]
 async fn the_end_of_a_unix_stream_that_follows_its_last_bytes_at_once_is_read() {
     for round in 0..50 {

@@ -221,7 +221,8 @@ async fn a_socket_of_both_families_answers_from_the_address_of_either() {
     }
 }
 
-/// A pair of sockets, each bound to an address of loopback, and the address under which the first reaches the second.
+/// A pair of sockets, each bound to an address of loopback, and the address under which the first
+/// reaches the second.
 struct Route {
     sender: UdpSocket,
     receiver: UdpSocket,

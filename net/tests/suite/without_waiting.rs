@@ -1,4 +1,5 @@
-//! Reading and writing without waiting, peeking, and sockets that are given back with all that was received.
+//! Reading and writing without waiting, peeking, and sockets that are given back with all that was
+//! received.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::AsFd;

@@ -68,16 +68,17 @@ pub enum Command {
         #[arg(long)]
         dry_run: bool,
     },
-    /// Show who has set what since when: the journals, their processes, and the modes of their queues
+    /// Show who has set what since when: the journals, their processes, and the modes of their
+    /// queues
     Status,
-    /// Print everything that is read of an interface, without addresses, for `explain --from` and `plan --from` on another
-    /// machine
+    /// Print everything that is read of an interface, without addresses, for `explain --from` and
+    /// `plan --from` on another machine
     Record {
         /// Interface, for example eth0
         interface: String,
     },
-    /// Explain whether kernel polling can run on an interface, what prevents it, how to fix that, and what a latency
-    /// budget buys by the last result of lab
+    /// Explain whether kernel polling can run on an interface, what prevents it, how to fix that,
+    /// and what a latency budget buys by the last result of lab
     ///
     /// With --pid, --unit or --cgroup: whether a server can be attached to
     Explain {
@@ -186,27 +187,29 @@ pub struct PlanArguments {
     /// Cores that run network processing under packing, and the polling threads of kernel-thread
     #[arg(long, default_value = "", hide_default_value = true)]
     packing_cores: Cpus,
-    /// Kernel polling: microseconds that the median request may take longer than under vanilla, in exchange for CPU time;
-    /// below 20 the interrupt comes first, from 20 on this is the grace time
+    /// Kernel polling: microseconds that the median request may take longer than under vanilla, in
+    /// exchange for CPU time; below 20 the interrupt comes first, from 20 on this is the grace time
     #[arg(long, value_name = "US", default_value_t)]
     latency_budget: LatencyBudget,
-    /// Grace time after an empty poll, in microseconds [default: by --latency-budget; suppression: 200]
+    /// Grace time after an empty poll, in microseconds [default: by --latency-budget; suppression:
+    /// 200]
     #[arg(long, value_name = "US", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     gro_flush_timeout: Option<u64>,
-    /// Number of empty polls that re-arm the timer instead of the interrupt [default: 100; kernel polling without
-    /// --gro-flush-timeout: by --latency-budget]
+    /// Number of empty polls that re-arm the timer instead of the interrupt [default: 100; kernel
+    /// polling without --gro-flush-timeout: by --latency-budget]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(0..=i32::MAX as u64))]
     defer_hard_irqs: Option<u64>,
-    /// Kernel polling: packets per second that a queue receives at most, so that its ring does not overflow before the
-    /// suspend timeout [default: 100000, or what the interface receives now if that is more]
+    /// Kernel polling: packets per second that a queue receives at most, so that its ring does not
+    /// overflow before the suspend timeout [default: 100000, or what the interface receives now if
+    /// that is more]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     peak_packet_rate: Option<u32>,
-    /// Number of receive queues to configure (ethtool channels) [default: unchanged; under a policy that polls at most one
-    /// for each worker]
+    /// Number of receive queues to configure (ethtool channels) [default: unchanged; under a policy
+    /// that polls at most one for each worker]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     channels: Option<u32>,
-    /// Size of the receive rings to configure, in descriptors (ethtool rings), for the whole device; a
-    /// driver may round it
+    /// Size of the receive rings to configure, in descriptors (ethtool rings), for the whole
+    /// device; a driver may round it
     #[arg(long, value_name = "DESCRIPTORS", value_parser = clap::value_parser!(u32).range(1..))]
     rx_ring: Option<u32>,
     /// Queues to configure, for example 0-1; per-queue settings of the others stay unchanged
@@ -266,7 +269,8 @@ impl PlanArguments {
         }
     }
 
-    /// The values of deferral. A grace time given by hand has the deferrals that it has in a program on the runtime.
+    /// The values of deferral. A grace time given by hand has the deferrals that it has in a
+    /// program on the runtime.
     fn deferral(&self) -> QueueSettings {
         let mut values = match self.gro_flush_timeout.map(Duration::from_micros) {
             None if self.policy.suspends_interrupts() => QueueSettings::fixed(self.latency_budget),
@@ -280,8 +284,9 @@ impl PlanArguments {
     }
 }
 
-/// The highest packet rate of one of the queues within a tenth of a second, per second; 0 if the counters can't be read. A
-/// driver that counts for the whole interface may have all packets in one queue.
+/// The highest packet rate of one of the queues within a tenth of a second, per second; 0 if the
+/// counters can't be read. A driver that counts for the whole interface may have all packets in one
+/// queue.
 fn highest_packet_rate(interface: &Interface, is_ours: impl Fn(u32) -> bool) -> u32 {
     let mut snapshots = vec![Snapshot::take(interface)];
     for _ in 0..5 {

@@ -20,8 +20,9 @@ macro_rules! print_line {
 }
 pub(crate) use print_line;
 
-/// Writes a line to standard output. A reader that closed the pipe, as `head` does, is not an error: the command
-/// still does its work. Any other failure is printed once, and the command fails at its end.
+/// Writes a line to standard output. A reader that closed the pipe, as `head` does, is not an
+/// error: the command still does its work. Any other failure is printed once, and the command fails
+/// at its end.
 pub fn write_line(line: fmt::Arguments<'_>) {
     if let Err(error) = writeln!(io::stdout(), "{line}")
         && error.kind() != io::ErrorKind::BrokenPipe

@@ -1,5 +1,6 @@
-//! Plans and explanations of recorded interfaces. Those of emulated devices were taken in the guest (`LULL_RECORDINGS` of
-//! `tests/tests/guest/devices.rs`); the others are made from the drivers' sources, as they say.
+//! Plans and explanations of recorded interfaces. Those of emulated devices were taken in the guest
+//! (`LULL_RECORDINGS` of `tests/tests/guest/devices.rs`); the others are made from the drivers'
+//! sources, as they say.
 
 use std::fs;
 use std::path::{Path, PathBuf};

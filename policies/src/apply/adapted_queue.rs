@@ -44,10 +44,12 @@ impl AdaptedQueue {
         ]
     }
 
-    /// Sets the values for the process `pid`, if its journal says that it adapts this queue, within the journal's bounds.
+    /// Sets the values for the process `pid`, if its journal says that it adapts this queue, within
+    /// the journal's bounds.
     ///
     /// # Errors
-    /// `PermissionDenied` if the process has no such journal or a value is out of bounds; else the kernel's error.
+    /// `PermissionDenied` if the process has no such journal or a value is out of bounds; else the
+    /// kernel's error.
     pub fn set_for(&self, pid: u32, journals: &JournalDir) -> io::Result<()> {
         let contents = journals.read().map_err(io::Error::other)?;
         // One that its process has left may be of another with the same id.
@@ -70,8 +72,8 @@ impl AdaptedQueue {
         self.write(&Device::new(&journal.interface, self.ifindex))
     }
 
-    /// Sets the values that differ from the queue's present ones. The kernel is asked for those, because an earlier call
-    /// may have failed after it had set some.
+    /// Sets the values that differ from the queue's present ones. The kernel is asked for those,
+    /// because an earlier call may have failed after it had set some.
     pub(super) fn write(&self, device: &Device) -> io::Result<()> {
         let id = device.napi(self.queue)?.id;
         let mut netdev = Netdev::open()?;
@@ -101,8 +103,8 @@ impl FromStr for AdaptedQueue {
 
 /// Sets an adapted queue's values on behalf of a process that may not ([`AdaptedQueue::set_for`]).
 ///
-/// `TimedOut` says that it may still set them. It is asked for the same values again each second then, until the error is another
-/// one or other values are chosen.
+/// `TimedOut` says that it may still set them. It is asked for the same values again each second
+/// then, until the error is another one or other values are chosen.
 pub type QueueDelegate = dyn FnMut(&AdaptedQueue) -> io::Result<()> + Send;
 
 fn denied(reason: &str) -> io::Error {

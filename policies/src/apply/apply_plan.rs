@@ -22,16 +22,16 @@ use crate::signals;
 /// Applies a plan: journals the old values, then sets the knobs in order and reads each back.
 ///
 /// A knob that can't be set doesn't stop the others; its [`Outcome`] has the reason. Under
-/// [`KernelThread`](crate::Policy::KernelThread) a thread that can't be had ends the policy: what was set is put
-/// back, and vanilla is applied ([`Guard::plan`] has its plan). What an ended process left set on the interface is
-/// restored first. A change of the number of queues comes first, and the
-/// other steps are planned again after it.
+/// [`KernelThread`](crate::Policy::KernelThread) a thread that can't be had ends the policy: what
+/// was set is put back, and vanilla is applied ([`Guard::plan`] has its plan). What an ended
+/// process left set on the interface is restored first. A change of the number of queues comes
+/// first, and the other steps are planned again after it.
 ///
 /// # Errors
-/// [`Error::Journal`] if the journal can't be written, the directory of journals can't be locked, or a running process has
-/// a journal that can't be read; the plan changes nothing then. [`Error::QueuesInUse`] if a running process holds queues
-/// of the plan. [`Error::NoInterface`] if the interface no longer exists,
-/// [`Error::Kernel`] if signals can't be watched.
+/// [`Error::Journal`] if the journal can't be written, the directory of journals can't be locked,
+/// or a running process has a journal that can't be read; the plan changes nothing then.
+/// [`Error::QueuesInUse`] if a running process holds queues of the plan. [`Error::NoInterface`] if
+/// the interface no longer exists, [`Error::Kernel`] if signals can't be watched.
 pub fn apply(plan: &Plan, lifetime: Lifetime, directory: &JournalDir) -> Result<Guard, Error> {
     let (locked, refusal) = match directory.lock() {
         Ok(locked) => (Some(locked), None),
@@ -80,8 +80,8 @@ fn prepare(plan: &Plan, lifetime: Lifetime, directory: &JournalDir) -> Result<(G
     Ok((guard(plan, lifetime, directory, undo)?, others))
 }
 
-/// For a process that may not lock the directory. If there is nothing to set, it can run on an interface that was
-/// configured for it; else it gets `error`.
+/// For a process that may not lock the directory. If there is nothing to set, it can run on an
+/// interface that was configured for it; else it gets `error`.
 fn prepare_without_lock(
     plan: &Plan,
     lifetime: Lifetime,
@@ -121,7 +121,8 @@ fn others(plan: &Plan, directory: &JournalDir) -> Result<Vec<Journal>, Error> {
             return Err(unreadable.into_error());
         }
     }
-    // One whose settings could not be restored stays after its process has ended, which holds no queues any more.
+    // One whose settings could not be restored stays after its process has ended, which holds no
+    // queues any more.
     let running = contents.journals.into_iter().filter(|found| !found.is_abandoned());
     Ok(running
         .map(|found| found.journal)
@@ -162,7 +163,8 @@ fn guard(plan: &Plan, lifetime: Lifetime, directory: &JournalDir, undo: Undo) ->
 
 fn check_conflicts(plan: &Plan, lifetime: Lifetime, others: &[Journal]) -> Result<(), Error> {
     for other in others {
-        // A policy for the host would change the values that running processes restore to, on any queue.
+        // A policy for the host would change the values that running processes restore to, on any
+        // queue.
         let all = lifetime == Lifetime::Host;
         let conflict: Cpus =
             other.queues.iter().copied().filter(|queue| all || plan.queues.contains(queue)).collect();
@@ -219,9 +221,9 @@ impl Guard {
         Ok(())
     }
 
-    /// For a policy that can't run without a step that failed: puts back what the policy has set, and plans vanilla
-    /// instead. The steps that failed stay among the applied ones, with their reasons; the number of queues and the size
-    /// of their rings stay changed.
+    /// For a policy that can't run without a step that failed: puts back what the policy has set,
+    /// and plans vanilla instead. The steps that failed stay among the applied ones, with their
+    /// reasons; the number of queues and the size of their rings stay changed.
     fn step_down(&mut self, device: &Device) -> Result<(), Error> {
         let is_set = |knob: &Knob| self.applied.iter().any(|it| it.knob == *knob && it.outcome.is_ok());
         let mut undo = lock(&self.undo);
@@ -245,8 +247,8 @@ impl Guard {
         Ok(())
     }
 
-    /// Adapts the plan to the size that the receive rings have now, which may be another than was planned. Returns whether a
-    /// step has changed.
+    /// Adapts the plan to the size that the receive rings have now, which may be another than was
+    /// planned. Returns whether a step has changed.
     fn fit_ring(&mut self, step: &Step, device: &Device) -> Result<bool, Error> {
         // A size that can't be read is the old or the new one.
         let size = match Knob::RxRing.read(device) {
@@ -331,7 +333,8 @@ impl Guard {
         Some(Outcome::Failed { reason: format!("process {} {what}", holder.writer.pid) })
     }
 
-    /// Records what came of a knob. `owned` is the only value that is the writer's from now on; `None` if it is not known.
+    /// Records what came of a knob. `owned` is the only value that is the writer's from now on;
+    /// `None` if it is not known.
     pub(super) fn record_outcome(
         &mut self,
         knob: &Knob,

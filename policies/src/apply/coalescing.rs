@@ -1,4 +1,5 @@
-//! Sets the device's coalescing: all parameters by one request, and smaller values if the driver refuses it.
+//! Sets the device's coalescing: all parameters by one request, and smaller values if the driver
+//! refuses it.
 
 use std::io;
 
@@ -143,7 +144,8 @@ fn judge(
     (outcome, owned)
 }
 
-/// Whether an error says that the driver does not take these values, and not that it takes none from this process.
+/// Whether an error says that the driver does not take these values, and not that it takes none
+/// from this process.
 fn is_refusal(error: &io::Error) -> bool {
     let refusals = [Errno::INVAL, Errno::RANGE, Errno::OPNOTSUPP].map(|errno| Some(errno.raw_os_error()));
     refusals.contains(&errno(error))

@@ -9,8 +9,8 @@ use crate::descriptors::{Descriptors, EpollParams};
 use crate::host::identity::ProcessIdentity;
 use crate::journal::{EpollEntry, JournalDir, RestoreOutcome};
 
-/// Sets the parameters of other processes' epoll instances, and records the old ones first. Where the guard restores its
-/// queues, it restores the instances, too.
+/// Sets the parameters of other processes' epoll instances, and records the old ones first. Where
+/// the guard restores its queues, it restores the instances, too.
 #[derive(Debug, Clone)]
 pub(crate) struct EpollJournal {
     directory: JournalDir,
@@ -43,11 +43,13 @@ impl EpollJournal {
         undo.write(&self.directory).map_err(io::Error::other)
     }
 
-    /// Sets the parameters of a recorded instance, if it has those of before or those that were set here: otherwise the
-    /// process has opened another instance with that number. Returns whether it was set.
+    /// Sets the parameters of a recorded instance, if it has those of before or those that were set
+    /// here: otherwise the process has opened another instance with that number. Returns whether it
+    /// was set.
     ///
     /// # Errors
-    /// If the guard has restored its queues or the instance is not recorded, and the kernel's errors.
+    /// If the guard has restored its queues or the instance is not recorded, and the kernel's
+    /// errors.
     pub(crate) fn set(
         &self,
         process: &ProcessIdentity,

@@ -60,21 +60,23 @@ impl Guard {
     /// Restores the old values now; `None` if a signal has restored them already.
     ///
     /// # Errors
-    /// [`Error::Journal`] if the journal can't be removed. A knob that can't be restored is not an error;
-    /// see [`RestoreReport::failed`].
+    /// [`Error::Journal`] if the journal can't be removed. A knob that can't be restored is not an
+    /// error; see [`RestoreReport::failed`].
     pub fn restore(self) -> Option<Result<RestoreReport, Error>> {
         restore_once(&self.directory, &self.undo)
     }
 
-    /// From now on the journal stays for another process if this one ends without the privilege to restore.
+    /// From now on the journal stays for another process if this one ends without the privilege to
+    /// restore.
     pub(crate) fn leave_to_delegate(&self) {
         if let Some(undo) = &mut *lock(&self.undo) {
             undo.has_delegate = true;
         }
     }
 
-    /// Sets the selected knobs again that have lost their value, and returns them with the value that they
-    /// had. Another process may have set them, or the device lost them when its link was reopened.
+    /// Sets the selected knobs again that have lost their value, and returns them with the value
+    /// that they had. Another process may have set them, or the device lost them when its link was
+    /// reopened.
     ///
     /// With `only_if_reset`, a knob is set again only if it has its value from before the policy.
     pub(crate) fn reapply(
@@ -99,8 +101,8 @@ impl Guard {
             };
             let current = applied.knob.read(&device).ok();
             let unchanged = current.as_ref().is_none_or(|current| current.to_string() == expected);
-            // A knob that had its target value before the policy has no entry; any other value of it may
-            // be what the device resets it to.
+            // A knob that had its target value before the policy has no entry; any other value of
+            // it may be what the device resets it to.
             let original = original(&applied.knob);
             if unchanged || (only_if_reset && original.is_some() && current != original) {
                 continue;
@@ -123,11 +125,13 @@ impl Guard {
         undo.is_some().then(action)
     }
 
-    /// Sets the values with which the law drives a queue, unless the host has been restored. They become the
-    /// targets that [`Guard::reapply`] keeps. `delegate` sets them if this process may not.
+    /// Sets the values with which the law drives a queue, unless the host has been restored. They
+    /// become the targets that [`Guard::reapply`] keeps. `delegate` sets them if this process may
+    /// not.
     ///
     /// # Errors
-    /// If the plan does not adapt the queue, if the queue has no NAPI, or the kernel's or the delegate's error.
+    /// If the plan does not adapt the queue, if the queue has no NAPI, or the kernel's or the
+    /// delegate's error.
     pub(crate) fn set_queue(
         &mut self,
         queue: u32,

@@ -1,5 +1,6 @@
-//! The settings of ended processes that could not be restored. A process that sets the same knob takes them over: it would
-//! otherwise take what they have left for the original value, and restore that.
+//! The settings of ended processes that could not be restored. A process that sets the same knob
+//! takes them over: it would otherwise take what they have left for the original value, and restore
+//! that.
 
 use crate::error::Error;
 use crate::journal::{Entry, FoundJournal, Journal, JournalDir};
@@ -20,14 +21,15 @@ impl LeftEntries {
         Ok(Self(journals.filter(|found| found.journal.ifindex == ifindex && select(found)).collect()))
     }
 
-    /// The value that a knob had before the processes that have left it at `now`; `None` if none of them has.
+    /// The value that a knob had before the processes that have left it at `now`; `None` if none of
+    /// them has.
     pub(super) fn original_of(&self, knob: &Knob, now: &Value) -> Option<Value> {
         let entries = self.0.iter().flat_map(|found| &found.journal.entries);
         original(entries.filter(|entry| entry.knob == *knob), now)
     }
 
-    /// Removes the entries that a journal, which has been written, has taken over. If that fails, both restore the same
-    /// value.
+    /// Removes the entries that a journal, which has been written, has taken over. If that fails,
+    /// both restore the same value.
     pub(super) fn give_to(mut self, journal: &Journal, directory: &JournalDir) {
         for found in &mut self.0 {
             let before = found.journal.entries.len();

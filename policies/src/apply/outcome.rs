@@ -36,7 +36,8 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// Whether the knob has its target value, a value that the device takes, or what the driver rounded the target to.
+    /// Whether the knob has its target value, a value that the device takes, or what the driver
+    /// rounded the target to.
     pub fn is_ok(&self) -> bool {
         !matches!(self, Outcome::Failed { .. } | Outcome::ReadsBack { .. })
     }
@@ -59,9 +60,10 @@ impl Applied {
         Self { knob, target, policy: Policy::Vanilla, outcome }
     }
 
-    /// Whether the policy can't run because this step failed: kernel threads that poll all the time must poll, on
-    /// their core, as ordinary threads. Otherwise the rest of the policy would keep interrupts away from the
-    /// workers' cores for nothing, or the thread would keep a core from its worker.
+    /// Whether the policy can't run because this step failed: kernel threads that poll all the time
+    /// must poll, on their core, as ordinary threads. Otherwise the rest of the policy would keep
+    /// interrupts away from the workers' cores for nothing, or the thread would keep a core from
+    /// its worker.
     pub(super) fn ends_policy(&self) -> bool {
         self.policy.has_polling_threads() && self.knob.is_of_napi_thread() && !self.outcome.is_ok()
     }

@@ -13,7 +13,8 @@ use crate::journal::{Journal, JournalDir, Lifetime, ListenerEntry};
 use crate::policy::Policy;
 use crate::signals::{self, Registration};
 
-/// Steers groups of listeners, and journals them first. Dropping it removes the programs, as do SIGINT and SIGTERM.
+/// Steers groups of listeners, and journals them first. Dropping it removes the programs, as do
+/// SIGINT and SIGTERM.
 #[derive(Debug)]
 pub(crate) struct Steering {
     directory: JournalDir,
@@ -46,7 +47,8 @@ impl Steering {
     /// Makes the group of a listener choose the listener by the packet's queue, modulo `listeners`.
     ///
     /// # Errors
-    /// If the journal can't be locked or written, the process has ended, or the listener is in no group.
+    /// If the journal can't be locked or written, the process has ended, or the listener is in no
+    /// group.
     pub(crate) fn steer(&self, process: &ProcessIdentity, descriptor: i32, listeners: u32) -> io::Result<()> {
         let _locked = self.directory.lock().map_err(io::Error::other)?;
         let mut slot = lock(&self.undo);

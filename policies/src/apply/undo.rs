@@ -26,8 +26,8 @@ impl Undo {
         match directory.write(&mut self.journal) {
             // The file that it replaces is unlocked after this one was locked.
             Ok(file) => self.file = Some(file),
-            // Without a change there is nothing to restore: a process without write permission can run
-            // on an interface that was configured for it.
+            // Without a change there is nothing to restore: a process without write permission can
+            // run on an interface that was configured for it.
             Err(_) if self.journal.entries.is_empty() && self.journal.is_own() => {}
             Err(error) => return Err(error),
         }
@@ -39,8 +39,8 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// As [`restore_once`], for those who can't return an error. Without the privilege to restore it leaves the journal to the
-/// process that has it, if there is one.
+/// As [`restore_once`], for those who can't return an error. Without the privilege to restore it
+/// leaves the journal to the process that has it, if there is one.
 pub(super) fn restore_or_log(directory: &JournalDir, undo: &Mutex<Option<Undo>>) {
     if !has_net_admin() && lock(undo).take_if(|undo| undo.has_delegate).is_some() {
         tracing::info!(
@@ -61,11 +61,11 @@ pub(super) fn restore_or_log(directory: &JournalDir, undo: &Mutex<Option<Undo>>)
 
 /// Restores the host and removes the journal; `None` if that was done before.
 ///
-/// It restores also if the directory can't be locked: as long as the journal is held, no other process restores or
-/// replaces these values. Then the journal stays, and that is the error.
+/// It restores also if the directory can't be locked: as long as the journal is held, no other
+/// process restores or replaces these values. Then the journal stays, and that is the error.
 ///
-/// Lock order: the journal directory, then the slot, as in `apply`. A signal that arrives during `apply`
-/// waits for it.
+/// Lock order: the journal directory, then the slot, as in `apply`. A signal that arrives during
+/// `apply` waits for it.
 pub(super) fn restore_once(
     directory: &JournalDir,
     undo: &Mutex<Option<Undo>>,

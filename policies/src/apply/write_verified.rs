@@ -6,8 +6,8 @@ use super::outcome::Outcome;
 use crate::host::device::Device;
 use crate::knob::{Knob, Value};
 
-/// Sets a knob and verifies the result. The second value is the only one that is the writer's from now on: the target, or
-/// what the driver rounded the target to. `None` if it is not known.
+/// Sets a knob and verifies the result. The second value is the only one that is the writer's from
+/// now on: the target, or what the driver rounded the target to. `None` if it is not known.
 pub(super) fn write_verified(knob: &Knob, target: &Value, device: &Device) -> (Outcome, Option<Value>) {
     let before = knob.read(device).ok();
     if before.as_ref() == Some(target) {

@@ -163,7 +163,8 @@ impl Attacher {
         goes_on
     }
 
-    /// Looks for processes, instances and sockets. Returns whether the target can still have processes.
+    /// Looks for processes, instances and sockets. Returns whether the target can still have
+    /// processes.
     fn scan_target(&mut self) -> bool {
         let pids = self.target.finder.processes();
         self.target.count = pids.len();
@@ -209,7 +210,8 @@ impl Attacher {
         same
     }
 
-    /// Reads which queues an instance's connections are on now, and attaches or detaches it accordingly.
+    /// Reads which queues an instance's connections are on now, and attaches or detaches it
+    /// accordingly.
     fn follow_instance(&mut self, key: InstanceKey, descriptors: &Descriptors) {
         let (process, descriptor) = key.clone();
         let known = self.instances.entry(key.clone()).or_insert_with(|| Known {

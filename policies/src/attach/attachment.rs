@@ -15,8 +15,8 @@ use crate::host::net_namespace::NetNamespace;
 
 /// A server under kernel polling. Dropping it puts everything back.
 ///
-/// SIGINT and SIGTERM put it back, too; after SIGKILL the next [`apply`](crate::apply), attachment or
-/// [`recover`](crate::recover) does.
+/// SIGINT and SIGTERM put it back, too; after SIGKILL the next [`apply`](crate::apply), attachment
+/// or [`recover`](crate::recover) does.
 pub struct Attachment {
     stop: Arc<AtomicBool>,
     status: Arc<Mutex<AttachStatus>>,
@@ -30,15 +30,15 @@ impl fmt::Debug for Attachment {
 }
 
 impl Attachment {
-    /// Starts a thread that attaches the server's epoll instances as they come and go, in the network namespace of its
-    /// first process. It calls `on_event` on that thread.
+    /// Starts a thread that attaches the server's epoll instances as they come and go, in the
+    /// network namespace of its first process. It calls `on_event` on that thread.
     ///
-    /// Look at the server first ([`observe`](super::observe)): this reports what it leaves alone, but not what would
-    /// have to be fixed.
+    /// Look at the server first ([`observe`](super::observe)): this reports what it leaves alone,
+    /// but not what would have to be fixed.
     ///
     /// # Errors
-    /// [`Error::NoTarget`] if there is no such process, unit or group; [`Error::Kernel`] if its network namespace can't be
-    /// entered or the kernel has no netdev netlink.
+    /// [`Error::NoTarget`] if there is no such process, unit or group; [`Error::Kernel`] if its
+    /// network namespace can't be entered or the kernel has no netdev netlink.
     pub fn start(
         config: AttachConfig,
         on_event: impl FnMut(&AttachEvent) + Send + 'static,

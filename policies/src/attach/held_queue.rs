@@ -1,4 +1,5 @@
-//! A queue under kernel polling from outside: its journal, its law, and the epoll instances that poll it.
+//! A queue under kernel polling from outside: its journal, its law, and the epoll instances that
+//! poll it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -110,7 +111,8 @@ impl HeldQueue {
         })
     }
 
-    /// Follows what the device has become: a reopened link may have another ring, and a kernel thread or none.
+    /// Follows what the device has become: a reopened link may have another ring, and a kernel
+    /// thread or none.
     pub(super) fn reread(&mut self, interface: &Interface) {
         let queue = interface.queues.iter().find(|queue| queue.index == self.name.queue);
         self.meter.set_kernel_thread(queue.and_then(|queue| queue.napi.as_ref()?.pid));
@@ -151,8 +153,8 @@ impl HeldQueue {
             self.hold_back(PAUSE_AFTER_LEAVING, Reason::Start);
             return Vec::new();
         }
-        // Others that are leaving wait until the queue is plain: its interrupts may be suspended, and only their waits
-        // would resume them.
+        // Others that are leaving wait until the queue is plain: its interrupts may be suspended,
+        // and only their waits would resume them.
         self.release_leaving(|other| other == key)
     }
 
@@ -277,8 +279,9 @@ impl HeldQueue {
         self.set_waiting(settings)
     }
 
-    /// With the new values polls complete with the interrupt enabled. When the suspend timeout is over, so is the last
-    /// suspension from before, which a wait that no longer polls would not end.
+    /// With the new values polls complete with the interrupt enabled. When the suspend timeout is
+    /// over, so is the last suspension from before, which a wait that no longer polls would not
+    /// end.
     fn set_waiting(&mut self, settings: QueueSettings) -> Vec<AttachEvent> {
         let end = self.begun.elapsed() + self.change.in_effect().suspend_timeout;
         match self.change.values_set(settings, Some(end)) {

@@ -8,13 +8,14 @@ use super::queue_map::{QueueMap, QueueName};
 use crate::descriptors::{Descriptors, EpollParams, incoming_napi_id};
 use crate::host::identity::ProcessIdentity;
 
-/// How many sockets are looked at at once. Each is duplicated for some microseconds, in which the process's closing it
-/// would take effect only afterwards.
+/// How many sockets are looked at at once. Each is duplicated for some microseconds, in which the
+/// process's closing it would take effect only afterwards.
 const LOOKS: usize = 128;
-/// How often a new socket without a NAPI is looked at each time. Listeners and local sockets never get one...
+/// How often a new socket without a NAPI is looked at each time. Listeners and local sockets never
+/// get one...
 const PATIENCE: u8 = 3;
-/// ...but a UDP socket gets one with its first packet, whenever that comes. So after that each is looked at once in this
-/// number of scans.
+/// ...but a UDP socket gets one with its first packet, whenever that comes. So after that each is
+/// looked at once in this number of scans.
 const RARELY: u64 = 16;
 
 #[derive(Debug, Clone, Copy)]
@@ -57,8 +58,9 @@ impl Instance {
         (self.sockets.len(), self.sockets.values().filter(|look| look.napi != 0).count())
     }
 
-    /// Looks at the sockets that are new, and at some of the others again: all of them within some looks. A socket's
-    /// NAPI changes when its flow is steered to another queue or its link is reopened.
+    /// Looks at the sockets that are new, and at some of the others again: all of them within some
+    /// looks. A socket's NAPI changes when its flow is steered to another queue or its link is
+    /// reopened.
     ///
     /// # Errors
     /// `NotFound` if the instance was closed.
@@ -101,8 +103,8 @@ impl Instance {
     pub(super) fn holds(&self, queues: &QueueMap) -> Holds {
         let mut counts: BTreeMap<QueueName, usize> = BTreeMap::new();
         for look in self.sockets.values() {
-            // Reopening a link gives its queues new NAPIs. A socket keeps the old NAPI's id until its next packet arrives,
-            // and that id is in no map: such a socket doesn't count.
+            // Reopening a link gives its queues new NAPIs. A socket keeps the old NAPI's id until
+            // its next packet arrives, and that id is in no map: such a socket doesn't count.
             if let Some(queue) = queues.queue(look.napi) {
                 *counts.entry(queue.clone()).or_default() += 1;
             }
@@ -124,7 +126,8 @@ impl Instance {
     }
 }
 
-/// Whether the instance is in another one of the process: a wait on that one never polls, but suspends.
+/// Whether the instance is in another one of the process: a wait on that one never polls, but
+/// suspends.
 pub(super) fn is_nested(reader: &EpollReader, pid: u32, descriptor: i32, epolls: &[i32]) -> bool {
     let holds_it = |other: &&i32| {
         **other != descriptor && reader.descriptors(pid, **other).is_ok_and(|held| held.contains(&descriptor))

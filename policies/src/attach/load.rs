@@ -41,8 +41,9 @@ impl PacketCounter {
         Ok(Self { netdev: Netdev::open()?, queues: BTreeMap::new() })
     }
 
-    /// The packets that a queue has received since it was read first. Where the driver does not count by queue, those of
-    /// the interface are divided by the number of queues that share them at the time.
+    /// The packets that a queue has received since it was read first. Where the driver does not
+    /// count by queue, those of the interface are divided by the number of queues that share them
+    /// at the time.
     fn read(&mut self, queue: &QueueName, sharing: u64) -> u64 {
         // The queue keeps its count where the kernel does not answer.
         let read = self.netdev.rx_packets(queue.ifindex).ok();
@@ -65,7 +66,8 @@ impl PacketCounter {
 }
 
 impl Counted {
-    /// Packets since an earlier reading; 0 where the counts have begun again or come from elsewhere now.
+    /// Packets since an earlier reading; 0 where the counts have begun again or come from elsewhere
+    /// now.
     fn since(&self, before: &Self, sharing: u64) -> u64 {
         match (self.of_interface, before.of_interface) {
             (None, None) => self.of_queue.saturating_sub(before.of_queue),
@@ -88,8 +90,8 @@ pub(super) struct TrafficStep {
     /// The packets that each queue has received since it was read first.
     pub(super) packets: BTreeMap<QueueName, u64>,
     pub(super) busy_polled: u64,
-    /// The packets that each interface has lost in this step. Which of its queues lost them is not known, so they count
-    /// for all of them.
+    /// The packets that each interface has lost in this step. Which of its queues lost them is not
+    /// known, so they count for all of them.
     pub(super) lost: BTreeMap<String, u64>,
 }
 
@@ -173,8 +175,8 @@ impl LoadMeter {
         self.kernel_thread = thread.and_then(open);
     }
 
-    /// Measures the time since the last call. `threads`: those that serve the queue. `costs`: of a wake-up. `settings`: with which the
-    /// queue is driven.
+    /// Measures the time since the last call. `threads`: those that serve the queue. `costs`: of a
+    /// wake-up. `settings`: with which the queue is driven.
     pub(super) fn measure(
         &mut self,
         packets: u64,
@@ -213,9 +215,9 @@ impl LoadMeter {
         let in_kernel = in_kernel.map(|(run, _)| run);
         let run = Duration::from_nanos(total.run);
         let ready = Duration::from_nanos(total.ready);
-        // While the kernel's work for the queue has a thread's core, that thread is ready. Without a kernel thread
-        // interrupts do that work, and each one that wakes a thread has run before. The rest of the time other programs
-        // had the core.
+        // While the kernel's work for the queue has a thread's core, that thread is ready. Without
+        // a kernel thread interrupts do that work, and each one that wakes a thread has run before.
+        // The rest of the time other programs had the core.
         let in_interrupts = ready.min(RECEIVE * u32::try_from(received).unwrap_or(u32::MAX));
         let (cpu, waiting) = match in_kernel {
             Some(in_kernel) => (run + in_kernel, ready.saturating_sub(in_kernel)),
@@ -240,9 +242,10 @@ impl LoadMeter {
     }
 }
 
-/// How long events wait can't be seen from outside, so it is estimated. What the timer brings at a time wakes the server, which is
-/// awake until all of it is served. Under interrupts, and while waits poll, packets that find the server awake come at any time while
-/// it is. `receiving`: how long a packet takes through the kernel thread.
+/// How long events wait can't be seen from outside, so it is estimated. What the timer brings at a
+/// time wakes the server, which is awake until all of it is served. Under interrupts, and while
+/// waits poll, packets that find the server awake come at any time while it is. `receiving`: how
+/// long a packet takes through the kernel thread.
 fn with_delays(epoch: Epoch, receiving: Duration, costs: &MachineCosts, settings: &QueueSettings) -> Epoch {
     let woken = receiving + costs.wake_latency;
     let busy = epoch.busy_share() as f32;

@@ -1,12 +1,13 @@
 //! Kernel polling for servers that were not written for it, from outside.
 //!
-//! The kernel keeps the parameters of polling in the epoll instance and in the NAPI, not in the process. So another
-//! process can set them: it duplicates the server's epoll instance (`pidfd_getfd`), and sets its parameters
-//! (`EPIOCSPARAMS`) and those of the NAPI that the server's connections come from (netdev netlink).
+//! The kernel keeps the parameters of polling in the epoll instance and in the NAPI, not in the
+//! process. So another process can set them: it duplicates the server's epoll instance
+//! (`pidfd_getfd`), and sets its parameters (`EPIOCSPARAMS`) and those of the NAPI that the
+//! server's connections come from (netdev netlink).
 //!
-//! [`observe`] looks at a server, and says what prevents it. An [`Attachment`] keeps a server under kernel polling: it
-//! measures its threads and its queue, asks the [law](crate::law), and sets what it chooses. It holds each queue as a
-//! program on the runtime does, with a journal.
+//! [`observe`] looks at a server, and says what prevents it. An [`Attachment`] keeps a server under
+//! kernel polling: it measures its threads and its queue, asks the [law](crate::law), and sets what
+//! it chooses. It holds each queue as a program on the runtime does, with a journal.
 //!
 //! ```no_run
 //! use policies::attach::{AttachConfig, Attachment, Target, observe};

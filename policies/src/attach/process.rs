@@ -1,4 +1,5 @@
-//! What `/proc` shows of another process: its epoll instances, what they hold, its threads and their waits.
+//! What `/proc` shows of another process: its epoll instances, what they hold, its threads and
+//! their waits.
 
 use std::fs;
 use std::io;
@@ -73,7 +74,7 @@ impl EpollReader {
         Ok(text.lines().filter_map(descriptor).collect())
     }
 
-    /// As `tfd:        5 events:       19 data:     7f8700000005  pos:0 ino:3916ba sdev:9` (`ep_show_fdinfo`).
+    /// As `tfd: 5 events: 19 data: 7f8700000005 pos:0 ino:3916ba sdev:9` (`ep_show_fdinfo`).
     fn parse(&self, line: &str) -> Option<HeldSocket> {
         let descriptor = line.strip_prefix("tfd:")?.split_whitespace().next()?.parse().ok()?;
         let field = |name: &str| {
@@ -111,7 +112,8 @@ pub(super) fn thread_wait(pid: u32, thread: i32) -> io::Result<ThreadWait> {
     Ok(parse_wait(&fs::read_to_string(format!("/proc/{pid}/task/{thread}/syscall"))?))
 }
 
-/// As `232 0x5 0x5643e9568ee0 0x200 0xffffffffffffffff 0x0 0x0 0x7ffcee577878 0x7f8721d162ad`, or `running`.
+/// As `232 0x5 0x5643e9568ee0 0x200 0xffffffffffffffff 0x0 0x0 0x7ffcee577878 0x7f8721d162ad`, or
+/// `running`.
 fn parse_wait(text: &str) -> ThreadWait {
     let mut words = text.split_whitespace();
     let Some(number) = words.next().and_then(|word| word.parse::<libc::c_long>().ok()) else {

@@ -46,7 +46,8 @@ impl QueueMap {
         Ok(Self { queues, interfaces })
     }
 
-    /// The queue of a NAPI. `None` if it is no longer there: sockets keep the id of the last packet's NAPI.
+    /// The queue of a NAPI. `None` if it is no longer there: sockets keep the id of the last
+    /// packet's NAPI.
     pub(super) fn queue(&self, napi: u32) -> Option<&QueueName> {
         self.queues.get(&napi)
     }

@@ -1,4 +1,5 @@
-//! Steers new connections of a server with a listener for each queue, so that each listener gets one queue's.
+//! Steers new connections of a server with a listener for each queue, so that each listener gets
+//! one queue's.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -35,7 +36,8 @@ struct Steered {
 }
 
 impl Steered {
-    /// Whether the address has another group now: the server was restarted, or has opened new listeners.
+    /// Whether the address has another group now: the server was restarted, or has opened new
+    /// listeners.
     fn is_replaced(&self, listeners: Option<&BTreeMap<u64, (ProcessIdentity, i32)>>) -> bool {
         !self.process.is_alive() || listeners.is_some_and(|listeners| !listeners.contains_key(&self.inode))
     }

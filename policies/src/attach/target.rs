@@ -14,7 +14,8 @@ use crate::law::LatencyBudget;
 
 /// The mount points of a control group hierarchy that holds units: version 2, hybrid, version 1.
 const HIERARCHIES: [&str; 3] = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup/systemd", "/sys/fs/cgroup"];
-/// How deep units are looked for below a hierarchy: `user.slice/user-0.slice/user@0.service/app.slice/NAME`.
+/// How deep units are looked for below a hierarchy:
+/// `user.slice/user-0.slice/user@0.service/app.slice/NAME`.
 const DEEPEST_UNIT: usize = 6;
 
 #[derive(Debug, Clone)]
@@ -22,15 +23,16 @@ pub struct AttachConfig {
     pub target: Target,
     /// Only queues of this interface of the server's network namespace; `None` is all interfaces.
     pub interface: Option<String>,
-    /// Delay that may be paid for less CPU time. A CPU budget buys nothing from outside: where a core has time left, the kernel's timer
-    /// delays more than interrupts do.
+    /// Delay that may be paid for less CPU time. A CPU budget buys nothing from outside: where a
+    /// core has time left, the kernel's timer delays more than interrupts do.
     pub latency_budget: LatencyBudget,
-    /// Whether listeners with `SO_REUSEPORT`, one for each queue, are steered: each then gets the new connections of one
-    /// queue.
+    /// Whether listeners with `SO_REUSEPORT`, one for each queue, are steered: each then gets the
+    /// new connections of one queue.
     pub steer: bool,
     pub journals: JournalDir,
-    /// Polls whenever packets come, also where that takes more CPU time or delays more than interrupts, for tests of what
-    /// polling does: what it costs depends on the machine and the moment.
+    /// Polls whenever packets come, also where that takes more CPU time or delays more than
+    /// interrupts, for tests of what polling does: what it costs depends on the machine and the
+    /// moment.
     #[doc(hidden)]
     pub ignores_polling_costs: bool,
 }
@@ -56,7 +58,8 @@ pub enum Target {
     DescendantsOf(u32),
     /// A systemd unit by its name; without a suffix it is a service.
     Unit(String),
-    /// A control group by its path below the hierarchy, as in `/proc/PID/cgroup`, or by the path of its folder.
+    /// A control group by its path below the hierarchy, as in `/proc/PID/cgroup`, or by the path of
+    /// its folder.
     Cgroup(PathBuf),
 }
 
@@ -71,8 +74,8 @@ impl fmt::Display for Target {
     }
 }
 
-/// Finds a target's processes again and again. The control groups stay in reach after the calling thread has
-/// moved to a mount namespace without them.
+/// Finds a target's processes again and again. The control groups stay in reach after the calling
+/// thread has moved to a mount namespace without them.
 #[derive(Debug)]
 pub(super) struct ProcessFinder {
     target: Target,

@@ -12,7 +12,8 @@ const LONG_DELAY_ALONE: Duration = Duration::from_millis(50);
 const ENOUGH_PLAIN: usize = STEPS * 2 / 5;
 /// ...if it is this much longer than under plain interrupts.
 const TIMES_PLAIN: u32 = 4;
-/// The number of long delays in five seconds from which on polling is blamed: a virtual machine pauses less often.
+/// The number of long delays in five seconds from which on polling is blamed: a virtual machine
+/// pauses less often.
 const MOST_LONG_DELAYS: usize = 4;
 /// Lost packets a step from which on it counts, beyond twice those under plain interrupts.
 const FEW_DROPS: u64 = 4;
@@ -51,8 +52,9 @@ impl Watchdog {
         Self { plain: VecDeque::new(), polling: VecDeque::new(), next_pause: FIRST_PAUSE }
     }
 
-    /// Takes in a step of 50 ms: the mean delay of the threads until they got a core, the packets that the interface
-    /// has lost, those that it has received, and those of them that busy polls have received.
+    /// Takes in a step of 50 ms: the mean delay of the threads until they got a core, the packets
+    /// that the interface has lost, those that it has received, and those of them that busy polls
+    /// have received.
     pub(super) fn step(
         &mut self,
         polls: bool,

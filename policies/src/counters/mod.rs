@@ -1,5 +1,5 @@
-//! The kernel's counters before and after a run, and the ratios that the paper reports. With the feature `tools`; without it
-//! only received packets.
+//! The kernel's counters before and after a run, and the ratios that the paper reports. With the
+//! feature `tools`; without it only received packets.
 
 #[cfg(feature = "tools")]
 mod cpu_time;

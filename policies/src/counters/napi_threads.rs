@@ -18,13 +18,15 @@ pub struct NapiThread {
     pub thread: i32,
     /// The CPU that it ran on last, if the kernel says.
     pub core: Option<u32>,
-    /// The CPU time that it used, and for a real-time thread what others did in the kernel after it was woken
-    /// ([`AwakeTime::open_napi_thread`]); in the totals since its start only the CPU time. Busy polls of the application are
-    /// not part of it. A thread that polls all the time uses all of its core.
+    /// The CPU time that it used, and for a real-time thread what others did in the kernel after it
+    /// was woken ([`AwakeTime::open_napi_thread`]); in the totals since its start only the CPU
+    /// time. Busy polls of the application are not part of it. A thread that polls all the time
+    /// uses all of its core.
     pub cpu_time: Duration,
     /// How often it was woken: its voluntary context switches, as each wake-up ends with one.
     pub wakes: u64,
-    /// How long it was ready while something else had its core, if that is not part of the CPU time yet.
+    /// How long it was ready while something else had its core, if that is not part of the CPU time
+    /// yet.
     #[serde(skip)]
     ready: Duration,
     #[serde(skip)]
@@ -61,8 +63,9 @@ impl NapiThread {
         })
     }
 
-    /// The difference to an earlier reading. A thread that is younger than the reading has begun at 0. Its class is that of the
-    /// later reading: of the time before the earlier one nothing counts, whatever class it had then.
+    /// The difference to an earlier reading. A thread that is younger than the reading has begun at 0.
+    /// Its class is that of the later reading: of the time before the earlier one nothing counts,
+    /// whatever class it had then.
     pub(super) fn since(&self, before: &[Self]) -> Self {
         let before = before.iter().find(|other| other.thread == self.thread);
         let (run, ready, wakes) =

@@ -39,12 +39,13 @@ impl PerfCounters {
     /// Starts counting.
     ///
     /// # Errors
-    /// `Unsupported` if the machine (often a virtual one) has no such counters; `PermissionDenied` if
-    /// `kernel.perf_event_paranoid` forbids it.
+    /// `Unsupported` if the machine (often a virtual one) has no such counters; `PermissionDenied`
+    /// if `kernel.perf_event_paranoid` forbids it.
     pub fn start(observed: PerfTarget) -> io::Result<Self> {
         let open = |event| {
             let mut builder = Builder::new(event);
-            // Network processing runs in the kernel, which the perf_event crate excludes by default.
+            // Network processing runs in the kernel, which the perf_event crate excludes by
+            // default.
             builder.include_kernel();
             match observed {
                 PerfTarget::Cpu(cpu) => builder.any_pid().one_cpu(cpu as usize),

@@ -40,8 +40,8 @@ impl RxPackets {
     }
 }
 
-/// Packets that busy polls have received since boot, in the calling thread's network namespace (`BusyPollRxPackets` in
-/// `/proc/thread-self/net/netstat`).
+/// Packets that busy polls have received since boot, in the calling thread's network namespace
+/// (`BusyPollRxPackets` in `/proc/thread-self/net/netstat`).
 ///
 /// # Errors
 /// If the file can't be read; `Unsupported` if the kernel has no such counter.

@@ -150,8 +150,8 @@ fn net_rx_softirqs() -> io::Result<Vec<u64>> {
 
 /// Reads `processed` of `/proc/net/softnet_stat`: index is the CPU's number, and offline CPUs have 0.
 ///
-/// `__netif_receive_skb_core` counts there what it hands to protocols: in a softirq, in a NAPI's kernel
-/// thread and in a busy poll alike.
+/// `__netif_receive_skb_core` counts there what it hands to protocols: in a softirq, in a NAPI's
+/// kernel thread and in a busy poll alike.
 fn received_by_cpu() -> io::Result<Vec<u64>> {
     parse_softnet_stat(&fs::read_to_string("/proc/net/softnet_stat")?)
         .ok_or_else(|| io::ErrorKind::InvalidData.into())

@@ -1,5 +1,5 @@
-//! What `lab` has measured last: what kernel polling costs and gains with each latency budget. `lab` writes
-//! it, `policies explain` reads it.
+//! What `lab` has measured last: what kernel polling costs and gains with each latency budget.
+//! `lab` writes it, `policies explain` reads it.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -36,7 +36,8 @@ pub struct Measured {
 pub struct MeasuredRate {
     /// Requests per second that the load generator sent, whatever the server answered.
     pub rate: f64,
-    /// The rate as a share of the capacity of the first server that was compared; `None` if that was not measured.
+    /// The rate as a share of the capacity of the first server that was compared; `None` if that
+    /// was not measured.
     pub share: Option<f64>,
     /// Kernel polling with each latency budget.
     pub budgets: Vec<MeasuredBudget>,
@@ -110,8 +111,9 @@ impl Measured {
         first_of(Self::path().into_iter().chain([Path::new(SYSTEM_FOLDER).join(FILE_NAME)]))
     }
 
-    /// Where [`Measured::write`] should write: `$XDG_STATE_HOME/lull/lab-last.json`; without that variable as root
-    /// `/var/lib/lull/lab-last.json`, else `~/.local/state/lull/lab-last.json`. `None` if there is no home.
+    /// Where [`Measured::write`] should write: `$XDG_STATE_HOME/lull/lab-last.json`; without that
+    /// variable as root `/var/lib/lull/lab-last.json`, else `~/.local/state/lull/lab-last.json`.
+    /// `None` if there is no home.
     pub fn path() -> Option<PathBuf> {
         let folder = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
         if let Some(state) = folder("XDG_STATE_HOME") {
@@ -123,8 +125,8 @@ impl Measured {
         Some(folder("HOME")?.join(".local/state/lull").join(FILE_NAME))
     }
 
-    /// Replaces the file atomically, and creates its folder. `report` is everything that was measured; it is written
-    /// beside the measurement for other programs.
+    /// Replaces the file atomically, and creates its folder. `report` is everything that was
+    /// measured; it is written beside the measurement for other programs.
     ///
     /// # Errors
     /// If the folder or the file can't be written, or `report` can't be serialized.

@@ -67,7 +67,8 @@ impl Explanation {
     /// Inspects an interface, including one second of its traffic if it is up. Changes nothing.
     ///
     /// # Errors
-    /// [`Error::Journal`] if the directory of journals can't be read, [`Error::Kernel`] if the counters can't be read.
+    /// [`Error::Journal`] if the directory of journals can't be read, [`Error::Kernel`] if the
+    /// counters can't be read.
     pub fn of(interface: &Interface, journals: &JournalDir) -> Result<Self, Error> {
         let host = HostFacts::read();
         let mut findings = FindingList(Vec::new());

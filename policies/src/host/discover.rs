@@ -26,8 +26,8 @@ pub fn interfaces() -> Result<Vec<Interface>, Error> {
 /// One interface by name.
 ///
 /// # Errors
-/// [`Error::NoInterface`] if it does not exist, with the names that do; [`Error::Kernel`] if rtnetlink
-/// can't list the interfaces.
+/// [`Error::NoInterface`] if it does not exist, with the names that do; [`Error::Kernel`] if
+/// rtnetlink can't list the interfaces.
 pub fn interface(name: &str) -> Result<Interface, Error> {
     Ok(inspect(link(name)?, &mut Netdev::open()))
 }
@@ -46,7 +46,8 @@ pub(crate) fn interface_by_index(index: u32) -> Result<Interface, Error> {
     Ok(inspect(link, &mut Netdev::open()))
 }
 
-/// Waits until the device has a NAPI for each queue, and the new number of queues if there is one, for at most two seconds.
+/// Waits until the device has a NAPI for each queue, and the new number of queues if there is one,
+/// for at most two seconds.
 pub(crate) fn wait_for_queues(ifindex: u32, count: Option<u64>) -> Result<Interface, Error> {
     let deadline = Instant::now() + Duration::from_secs(2);
     loop {
@@ -61,8 +62,9 @@ pub(crate) fn wait_for_queues(ifindex: u32, count: Option<u64>) -> Result<Interf
     }
 }
 
-/// The interface that has a local address, or the one below by which that receives (the interface of a VLAN). For the
-/// unspecified address: the only interface besides loopback that is up, or `None` if there are several.
+/// The interface that has a local address, or the one below by which that receives (the interface
+/// of a VLAN). For the unspecified address: the only interface besides loopback that is up, or
+/// `None` if there are several.
 pub fn interface_of_address(address: IpAddr) -> Result<Option<Interface>, Error> {
     let links = links()?;
     let found = if address.is_unspecified() {
@@ -113,8 +115,9 @@ impl Interface {
                 "the link is down; most drivers have NAPIs and interrupts only while it is up".to_owned(),
             );
         }
-        // veth and vmxnet3 link no queue to its NAPI, but add their NAPIs in queue order, with ascending ids. If the
-        // counts differ (drivers with NAPIs for transmit), the order is not usable.
+        // veth and vmxnet3 link no queue to its NAPI, but add their NAPIs in queue order, with
+        // ascending ids. If the counts differ (drivers with NAPIs for transmit), the order is not
+        // usable.
         let any_link = facts.reported_rx.iter().any(|queue| queue.napi.is_some());
         let by_order = !any_link && !napis.is_empty() && napis.len() == indices.len();
         if !any_link && !napis.is_empty() && !by_order {

@@ -1,11 +1,13 @@
-//! What is known of network drivers: how a queue's NAPI and interrupt are found, and what of its settings stays.
+//! What is known of network drivers: how a queue's NAPI and interrupt are found, and what of its
+//! settings stays.
 
 use std::fmt;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Since {
-    /// The first kernel that has it; 6.12, the last before per-NAPI settings, stands for earlier ones as well.
+    /// The first kernel that has it; 6.12, the last before per-NAPI settings, stands for earlier
+    /// ones as well.
     Linux(u8, u8),
     /// Linux 7.3 has it, 6.12 not. Which kernel between them was the first is not known here.
     By7_3,
@@ -39,14 +41,17 @@ pub struct Driver {
     pub keeps_settings: Since,
     /// Whether it coalesces each queue by its own values (`ethtool --per-queue`).
     pub per_queue_coalescing: bool,
-    /// Whether it leaves a queue's interrupt masked while deferral or suspension say so (`napi_complete_done` returns `false`).
-    /// Without that neither keeps interrupts away. `None`: not known.
+    /// Whether it leaves a queue's interrupt masked while deferral or suspension say so
+    /// (`napi_complete_done` returns `false`). Without that neither keeps interrupts away. `None`:
+    /// not known.
     pub honours_deferral: Option<bool>,
-    /// Whether with large receive offload it hands packets on without their NAPI (`netif_receive_skb`).
+    /// Whether with large receive offload it hands packets on without their NAPI
+    /// (`netif_receive_skb`).
     pub lro_hides_napis: bool,
     /// What else matters; may be empty.
     pub remark: &'static str,
-    /// The device and kernel on which it was tried, or the files below `drivers/net` that were read.
+    /// The device and kernel on which it was tried, or the files below `drivers/net` that were
+    /// read.
     pub evidence: Evidence,
 }
 

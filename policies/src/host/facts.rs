@@ -1,5 +1,6 @@
-//! What is read of an interface: rtnetlink, netdev and ethtool netlink, sysfs, `/proc`. [`discover`](super::discover) makes
-//! an [`Interface`](super::Interface) of it; a [recording](super::recording) keeps it.
+//! What is read of an interface: rtnetlink, netdev and ethtool netlink, sysfs, `/proc`.
+//! [`discover`](super::discover) makes an [`Interface`](super::Interface) of it; a
+//! [recording](super::recording) keeps it.
 
 use std::fs;
 use std::io;
@@ -150,7 +151,8 @@ fn read_interrupts(interface: &str, device: &str, napis: &[Napi]) -> Vec<Interru
                 |entry: io::Result<fs::DirEntry>| entry.ok()?.file_name().to_str()?.parse::<u32>().ok();
             numbers.extend(entries.filter_map(number));
         }
-        // Without MSI the name tells whose an interrupt is: `virtio0` (MMIO), `eth0`, `eth0-q0-rx` (Xen).
+        // Without MSI the name tells whose an interrupt is: `virtio0` (MMIO), `eth0`, `eth0-q0-rx`
+        // (Xen).
         None => {
             let is_own = |name: &String| {
                 let rest = name.strip_prefix(interface).or_else(|| name.strip_prefix(device));

@@ -1,5 +1,5 @@
-//! Identifies a boot, a network namespace and a process, so that a journal can tell whether they are
-//! still the same.
+//! Identifies a boot, a network namespace and a process, so that a journal can tell whether they
+//! are still the same.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -18,7 +18,8 @@ use super::process_stat::ProcessStat;
 pub(crate) struct ProcessIdentity {
     pub(crate) pid: u32,
     start: u64,
-    /// The inode of the PID namespace that the id belongs to. 0 if it is not known, as in journals of earlier versions.
+    /// The inode of the PID namespace that the id belongs to. 0 if it is not known, as in journals
+    /// of earlier versions.
     #[serde(default)]
     pid_namespace: u64,
 }
@@ -67,7 +68,8 @@ impl ProcessIdentity {
         self.pid == pid && self.may_be_of_this_pid_namespace()
     }
 
-    /// Whether the process certainly has ended. Unlike a look into `/proc`, the answer does not depend on who asks.
+    /// Whether the process certainly has ended. Unlike a look into `/proc`, the answer does not
+    /// depend on who asks.
     pub(crate) fn is_certainly_gone(&self) -> bool {
         let here = pid_namespace();
         here != 0 && self.pid_namespace == here && !exists(self.pid)
@@ -79,7 +81,8 @@ impl ProcessIdentity {
     }
 }
 
-/// The start time of a running process, in clock ticks since boot; `None` if there is no such process.
+/// The start time of a running process, in clock ticks since boot; `None` if there is no such
+/// process.
 pub(crate) fn start_time(pid: u32) -> Option<u64> {
     ProcessStat::read(pid).ok().filter(ProcessStat::is_running).map(|stat| stat.start_time)
 }
@@ -105,8 +108,8 @@ fn pid_namespace() -> u64 {
     fs::metadata("/proc/self/ns/pid").map_or(0, |data| data.ino())
 }
 
-/// Whether no process is left in a PID namespace. Only the first namespace shows those of all others, and only to a
-/// process to which `/proc` hides nothing; elsewhere the answer is `false`.
+/// Whether no process is left in a PID namespace. Only the first namespace shows those of all
+/// others, and only to a process to which `/proc` hides nothing; elsewhere the answer is `false`.
 fn pid_namespace_has_ended(inode: u64) -> bool {
     let namespace = |process: &Path| fs::metadata(process.join("ns/pid")).map(|data| data.ino());
     if pid_namespace() != FIRST_PID_NAMESPACE || namespace(Path::new("/proc/1")).is_err() {

@@ -18,9 +18,11 @@ pub struct Interface {
     pub up: bool,
     /// The driver (`ena`, `virtio_net`, …), or the kind of a virtual device (`veth`, …).
     pub driver: Option<String>,
-    /// Its device on a bus (`0000:00:03.0`, `virtio0`); `None` for a virtual device, which has no interrupts.
+    /// Its device on a bus (`0000:00:03.0`, `virtio0`); `None` for a virtual device, which has no
+    /// interrupts.
     pub device: Option<String>,
-    /// The interfaces below it, whose queues receive for it: a bond's ports, the interface of a VLAN, the VF of a netvsc.
+    /// The interfaces below it, whose queues receive for it: a bond's ports, the interface of a
+    /// VLAN, the VF of a netvsc.
     pub lower: Vec<String>,
     /// The device's NUMA node; `None` on a machine with one node.
     pub numa_node: Option<u32>,
@@ -33,7 +35,8 @@ pub struct Interface {
     pub channels: Option<Channels>,
     /// The size of the receive rings, present and maximal, if the driver reports it.
     pub rx_ring: Option<RxRing>,
-    /// Whether the device joins received packets itself (large receive offload); `None` if that can't be read.
+    /// Whether the device joins received packets itself (large receive offload); `None` if that
+    /// can't be read.
     pub lro: Option<bool>,
     /// `napi_defer_hard_irqs`, which is of all queues.
     pub defer_hard_irqs: Option<u64>,
@@ -62,7 +65,8 @@ pub struct RxQueue {
     pub napi_thread: Option<NapiThreadSettings>,
     /// The CPUs of receive packet steering (`rps_cpus`); empty if it is off.
     pub rps_cpus: Option<Cpus>,
-    /// The size of the queue's flow table for receive flow steering (`rps_flow_cnt`); 0 if it is off.
+    /// The size of the queue's flow table for receive flow steering (`rps_flow_cnt`); 0 if it is
+    /// off.
     pub rps_flow_count: Option<u64>,
 }
 
@@ -89,19 +93,21 @@ pub struct NapiThreadSettings {
 }
 
 impl Interface {
-    /// Whether the settings of its NAPIs survive that its link goes down and up, by what is known of its driver.
+    /// Whether the settings of its NAPIs survive that its link goes down and up, by what is known
+    /// of its driver.
     pub fn keeps_napi_settings(&self) -> bool {
         let known = self.driver.as_deref().and_then(Driver::find);
         known.is_some_and(|driver| driver.keeps_settings != Since::Never)
     }
 
-    /// Whether any receive queue's interrupt is known. A veth has none: its packets arrive on the sender's
-    /// CPU.
+    /// Whether any receive queue's interrupt is known. A veth has none: its packets arrive on the
+    /// sender's CPU.
     pub fn has_interrupts(&self) -> bool {
         self.queues.iter().any(|queue| queue.irq.is_some())
     }
 
-    /// How the device delays its receive interrupts, and the command that has it not; `None` if it doesn't.
+    /// How the device delays its receive interrupts, and the command that has it not; `None` if it
+    /// doesn't.
     pub(crate) fn moderation(&self) -> Option<(String, String)> {
         let value = |wanted| self.coalescing.iter().find(|(which, _)| *which == wanted).map(|it| it.1);
         let command = format!("ethtool -C {}", self.name);
@@ -118,13 +124,15 @@ impl Interface {
         queue.irq.is_none() && self.device.is_some()
     }
 
-    /// Whether sockets get no NAPI id from the driver as it is set, so that nobody can poll for them.
+    /// Whether sockets get no NAPI id from the driver as it is set, so that nobody can poll for
+    /// them.
     pub(crate) fn hides_napis(&self) -> bool {
         let known = self.driver.as_deref().and_then(Driver::find);
         self.lro == Some(true) && known.is_some_and(|driver| driver.lro_hides_napis)
     }
 
-    /// Whether its driver enables a queue's interrupt after each poll, whatever deferral and suspension say.
+    /// Whether its driver enables a queue's interrupt after each poll, whatever deferral and
+    /// suspension say.
     pub(crate) fn ignores_deferral(&self) -> bool {
         let known = self.driver.as_deref().and_then(Driver::find);
         known.is_some_and(|driver| driver.honours_deferral == Some(false))
@@ -152,8 +160,8 @@ impl Interface {
 pub(crate) mod sysfs {
     use std::path::{Path, PathBuf};
 
-    /// The interface's directory. Valid only if `/sys` was mounted in this thread's network namespace:
-    /// sysfs shows the namespace of its mount.
+    /// The interface's directory. Valid only if `/sys` was mounted in this thread's network
+    /// namespace: sysfs shows the namespace of its mount.
     pub(crate) fn class_net(interface: &str) -> PathBuf {
         Path::new("/sys/class/net").join(interface)
     }

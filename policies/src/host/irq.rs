@@ -11,7 +11,8 @@ use crate::cpus::Cpus;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct IrqLine {
     pub(crate) counts: Vec<u64>,
-    /// The names of its actions, for example `eth0-rx-0` or `virtio3-input.0`: several if devices share the line.
+    /// The names of its actions, for example `eth0-rx-0` or `virtio3-input.0`: several if devices
+    /// share the line.
     pub(crate) actions: Vec<String>,
 }
 
@@ -35,7 +36,8 @@ fn parse(text: &str) -> BTreeMap<u32, IrqLine> {
         .collect()
 }
 
-/// The names at the end of a line: `PCI-MSIX-0000:00:03.0 1-edge eth0-rx-0`, or `IO-APIC 10-fasteoi virtio0, eth1`.
+/// The names at the end of a line: `PCI-MSIX-0000:00:03.0 1-edge eth0-rx-0`, or
+/// `IO-APIC 10-fasteoi virtio0, eth1`.
 fn actions(words: &[&str]) -> Vec<String> {
     let first = words.len().saturating_sub(1);
     let first = (0..first).rev().take_while(|&word| words[word].ends_with(',')).last().unwrap_or(first);
@@ -65,8 +67,8 @@ pub(crate) fn effective_affinity(irq: u32) -> io::Result<Cpus> {
         .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
-/// Whether the kernel manages the interrupt's affinity (`IRQD_AFFINITY_MANAGED`): the file then exists
-/// without write permission (`kernel/irq/proc.c`, `register_irq_proc`).
+/// Whether the kernel manages the interrupt's affinity (`IRQD_AFFINITY_MANAGED`): the file then
+/// exists without write permission (`kernel/irq/proc.c`, `register_irq_proc`).
 pub(crate) fn is_managed(irq: u32) -> bool {
     fs::metadata(affinity_path(irq)).is_ok_and(|data| data.permissions().mode() & 0o222 == 0)
 }

@@ -29,10 +29,11 @@ const WORDS: [(&str, bool, bool); 12] = [
     ("combined", true, true),
 ];
 
-/// The interrupts of `count` queues in their order; `None` for a queue whose interrupt the names don't tell. `names`: the
-/// interface's and its device's.
+/// The interrupts of `count` queues in their order; `None` for a queue whose interrupt the names
+/// don't tell. `names`: the interface's and its device's.
 ///
-/// vmxnet3 and idpf number vectors, not queues, so that receive vectors may begin above 0: then their order counts.
+/// vmxnet3 and idpf number vectors, not queues, so that receive vectors may begin above 0: then
+/// their order counts.
 pub(super) fn by_name(
     interrupts: &[InterruptFacts],
     names: &[&str],

@@ -42,8 +42,8 @@ impl Irqbalance {
     /// The banned interrupts: those that irqbalance does not move.
     ///
     /// # Errors
-    /// If the socket can't be connected, or no reply comes within two seconds. `PermissionDenied` if irqbalance closes the
-    /// connection without a reply, as it does unless root asks.
+    /// If the socket can't be connected, or no reply comes within two seconds. `PermissionDenied`
+    /// if irqbalance closes the connection without a reply, as it does unless root asks.
     pub fn banned(&self) -> io::Result<Vec<u32>> {
         let reply = self.request("setup")?;
         match reply.is_empty() {
@@ -55,7 +55,8 @@ impl Irqbalance {
     /// Replaces the list of banned interrupts. Needs root.
     ///
     /// # Errors
-    /// If the socket can't be connected, or irqbalance does not close the connection within two seconds.
+    /// If the socket can't be connected, or irqbalance does not close the connection within two
+    /// seconds.
     pub fn ban(&self, irqs: &[u32]) -> io::Result<()> {
         let list = irqs.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
         let list = if list.is_empty() { "NONE".to_owned() } else { list };
@@ -75,8 +76,8 @@ impl Irqbalance {
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
         ancillary.push(SendAncillaryMessage::ScmCredentials(credentials));
         sendmsg(&stream, &[io::IoSlice::new(request.as_bytes())], &mut ancillary, SendFlags::NOSIGNAL)?;
-        // irqbalance replies to some requests, and closes the connection after each. The deadline also
-        // bounds a reply that arrives in small pieces.
+        // irqbalance replies to some requests, and closes the connection after each. The deadline
+        // also bounds a reply that arrives in small pieces.
         let deadline = Instant::now() + REPLY_TIMEOUT;
         let mut reply = Vec::new();
         let mut buffer = vec![0; 64 << 10];
@@ -101,7 +102,8 @@ impl Irqbalance {
         Ok(String::from_utf8_lossy(&reply).into_owned())
     }
 
-    /// The socket is below /run/irqbalance; irqbalance uses an abstract address if it can't create that.
+    /// The socket is below /run/irqbalance; irqbalance uses an abstract address if it can't create
+    /// that.
     fn connect(&self) -> io::Result<OwnedFd> {
         let name = format!("irqbalance{}.sock", self.pid);
         let addresses = [
@@ -122,7 +124,8 @@ impl Irqbalance {
     }
 }
 
-/// Parses `SLEEP 10 IRQ 31 LOAD 0 DIFF 12 CLASS 5 ... BANNED 00000000`. Only banned interrupts are listed.
+/// Parses `SLEEP 10 IRQ 31 LOAD 0 DIFF 12 CLASS 5 ... BANNED 00000000`. Only banned interrupts are
+/// listed.
 fn parse_setup(reply: &str) -> Vec<u32> {
     let mut words = reply.split_whitespace();
     let mut irqs = Vec::new();

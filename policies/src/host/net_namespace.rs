@@ -56,8 +56,8 @@ impl NetNamespace {
         self.inode
     }
 
-    /// Moves the calling thread there, and threads that it starts later. Then `/sys` shows that namespace's
-    /// interfaces to them: otherwise a name could mean an interface of each.
+    /// Moves the calling thread there, and threads that it starts later. Then `/sys` shows that
+    /// namespace's interfaces to them: otherwise a name could mean an interface of each.
     ///
     /// # Errors
     /// `EPERM` without `CAP_SYS_ADMIN`.
@@ -94,7 +94,7 @@ impl NetNamespace {
 fn unshare_mounts() -> io::Result<()> {
     let flags = UnshareFlags::NEWNS;
     debug_assert!(!flags.contains(UnshareFlags::FILES));
-    // SAFETY: the call is unsafe only for UnshareFlags::FILES, which separates the descriptor tables of threads;
-    // this is another flag.
+    // SAFETY: the call is unsafe only for UnshareFlags::FILES, which separates the descriptor
+    // tables of threads; this is another flag.
     Ok(unsafe { unshare_unsafe(flags) }?)
 }

@@ -9,9 +9,10 @@ use serde::{Deserialize, Serialize};
 use super::interface::Interface;
 use crate::cpus::Cpus;
 
-/// Picks up to `count` CPUs of the calling thread's affinity mask for the workers of an interface: those of the device's
-/// NUMA node first, because a packet that is processed on another node crosses the interconnect; and hardware threads of
-/// a core that is in the list already last, on whichever node, because they share it.
+/// Picks up to `count` CPUs of the calling thread's affinity mask for the workers of an interface:
+/// those of the device's NUMA node first, because a packet that is processed on another node
+/// crosses the interconnect; and hardware threads of a core that is in the list already last, on
+/// whichever node, because they share it.
 pub fn nearest_cores(interface: &Interface, count: usize) -> io::Result<Vec<u32>> {
     let topology = Topology::read();
     let mut cores = topology.nearest_first(&Cpus::allowed()?, &topology.node_cpus(interface.numa_node));
@@ -38,8 +39,8 @@ pub struct Topology {
 }
 
 impl Topology {
-    /// Reads nodes and hardware threads from `/sys/devices/system`. A CPU whose siblings can't be read counts as a whole core,
-    /// and a node that can't be read is left out.
+    /// Reads nodes and hardware threads from `/sys/devices/system`. A CPU whose siblings can't be
+    /// read counts as a whole core, and a node that can't be read is left out.
     pub fn read() -> Self {
         Self::read_from(Path::new("/sys/devices/system"))
     }
@@ -96,8 +97,8 @@ mod tests {
         list.parse().unwrap()
     }
 
-    /// A folder like `/sys/devices/system` of two nodes with two cores each, of two hardware threads: as Linux numbers them,
-    /// the first threads of all cores come first.
+    /// A folder like `/sys/devices/system` of two nodes with two cores each, of two hardware
+    /// threads: as Linux numbers them, the first threads of all cores come first.
     fn two_nodes() -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
         let write = |path: &str, text: &str| {

@@ -14,7 +14,8 @@ use super::interface::{Interface, sysfs};
 use crate::netlink::ethtool::{Ethtool, FlowControl, Rss};
 use crate::netlink::netdev::Netdev;
 
-/// What decides on which queue of a device a packet arrives, and whether it arrives. What can't be read is `None`.
+/// What decides on which queue of a device a packet arrives, and whether it arrives. What can't be
+/// read is `None`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
@@ -23,7 +24,8 @@ pub struct Receiving {
     /// The number of rules that send flows elsewhere (`ethtool -n`).
     pub ntuple_rules: Option<u32>,
     pub flow_control: Option<FlowControl>,
-    /// Packets that each queue has dropped: `(queue, packets)`. Empty if the driver doesn't count them.
+    /// Packets that each queue has dropped: `(queue, packets)`. Empty if the driver doesn't count
+    /// them.
     pub queue_drops: Vec<(u32, u64)>,
     /// Packets that found no room in the device (`rx_missed_errors`).
     pub missed: Option<u64>,
@@ -95,9 +97,9 @@ fn ntuple_rules(interface: &str) -> io::Result<u32> {
     let data = (&raw mut rules).cast::<c_char>();
     let mut request =
         libc::ifreq { ifr_name: name, ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_data: data } };
-    // SAFETY: the request holds a name that ends with a zero, and a pointer to a `struct ethtool_rxnfc`. Both live through the
-    // call. The kernel copies that struct, whose size is asserted above, in and out again; for this command it reads and
-    // writes nothing beyond it.
+    // SAFETY: the request holds a name that ends with a zero, and a pointer to a
+    // `struct ethtool_rxnfc`. Both live through the call. The kernel copies that struct, whose size
+    // is asserted above, in and out again; for this command it reads and writes nothing beyond it.
     let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL as _, &raw mut request) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(rules.rules) }
 }

@@ -1,5 +1,5 @@
-//! Recordings: what discovery has read of an interface and its host, as a file, so that a plan can be made and explained
-//! elsewhere.
+//! Recordings: what discovery has read of an interface and its host, as a file, so that a plan can
+//! be made and explained elsewhere.
 
 use std::fs::File;
 use std::io::{self, Read};

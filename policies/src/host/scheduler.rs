@@ -11,11 +11,12 @@ use crate::cpus::Pid;
 /// The priority that the kernel gives its interrupt threads (`sched_set_fifo`): `SCHED_FIFO` 50.
 pub const INTERRUPT_THREAD_PRIORITY: u32 = 50;
 
-/// A thread's `SCHED_FIFO` priority, 1 to 99; 0 for an ordinary thread (`SCHED_OTHER`). Takes a thread id.
+/// A thread's `SCHED_FIFO` priority, 1 to 99; 0 for an ordinary thread (`SCHED_OTHER`). Takes a
+/// thread id.
 ///
 /// # Errors
-/// `NotFound` if there is no such thread, `Unsupported` if it has another scheduling class (`SCHED_RR`,
-/// `SCHED_BATCH`, `SCHED_IDLE`, `SCHED_DEADLINE`).
+/// `NotFound` if there is no such thread, `Unsupported` if it has another scheduling class
+/// (`SCHED_RR`, `SCHED_BATCH`, `SCHED_IDLE`, `SCHED_DEADLINE`).
 pub fn fifo_priority(thread: Pid) -> io::Result<u32> {
     let id = thread.as_raw_nonzero().get();
     let stat = ProcessStat::read(id)?;
@@ -32,12 +33,13 @@ pub fn fifo_priority(thread: Pid) -> io::Result<u32> {
     }
 }
 
-/// Makes a thread a real-time thread (`SCHED_FIFO`) with a priority of 1 to 99, or with 0 an ordinary one
-/// (`SCHED_OTHER`), which keeps its nice value. Takes a thread id. Needs `CAP_SYS_NICE`.
+/// Makes a thread a real-time thread (`SCHED_FIFO`) with a priority of 1 to 99, or with 0 an
+/// ordinary one (`SCHED_OTHER`), which keeps its nice value. Takes a thread id. Needs
+/// `CAP_SYS_NICE`.
 ///
 /// # Errors
-/// Those of [`fifo_priority`]: another scheduling class is not replaced, because it could not be restored.
-/// `EPERM` without the capability, `EINVAL` for a priority above 99.
+/// Those of [`fifo_priority`]: another scheduling class is not replaced, because it could not be
+/// restored. `EPERM` without the capability, `EINVAL` for a priority above 99.
 pub fn set_fifo_priority(thread: Pid, priority: u32) -> io::Result<()> {
     fifo_priority(thread)?;
     let class = if priority == 0 { libc::SCHED_OTHER } else { libc::SCHED_FIFO };

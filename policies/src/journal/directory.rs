@@ -46,8 +46,9 @@ impl JournalFile {
 }
 
 impl JournalDir {
-    /// Another directory. It should be on a file system that a reboot clears, as it clears NAPI settings, and that has
-    /// locks. All processes that set policies in the same network namespace must use the same one.
+    /// Another directory. It should be on a file system that a reboot clears, as it clears NAPI
+    /// settings, and that has locks. All processes that set policies in the same network namespace
+    /// must use the same one.
     pub fn at(path: impl Into<PathBuf>) -> Self {
         Self(path.into())
     }
@@ -68,7 +69,8 @@ impl JournalDir {
         Ok(contents)
     }
 
-    /// All journals of this boot. Those of an earlier boot describe settings that no longer exist, and are removed.
+    /// All journals of this boot. Those of an earlier boot describe settings that no longer exist,
+    /// and are removed.
     pub(super) fn read_all(&self) -> Result<Contents, Error> {
         let entries = match fs::read_dir(&self.0) {
             Ok(entries) => entries,
@@ -107,8 +109,8 @@ impl JournalDir {
         JournalLock::acquire(&self.0)
     }
 
-    /// Writes a journal atomically, under the directory's lock. At each moment the journal's file is complete, and, if
-    /// it ends with this process, locked.
+    /// Writes a journal atomically, under the directory's lock. At each moment the journal's file
+    /// is complete, and, if it ends with this process, locked.
     ///
     /// # Errors
     /// If the file can't be written or locked. The journal that it was to replace is unchanged.
@@ -132,8 +134,8 @@ impl JournalDir {
             Lifetime::Process => journal.writer.pid.to_string(),
             Lifetime::Host => "host".to_owned(),
         };
-        // Index instead of the interface's name, which may change. The process id is only for the reader: in containers
-        // that share the directory, several processes may have the same one.
+        // Index instead of the interface's name, which may change. The process id is only for the
+        // reader: in containers that share the directory, several processes may have the same one.
         let name = format!("{}-{}-{owner}-s{sequence}.json", journal.namespace, journal.ifindex);
         let path = self.0.join(name);
         let file = self.write_to(&path, journal, journal.lifetime == Lifetime::Process)?;
@@ -163,8 +165,8 @@ impl JournalDir {
         new.persist(path).map_err(Error::journal(path))
     }
 
-    /// A number above those of all journals in the directory. The last journal that is removed ends the row: only
-    /// journals that exist at the same time have an order.
+    /// A number above those of all journals in the directory. The last journal that is removed ends
+    /// the row: only journals that exist at the same time have an order.
     fn next_sequence(&self) -> Result<u64, Error> {
         let mut last = 0;
         for entry in fs::read_dir(&self.0).map_err(Error::journal(&self.0))? {

@@ -1,5 +1,5 @@
-//! What a journal records: knobs, and the epoll instances and listeners of other processes. What became of each when it was
-//! restored.
+//! What a journal records: knobs, and the epoll instances and listeners of other processes. What
+//! became of each when it was restored.
 
 use std::fmt;
 use std::io;
@@ -10,8 +10,8 @@ use crate::descriptors::{Descriptors, EpollParams, stop_steering};
 use crate::host::identity::{ProcessIdentity, ProcessState};
 use crate::knob::{Knob, Value};
 
-/// The values of a knob that the journal's writer may have set. Only these are replaced by the old value;
-/// any other was set by somebody else.
+/// The values of a knob that the journal's writer may have set. Only these are replaced by the old
+/// value; any other was set by somebody else.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum OwnedValues {
@@ -36,7 +36,8 @@ pub(crate) struct Entry {
     pub(crate) new: Value,
     #[serde(rename = "own")]
     pub(crate) owned: OwnedValues,
-    /// What the knob had when the policy was applied, if an ended process had left that and could not restore `old`.
+    /// What the knob had when the policy was applied, if an ended process had left that and could
+    /// not restore `old`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) left: Option<Value>,
 }
@@ -47,7 +48,8 @@ impl Entry {
         matches!(self.owned, OwnedValues::Within { .. })
     }
 
-    /// Whether the journal's writer may have set the value, or the process from which it has taken over the knob.
+    /// Whether the journal's writer may have set the value, or the process from which it has taken
+    /// over the knob.
     pub(crate) fn owns(&self, value: &Value) -> bool {
         if self.left.as_ref() == Some(value) {
             return true;
@@ -74,8 +76,9 @@ pub(crate) struct EpollEntry {
 }
 
 impl EpollEntry {
-    /// Whether the journal's writer may have set these parameters. It sets no others. So an instance that has
-    /// meanwhile got the number of one that was closed, and has its own parameters, is left alone.
+    /// Whether the journal's writer may have set these parameters. It sets no others. So an
+    /// instance that has meanwhile got the number of one that was closed, and has its own
+    /// parameters, is left alone.
     pub(crate) fn owns(&self, params: EpollParams) -> bool {
         params.prefer_busy_poll == 1 && params.busy_poll_budget == self.budget
     }
@@ -138,7 +141,8 @@ impl fmt::Display for EpollEntry {
     }
 }
 
-/// A listener of another process, whose reuseport group chooses by a program of the journal's writer.
+/// A listener of another process, whose reuseport group chooses by a program of the journal's
+/// writer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ListenerEntry {
     pub(crate) process: ProcessIdentity,
@@ -146,7 +150,8 @@ pub(crate) struct ListenerEntry {
 }
 
 impl ListenerEntry {
-    /// What [`ListenerEntry::restore`] would do. Whether the group has a program is not known without removing it.
+    /// What [`ListenerEntry::restore`] would do. Whether the group has a program is not known
+    /// without removing it.
     pub(super) fn preview(&self) -> RestoreOutcome {
         match self.process.state() {
             ProcessState::Running => RestoreOutcome::WouldRestore {

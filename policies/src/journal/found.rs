@@ -1,4 +1,5 @@
-//! Reads a file of the directory: a journal, or what is there in the place of one. Journals that a restore has to leave.
+//! Reads a file of the directory: a journal, or what is there in the place of one. Journals that a
+//! restore has to leave.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -45,16 +46,17 @@ impl FoundJournal {
             return writer.state() == ProcessState::Ended;
         }
         if self.is_held {
-            // A process that was forked from the writer, and has inherited its descriptors, does not own the settings.
+            // A process that was forked from the writer, and has inherited its descriptors, does
+            // not own the settings.
             return writer.is_certainly_gone();
         }
-        // A file that was copied over the journal of a running process is not the one that this has locked. What this
-        // process does not hold, it has left to others.
+        // A file that was copied over the journal of a running process is not the one that this has
+        // locked. What this process does not hold, it has left to others.
         !writer.is_alive() || writer.has_id(std::process::id())
     }
 
-    /// Journals with higher keys were written later. By the clock only among those of earlier versions, which are the
-    /// oldest.
+    /// Journals with higher keys were written later. By the clock only among those of earlier
+    /// versions, which are the oldest.
     pub(super) fn order(&self) -> (u64, (i64, i64)) {
         match self.journal.sequence {
             Some(sequence) => (sequence, (0, 0)),
@@ -110,8 +112,8 @@ impl UnreadableJournal {
         Error::Journal { path, source: io::Error::other(format!("{error}; {reason}; {remedy}")) }
     }
 
-    /// Whether it can be of this network namespace, and of this interface if one is given. Its name says so, if it has
-    /// the form of a journal's.
+    /// Whether it can be of this network namespace, and of this interface if one is given. Its name
+    /// says so, if it has the form of a journal's.
     pub(crate) fn may_concern(&self, namespace: u64, ifindex: Option<u32>) -> bool {
         let name = self.left.path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         let mut parts = name.split('-');
@@ -143,8 +145,8 @@ pub(super) fn parse(path: &Path, file: Content, boot: &str) -> Found {
         Ok(header) => header,
         Err(error) => return unreadable(path, &error, DAMAGED, is_held),
     };
-    // Where the id can't be read, nothing is taken for outdated. Nor is what a running process holds: container managers
-    // give each container another id.
+    // Where the id can't be read, nothing is taken for outdated. Nor is what a running process
+    // holds: container managers give each container another id.
     let is_known = !boot.is_empty() && !header.boot.is_empty();
     if is_known && header.boot != boot && !file.is_held {
         return Found::Outdated;
@@ -185,7 +187,8 @@ impl From<io::Error> for Problem {
     }
 }
 
-/// A file's content, whether a process holds its lock, and when it was written, as in [`FoundJournal`].
+/// A file's content, whether a process holds its lock, and when it was written, as in
+/// [`FoundJournal`].
 pub(super) struct Content {
     pub(super) text: Vec<u8>,
     pub(super) is_held: bool,

@@ -9,8 +9,8 @@ use super::record::{Journal, VERSION};
 /// Reads the content of a journal's file, of this boot and of no known one. Nothing is restored.
 ///
 /// # Panics
-/// If a journal is not the same when it is written and read again, or takes a value for its own that it has not
-/// recorded.
+/// If a journal is not the same when it is written and read again, or takes a value for its own
+/// that it has not recorded.
 pub fn read_journal(name: &str, text: &[u8], boot: &str) {
     let path = Path::new("/run/lull").join(name);
     let _ = sequence_of(name);
@@ -20,7 +20,8 @@ pub fn read_journal(name: &str, text: &[u8], boot: &str) {
             Found::Journal(found) => check(&found),
             Found::Unreadable(unreadable) => {
                 assert_eq!(unreadable.is_held, Some(is_held));
-                // What can be of any interface can be of a given one only if its name does not say otherwise.
+                // What can be of any interface can be of a given one only if its name does not say
+                // otherwise.
                 assert!(unreadable.may_concern(1, None) || !unreadable.may_concern(1, Some(1)));
                 assert!(!unreadable.into_error().to_string().is_empty());
             }

@@ -1,10 +1,11 @@
-//! Two locks: that of the directory, which keeps other processes from applying or restoring, and that of a file, which the
-//! writer of a journal or a status file holds on it until it ends.
+//! Two locks: that of the directory, which keeps other processes from applying or restoring, and
+//! that of a file, which the writer of a journal or a status file holds on it until it ends.
 //!
-//! A file's lock is a write lock of the open file description (`F_OFD_SETLK` in fcntl(2)). The kernel removes it when the last
-//! descriptor is closed, so at the latest when the process ends, however that happens. A reader asks whether there is one
-//! (`F_OFD_GETLK`); the answer does not depend on what `/proc` shows to it, nor on its PID namespace. A lock by flock(2) or
-//! a read lock would not do: everybody who may read the file may take them, and could keep a journal from being
+//! A file's lock is a write lock of the open file description (`F_OFD_SETLK` in fcntl(2)). The
+//! kernel removes it when the last descriptor is closed, so at the latest when the process ends,
+//! however that happens. A reader asks whether there is one (`F_OFD_GETLK`); the answer does not
+//! depend on what `/proc` shows to it, nor on its PID namespace. A lock by flock(2) or a read lock
+//! would not do: everybody who may read the file may take them, and could keep a journal from being
 //! restored.
 
 use std::cell::Cell;
@@ -23,8 +24,8 @@ use crate::atomic_file::UNFINISHED;
 use crate::error::Error;
 use crate::host::identity::ProcessIdentity;
 
-/// How long the directory may be locked by another process. A policy is applied or restored within some 100 ms; a device that
-/// rebuilds its queues may take two seconds.
+/// How long the directory may be locked by another process. A policy is applied or restored within
+/// some 100 ms; a device that rebuilds its queues may take two seconds.
 const PATIENCE: Duration = Duration::from_secs(10);
 const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
@@ -32,7 +33,8 @@ thread_local! {
     static HELD_BY_THIS_THREAD: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Exclusive access to a journal directory. Dropping it removes the directory if it has no journals.
+/// Exclusive access to a journal directory. Dropping it removes the directory if it has no
+/// journals.
 #[derive(Debug)]
 pub(crate) struct JournalLock {
     directory: PathBuf,
@@ -45,8 +47,8 @@ impl JournalLock {
     /// Waits for the lock, for at most some seconds.
     ///
     /// # Errors
-    /// If the directory can't be created or locked; then no journal can be written either. `TimedOut` if another process
-    /// keeps it locked: it is named.
+    /// If the directory can't be created or locked; then no journal can be written either.
+    /// `TimedOut` if another process keeps it locked: it is named.
     pub(super) fn acquire(directory: &Path) -> Result<Self, Error> {
         let path = directory.join("lock");
         let file = if HELD_BY_THIS_THREAD.get() {
@@ -68,8 +70,8 @@ impl JournalLock {
         Ok(lock)
     }
 
-    /// Removes the temporary files of processes that were killed while they wrote a journal. They had not
-    /// changed anything yet, and no other process writes a journal now.
+    /// Removes the temporary files of processes that were killed while they wrote a journal. They
+    /// had not changed anything yet, and no other process writes a journal now.
     fn remove_unfinished_journals(&self) {
         for entry in fs::read_dir(&self.directory).into_iter().flatten().flatten() {
             if entry.file_name().to_str().is_some_and(|name| name.starts_with(UNFINISHED)) {
@@ -82,7 +84,8 @@ impl JournalLock {
 fn lock_file(directory: &Path, path: &Path, patience: Duration) -> io::Result<File> {
     let deadline = Instant::now() + patience;
     loop {
-        // Not the directory itself: any user could lock that for ever. The file belongs to its owner.
+        // Not the directory itself: any user could lock that for ever. The file belongs to its
+        // owner.
         let file = match File::options().write(true).create(true).truncate(false).mode(0o600).open(path) {
             Ok(file) => file,
             // The previous holder removed the directory in between.
@@ -172,13 +175,14 @@ fn control(file: &File, operation: libc::c_int, kind: libc::c_int) -> io::Result
         l_len: 0,
         l_pid: 0,
     };
-    // SAFETY: both operations take a pointer to a `flock`, which is live and which nothing else uses meanwhile; the
-    // descriptor is open as long as `file` is borrowed.
+    // SAFETY: both operations take a pointer to a `flock`, which is live and which nothing else
+    // uses meanwhile; the descriptor is open as long as `file` is borrowed.
     let result = unsafe { libc::fcntl(file.as_raw_fd(), operation, &raw mut lock) };
     if result == 0 { Ok(libc::c_int::from(lock.l_type)) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Drops what holds the lock of the file at `path`. A process that another test starts has its descriptor until it runs its program.
+/// Drops what holds the lock of the file at `path`. A process that another test starts has its
+/// descriptor until it runs its program.
 #[cfg(test)]
 pub(crate) fn let_go<T>(holder: T, path: &Path) {
     let reader = File::open(path).unwrap();

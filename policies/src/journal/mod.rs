@@ -1,5 +1,5 @@
-//! Journals in `/run/lull`: the old values of knobs, written before anything is changed, and restored
-//! when the process that wrote them has ended.
+//! Journals in `/run/lull`: the old values of knobs, written before anything is changed, and
+//! restored when the process that wrote them has ended.
 
 mod directory;
 mod entries;

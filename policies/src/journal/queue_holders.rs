@@ -21,7 +21,8 @@ pub struct QueueHolder {
     pub queues: Cpus,
 }
 
-/// The running processes that hold queues of an interface. A process whose journal can't be read is not among them.
+/// The running processes that hold queues of an interface. A process whose journal can't be read is
+/// not among them.
 pub fn queue_holders(interface: &str, journals: &JournalDir) -> Result<Vec<QueueHolder>, Error> {
     let running = journals.read()?.journals.into_iter().filter(|found| !found.is_abandoned());
     Ok(running
@@ -86,17 +87,19 @@ pub fn summaries(journals: &JournalDir) -> Result<(Vec<JournalSummary>, Vec<Left
     Ok((contents.journals.iter().map(summary).collect(), unreadable.collect()))
 }
 
-/// The journals of processes with one id, in this network namespace, for settings of a process's own lifetime.
+/// The journals of processes with one id, in this network namespace, for settings of a process's
+/// own lifetime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct JournalsOfProcess {
-    /// Whether a running process holds one. After the process that was meant has ended, it is another with its id.
+    /// Whether a running process holds one. After the process that was meant has ended, it is
+    /// another with its id.
     pub held: bool,
     pub left: bool,
 }
 
-/// Whether a process with this id runs and has a journal, and whether one has ended and has left a journal. The lock of the
-/// journal tells them apart: the id may belong to another process by now.
+/// Whether a process with this id runs and has a journal, and whether one has ended and has left a
+/// journal. The lock of the journal tells them apart: the id may belong to another process by now.
 pub fn journals_of(pid: u32, journals: &JournalDir) -> Result<JournalsOfProcess, Error> {
     let mut of_process = JournalsOfProcess { held: false, left: false };
     for found in journals.read()?.journals {

@@ -35,8 +35,8 @@ pub(crate) struct Journal {
     pub(crate) lifetime: Lifetime,
     /// Distinguishes several journals of one writer. Earlier versions name files by it.
     number: u32,
-    /// Higher than that of each journal that was in the directory before. `None` until the journal is written, and in
-    /// those of earlier versions, which also held no lock.
+    /// Higher than that of each journal that was in the directory before. `None` until the journal
+    /// is written, and in those of earlier versions, which also held no lock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) sequence: Option<u64>,
     pub(crate) queues: Vec<u32>,
@@ -56,11 +56,12 @@ pub(crate) struct Journal {
     pub(crate) listeners: Vec<ListenerEntry>,
 }
 
-/// The value that a knob had before ended processes have left it at its present value, if they have.
+/// The value that a knob had before ended processes have left it at its present value, if they
+/// have.
 pub(crate) type Originals<'a> = &'a dyn Fn(&Knob, &Value) -> Option<Value>;
 
-/// The entry of a knob that is to be set to `target`, or that a change of the queues may lose (`None`). `None` if it
-/// needs none. `original`: see [`Originals`].
+/// The entry of a knob that is to be set to `target`, or that a change of the queues may lose
+/// (`None`). `None` if it needs none. `original`: see [`Originals`].
 fn entry(
     knob: Knob,
     target: Option<&Value>,
@@ -132,7 +133,8 @@ impl Journal {
         self.record_plan_over(plan, device, &|_, _| None);
     }
 
-    /// As [`Journal::record_plan`]. Takes over the knobs that ended processes have left, with their original values.
+    /// As [`Journal::record_plan`]. Takes over the knobs that ended processes have left, with their
+    /// original values.
     pub(crate) fn record_plan_over(&mut self, plan: &Plan, device: &Device, original: Originals<'_>) {
         for step in &plan.steps {
             let owned = match plan.tuning_bounds(step) {
@@ -146,8 +148,8 @@ impl Journal {
         }
     }
 
-    /// Records the per-queue knobs of all queues. A device that rebuilds its queues loses the settings of
-    /// the queues that it removes; some devices lose those of all queues.
+    /// Records the per-queue knobs of all queues. A device that rebuilds its queues loses the
+    /// settings of the queues that it removes; some devices lose those of all queues.
     pub(crate) fn record_all_queues(
         &mut self,
         interface: &Interface,

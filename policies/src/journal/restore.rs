@@ -65,12 +65,14 @@ impl Recovery {
     }
 }
 
-/// Restores what ended processes left set in this network namespace, and in those of the processes that they had
-/// attached to. A journal that can't be read does not keep the others from being restored.
+/// Restores what ended processes left set in this network namespace, and in those of the processes
+/// that they had attached to. A journal that can't be read does not keep the others from being
+/// restored.
 ///
 /// # Errors
-/// [`Error::Journal`] if the directory of journals can't be read, or if it can't be locked and something is to be
-/// restored. A journal or a knob that can't be restored is not an error; see [`Recovery::failed`].
+/// [`Error::Journal`] if the directory of journals can't be read, or if it can't be locked and
+/// something is to be restored. A journal or a knob that can't be restored is not an error; see
+/// [`Recovery::failed`].
 pub fn recover(directory: &JournalDir) -> Result<Recovery, Error> {
     restore_everywhere(directory, None, FoundJournal::is_abandoned)
 }
@@ -80,15 +82,15 @@ pub fn restore_ended(directory: &JournalDir, interface: Option<&str>) -> Result<
     restore_on(directory, interface, FoundJournal::is_abandoned)
 }
 
-/// Restores what `policies apply` set and what ended processes left set, on one interface or on all. Also in the network
-/// namespaces of the processes that ended processes had attached to.
+/// Restores what `policies apply` set and what ended processes left set, on one interface or on
+/// all. Also in the network namespaces of the processes that ended processes had attached to.
 /// Settings of running processes stay.
 pub fn restore_all(directory: &JournalDir, interface: Option<&str>) -> Result<Recovery, Error> {
     restore_on(directory, interface, |found| found.journal.lifetime == Lifetime::Host || found.is_abandoned())
 }
 
-/// What [`restore_all`], or with `ended` [`restore_ended`], would do now in this network namespace. Changes nothing, and needs
-/// no privilege.
+/// What [`restore_all`], or with `ended` [`restore_ended`], would do now in this network namespace.
+/// Changes nothing, and needs no privilege.
 pub fn restore_preview(
     directory: &JournalDir,
     interface: Option<&str>,
@@ -148,9 +150,9 @@ fn restore_on(
     })
 }
 
-/// In the calling thread's network namespace, and in those of attached processes. A namespace that has ended has nothing
-/// to restore, nor have its processes. Journals that can't be read are reported only if they may be of the interface
-/// `ifindex`, if one is given.
+/// In the calling thread's network namespace, and in those of attached processes. A namespace that
+/// has ended has nothing to restore, nor have its processes. Journals that can't be read are
+/// reported only if they may be of the interface `ifindex`, if one is given.
 fn restore_everywhere(
     directory: &JournalDir,
     ifindex: Option<u32>,
@@ -163,8 +165,8 @@ fn restore_everywhere(
     };
     let _locked = match directory.lock() {
         Ok(locked) => locked,
-        // Another process may be applying a policy, so nothing is restored. Without privileges there is mostly nothing to
-        // restore either.
+        // Another process may be applying a policy, so nothing is restored. Without privileges
+        // there is mostly nothing to restore either.
         Err(error) => {
             let contents = directory.read_all()?;
             let is_selected = |found: &FoundJournal| is_there(found, own) && select(found);
@@ -197,14 +199,15 @@ fn restore_everywhere(
     Ok(recovery)
 }
 
-/// Whether a journal is restored from here: one of this network namespace, or one that records something of other
-/// processes. The namespaces in which `policies attach` runs are those of its targets.
+/// Whether a journal is restored from here: one of this network namespace, or one that records
+/// something of other processes. The namespaces in which `policies attach` runs are those of its
+/// targets.
 fn is_there(found: &FoundJournal, own: u64) -> bool {
     found.journal.namespace == own || !found.journal.is_own()
 }
 
-/// The other network namespaces whose journals record something of other processes, with those of the journals that are
-/// to be restored.
+/// The other network namespaces whose journals record something of other processes, with those of
+/// the journals that are to be restored.
 fn other_namespaces(
     contents: &Contents,
     own: u64,
@@ -223,7 +226,8 @@ fn other_namespaces(
     namespaces
 }
 
-/// Restores the selected journals of the calling thread's network namespace. The directory must be locked.
+/// Restores the selected journals of the calling thread's network namespace. The directory must be
+/// locked.
 pub(crate) fn restore_where(
     directory: &JournalDir,
     select: impl Fn(&FoundJournal) -> bool,
@@ -255,12 +259,12 @@ pub(crate) fn restore_where(
 /// Restores a journal's settings. If some can't be restored, only their entries are left.
 pub(crate) fn restore_journal(journal: &mut Journal) -> RestoreReport {
     let (device, down) = device_of(journal);
-    // In reverse order, except that what rebuilds the queues comes first: the other knobs may belong to queues that don't exist
-    // before, or lose their values.
+    // In reverse order, except that what rebuilds the queues comes first: the other knobs may
+    // belong to queues that don't exist before, or lose their values.
     let (rebuild, rest): (Vec<usize>, Vec<usize>) =
         (0..journal.entries.len()).rev().partition(|index| journal.entries[*index].knob.rebuilds_queues());
-    // Nobody may resume a suspended queue once its waits no longer poll. So first polls have to complete with the
-    // interrupt enabled, and a suspension that began before has to end.
+    // Nobody may resume a suspended queue once its waits no longer poll. So first polls have to
+    // complete with the interrupt enabled, and a suspension that began before has to end.
     if journal.epolls.iter().any(EpollEntry::is_set) {
         thread::sleep(stop_deferral(journal, &device));
     }
@@ -274,14 +278,16 @@ pub(crate) fn restore_journal(journal: &mut Journal) -> RestoreReport {
     }
     let failed: Vec<&Knob> =
         knobs.iter().filter(|(_, outcome)| outcome.is_failure()).map(|(knob, _)| knob).collect();
-    // What was restored may be set by another process from now on. But the next try to rebuild the queues may change it.
+    // What was restored may be set by another process from now on. But the next try to rebuild the
+    // queues may change it.
     if !failed.iter().any(|knob| knob.rebuilds_queues()) {
         journal.entries.retain(|entry| failed.contains(&&entry.knob));
     }
     RestoreReport { interface: journal.interface.clone(), policy: journal.policy, knobs, others }
 }
 
-/// The journal's device, and whether its link is down. By index: it may have been renamed since the journal was written.
+/// The journal's device, and whether its link is down. By index: it may have been renamed since the
+/// journal was written.
 fn device_of(journal: &Journal) -> (Device, bool) {
     let links = route::links().unwrap_or_default();
     let link = links.into_iter().find(|link| link.index == journal.ifindex);
@@ -290,8 +296,8 @@ fn device_of(journal: &Journal) -> (Device, bool) {
     (Device::new(renamed.as_deref().unwrap_or(&journal.interface), journal.ifindex), down)
 }
 
-/// Sets the deferrals that are adapted to 0. Returns the longest time for which a queue's interrupt stays masked: its suspend
-/// timeout, or the timer of its last poll.
+/// Sets the deferrals that are adapted to 0. Returns the longest time for which a queue's interrupt
+/// stays masked: its suspend timeout, or the timer of its last poll.
 fn stop_deferral(journal: &Journal, device: &Device) -> Duration {
     let mut longest = 0;
     for entry in journal.entries.iter().filter(|entry| entry.is_adapted()) {
@@ -312,16 +318,17 @@ fn stop_deferral(journal: &Journal, device: &Device) -> Duration {
 }
 
 impl Journal {
-    /// Restores the knobs that were set, and drops the entries of the plan, which another one follows. Entries stay
-    /// whose knob could not be restored, and those that have their own reason: the number of queues, the size of their rings,
-    /// and what changing these loses.
+    /// Restores the knobs that were set, and drops the entries of the plan, which another one
+    /// follows. Entries stay whose knob could not be restored, and those that have their own
+    /// reason: the number of queues, the size of their rings, and what changing these loses.
     pub(crate) fn give_up(&mut self, device: &Device, is_set: impl Fn(&Knob) -> bool) {
         for index in (0..self.entries.len()).rev() {
             let entry = &mut self.entries[index];
             if entry.knob.rebuilds_queues() {
                 continue;
             }
-            // What a killed process left is restored as well, for nobody else knows the original value any more.
+            // What a killed process left is restored as well, for nobody else knows the original
+            // value any more.
             let kept = (is_set(&entry.knob) || entry.left.is_some())
                 && !matches!(
                     restore_entry(entry, device, false),

@@ -215,7 +215,8 @@ fn journals_are_read_newest_first_whatever_the_clock_says() {
 #[test]
 fn processes_with_the_same_id_have_journals_of_their_own() {
     let directory = Directory::new();
-    // In containers that share the directory each first process has the id 1, and its first journal the same number.
+    // In containers that share the directory each first process has the id 1, and its first journal
+    // the same number.
     let first = directory.write(Lifetime::Process, ProcessIdentity::current());
     let mut journal = Journal::new(Policy::Packing, "nonesuch", NO_INTERFACE, Lifetime::Process, vec![1]);
     let second = directory.journals.write(&mut journal).unwrap();

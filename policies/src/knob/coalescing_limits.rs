@@ -1,5 +1,5 @@
-//! The largest coalescing values that drivers take, from the kernel's source. A driver does not report its limits: it
-//! refuses a request with a value beyond one.
+//! The largest coalescing values that drivers take, from the kernel's source. A driver does not
+//! report its limits: it refuses a request with a value beyond one.
 
 use crate::netlink::ethtool::Coalescing;
 
@@ -8,16 +8,18 @@ use crate::netlink::ethtool::Coalescing;
 pub(crate) struct CoalescingLimits {
     /// In microseconds, for receiving and for sending.
     usecs: u32,
-    /// In packets, for receiving and for sending. 0 if the driver refuses packets together with microseconds.
+    /// In packets, for receiving and for sending. 0 if the driver refuses packets together with
+    /// microseconds.
     frames: u32,
 }
 
 const ANY: u32 = u32::MAX;
 
-/// By the driver's name, with the file of the kernel's source (in `drivers/net/ethernet` unless it begins with `drivers`)
-/// and what it compares with there.
+/// By the driver's name, with the file of the kernel's source (in `drivers/net/ethernet` unless it
+/// begins with `drivers`) and what it compares with there.
 const DRIVERS: [(&str, CoalescingLimits); 15] = [
-    // intel/e1000/e1000.h, intel/e1000e/e1000.h, intel/igb/igb.h, intel/igc/igc.h: `*_MAX_ITR_USECS`
+    // intel/e1000/e1000.h, intel/e1000e/e1000.h, intel/igb/igb.h, intel/igc/igc.h:
+    // `*_MAX_ITR_USECS`
     ("e1000", CoalescingLimits { usecs: 10_000, frames: ANY }),
     ("e1000e", CoalescingLimits { usecs: 10_000, frames: ANY }),
     ("igb", CoalescingLimits { usecs: 10_000, frames: ANY }),
@@ -25,7 +27,8 @@ const DRIVERS: [(&str, CoalescingLimits); 15] = [
     // intel/ixgbe/ixgbe_ethtool.c, intel/ixgbevf/ethtool.c: `IXGBE_MAX_EITR >> 2`
     ("ixgbe", CoalescingLimits { usecs: 1022, frames: ANY }),
     ("ixgbevf", CoalescingLimits { usecs: 1022, frames: ANY }),
-    // intel/i40e/i40e_txrx.h, intel/iavf/iavf_txrx.h, intel/ice/ice_txrx.h, intel/idpf/idpf_txrx.h: `*_MAX_ITR`, `*_ITR_MAX`
+    // intel/i40e/i40e_txrx.h, intel/iavf/iavf_txrx.h, intel/ice/ice_txrx.h, intel/idpf/idpf_txrx.h:
+    // `*_MAX_ITR`, `*_ITR_MAX`
     ("i40e", CoalescingLimits { usecs: 8160, frames: ANY }),
     ("iavf", CoalescingLimits { usecs: 8160, frames: ANY }),
     ("ice", CoalescingLimits { usecs: 8160, frames: ANY }),
@@ -34,11 +37,13 @@ const DRIVERS: [(&str, CoalescingLimits); 15] = [
     ("hns3", CoalescingLimits { usecs: 8160, frames: ANY }),
     // google/gve/gve_dqo.h: `GVE_MAX_ITR_INTERVAL_DQO`
     ("gve", CoalescingLimits { usecs: 8190, frames: ANY }),
-    // mellanox/mlx5/core/en_ethtool.c: `MLX5E_MAX_COAL_TIME`, `MLX5E_MAX_COAL_FRAMES`, the widths of cqc's 12 and 16 bits
+    // mellanox/mlx5/core/en_ethtool.c: `MLX5E_MAX_COAL_TIME`, `MLX5E_MAX_COAL_FRAMES`, the widths
+    // of cqc's 12 and 16 bits
     ("mlx5_core", CoalescingLimits { usecs: 4095, frames: 65_535 }),
     // broadcom/tg3.h: `MAX_RXCOL_TICKS`, `MAX_RXMAX_FRAMES`, and those for sending
     ("tg3", CoalescingLimits { usecs: 1023, frames: 255 }),
-    // drivers/net/vmxnet3/vmxnet3_ethtool.c: `VMXNET3_COAL_RBC_MIN_RATE` per second, and no packets beside it
+    // drivers/net/vmxnet3/vmxnet3_ethtool.c: `VMXNET3_COAL_RBC_MIN_RATE` per second, and no packets
+    // beside it
     ("vmxnet3", CoalescingLimits { usecs: 10_000, frames: 0 }),
 ];
 
@@ -69,9 +74,9 @@ impl CoalescingLimits {
     }
 }
 
-/// The requests to send to a driver, in this order, until it takes one: at most six. The first has the `wanted` values,
-/// each further one fewer or smaller ones. A value is never below the present one (`now`), which the driver has taken
-/// before, and one that would not change is left out.
+/// The requests to send to a driver, in this order, until it takes one: at most six. The first has
+/// the `wanted` values, each further one fewer or smaller ones. A value is never below the present
+/// one (`now`), which the driver has taken before, and one that would not change is left out.
 pub(crate) fn requests(
     driver: Option<&str>,
     wanted: &[(Coalescing, u32)],
@@ -96,15 +101,16 @@ pub(crate) fn requests(
     for request in [
         within(no_limits, |_| true),
         within(known, |_| true),
-        // Queues that receive and send by one interrupt have one delay, and drivers refuse another for sending
-        // (`igb_set_coalesce`, `ixgbe_set_coalesce`).
+        // Queues that receive and send by one interrupt have one delay, and drivers refuse another
+        // for sending (`igb_set_coalesce`, `ixgbe_set_coalesce`).
         within(known, is_of_receiving),
         // It may have refused the delay of receiving, and not that of sending.
         within(CoalescingLimits::LOW.and(known), |_| true),
         within(CoalescingLimits::LOW.and(known), is_of_receiving),
         within(CoalescingLimits::LOWEST.and(known), is_of_receiving),
     ] {
-        // A device that no longer adapts its delays, and keeps them short, would interrupt more often than before.
+        // A device that no longer adapts its delays, and keeps them short, would interrupt more
+        // often than before.
         let delays = request.iter().any(|(parameter, _)| !parameter.is_switch());
         if !requests.contains(&request) && (delays || requests.is_empty() && !request.is_empty()) {
             requests.push(request);

@@ -1,5 +1,5 @@
-//! Single settings of the host: what they are called, who may set them, how they are read and written, and what a policy
-//! loses without one.
+//! Single settings of the host: what they are called, who may set them, how they are read and
+//! written, and what a policy loses without one.
 
 pub(crate) mod coalescing_limits;
 pub(crate) mod permission;
@@ -54,21 +54,21 @@ pub enum Knob {
     DeferHardIrqs,
     /// `gro_flush_timeout` of the device in nanoseconds, on kernels without the per-NAPI setting.
     GroFlushTimeout,
-    /// `defer-hard-irqs` of the queue's NAPI: the number of empty polls that re-arm the timer instead of
-    /// the interrupt.
+    /// `defer-hard-irqs` of the queue's NAPI: the number of empty polls that re-arm the timer
+    /// instead of the interrupt.
     NapiDeferHardIrqs { queue: u32 },
     /// `gro-flush-timeout` of the queue's NAPI in nanoseconds: the grace time after an empty poll.
     NapiGroFlushTimeout { queue: u32 },
     /// `irq-suspend-timeout` of the queue's NAPI in nanoseconds: after this time without a poll the
     /// kernel polls again itself.
     NapiIrqSuspendTimeout { queue: u32 },
-    /// Who polls the queue's NAPI: the softirq (0), a kernel thread that packets wake (1), or a kernel thread
-    /// that polls all the time and keeps the interrupt masked (2, Linux 6.19).
+    /// Who polls the queue's NAPI: the softirq (0), a kernel thread that packets wake (1), or a
+    /// kernel thread that polls all the time and keeps the interrupt masked (2, Linux 6.19).
     NapiThreaded { queue: u32 },
     /// The CPUs of the kernel thread that polls the queue's NAPI.
     NapiThreadAffinity { queue: u32 },
-    /// The `SCHED_FIFO` priority of the kernel thread that polls the queue's NAPI, 1 to 99; 0 is an ordinary
-    /// thread (`SCHED_OTHER`).
+    /// The `SCHED_FIFO` priority of the kernel thread that polls the queue's NAPI, 1 to 99; 0 is an
+    /// ordinary thread (`SCHED_OTHER`).
     NapiThreadPriority { queue: u32 },
 }
 
@@ -211,18 +211,20 @@ impl Knob {
         )
     }
 
-    /// Whether the driver rebuilds the device's queues to change it, and may lose what was set on them.
+    /// Whether the driver rebuilds the device's queues to change it, and may lose what was set on
+    /// them.
     pub(crate) fn rebuilds_queues(&self) -> bool {
         matches!(self, Knob::Channels { .. } | Knob::RxRing)
     }
 
-    /// Whether the driver may round a value: up to what the device needs a multiple of (igb), or down to a power of two (ena).
+    /// Whether the driver may round a value: up to what the device needs a multiple of (igb), or
+    /// down to a power of two (ena).
     pub(crate) fn is_rounded(&self) -> bool {
         matches!(self, Knob::RxRing)
     }
 
-    /// Whether the device may have a limit below the target. The journal must then accept any value up to
-    /// the target as its own.
+    /// Whether the device may have a limit below the target. The journal must then accept any value
+    /// up to the target as its own.
     pub(crate) fn has_limit(&self) -> bool {
         matches!(self, Knob::Coalesce { parameter } if !parameter.is_switch())
     }

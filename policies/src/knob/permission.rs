@@ -30,8 +30,8 @@ pub enum NotPermitted {
     File { path: PathBuf, source: io::Error },
 }
 
-/// Checks whether this process may set `knob` on `interface`. Inspects capabilities and file permissions;
-/// changes nothing.
+/// Checks whether this process may set `knob` on `interface`. Inspects capabilities and file
+/// permissions; changes nothing.
 ///
 /// # Errors
 /// [`NotPermitted`] with the reason.
@@ -46,7 +46,8 @@ pub(crate) fn may_set_on(knob: &Knob, device: &Device) -> Result<(), NotPermitte
         | Knob::NapiIrqSuspendTimeout { .. }
         | Knob::NapiThreaded { .. } => {
             needs_net_admin()?;
-            // napi-set checks the initial user namespace (GENL_ADMIN_PERM), not that of the network.
+            // napi-set checks the initial user namespace (GENL_ADMIN_PERM), not that of the
+            // network.
             needs_initial_user_namespace("CAP_NET_ADMIN")
         }
         Knob::NapiThreadAffinity { .. } | Knob::NapiThreadPriority { .. } => {

@@ -97,8 +97,8 @@ impl Knob {
         fs::read_to_string(self.file(device).ok_or(io::ErrorKind::InvalidInput)?)
     }
 
-    /// The CPUs that an interrupt still goes to although its affinity excludes some of them; `None` if the
-    /// affinity is in effect, and for other knobs.
+    /// The CPUs that an interrupt still goes to although its affinity excludes some of them; `None`
+    /// if the affinity is in effect, and for other knobs.
     pub(crate) fn pending_cpus(&self, device: &Device, target: &Value) -> Option<Cpus> {
         let irq = self.interrupt(device)?.ok()?;
         let Value::Cpus(wanted) = target else { return None };

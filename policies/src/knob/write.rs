@@ -14,7 +14,8 @@ use crate::netlink::ethtool::Ethtool;
 use crate::netlink::netdev::{NapiSetting, Netdev, THREADED_BUSY_POLL};
 
 impl Knob {
-    /// Writes a value. If the device refuses it, nothing else is tried. [`Knob::read`] shows what the kernel made of it.
+    /// Writes a value. If the device refuses it, nothing else is tried. [`Knob::read`] shows what
+    /// the kernel made of it.
     pub(crate) fn write(&self, device: &Device, value: &Value) -> io::Result<()> {
         // The name may belong to another interface by now, which must not be written to.
         let index = device.verified_index()?;
@@ -77,8 +78,8 @@ impl Knob {
     }
 }
 
-/// Which kernel a thread that polls all the time needs, where the kernel's error says that it knows none: `ERANGE`
-/// since Linux 6.17, `EINVAL` since 6.13, and `EOPNOTSUPP` before.
+/// Which kernel a thread that polls all the time needs, where the kernel's error says that it knows
+/// none: `ERANGE` since Linux 6.17, `EINVAL` since 6.13, and `EOPNOTSUPP` before.
 fn explain_refused_thread(error: io::Error) -> io::Error {
     let unknown = [Errno::RANGE, Errno::INVAL, Errno::OPNOTSUPP].map(|errno| Some(errno.raw_os_error()));
     if !unknown.contains(&errno(&error)) {

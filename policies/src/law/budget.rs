@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// How much longer than under vanilla requests may wait in the median, in exchange for CPU time: 0 (the default) to 1000 µs.
+/// How much longer than under vanilla requests may wait in the median, in exchange for CPU time: 0
+/// (the default) to 1000 µs.
 ///
-/// With 0, the queue is polled where that takes less CPU time and delays no request longer than interrupts do.
+/// With 0, the queue is polled where that takes less CPU time and delays no request longer than
+/// interrupts do.
 ///
 /// [`FromStr`] accepts whole microseconds (`20`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
@@ -53,10 +55,11 @@ impl FromStr for LatencyBudget {
     }
 }
 
-/// How much more CPU time than under vanilla a request may take, in exchange for less delay: 0 (the default) to 400 percent.
+/// How much more CPU time than under vanilla a request may take, in exchange for less delay: 0 (the
+/// default) to 400 percent.
 ///
-/// With more than 0 the queue is polled as often as the budget allows and as long as delay falls by at least the same share, up to a
-/// wait that never sleeps. A [`LatencyBudget`] has no effect then.
+/// With more than 0 the queue is polled as often as the budget allows and as long as delay falls by
+/// at least the same share, up to a wait that never sleeps. A [`LatencyBudget`] has no effect then.
 ///
 /// [`FromStr`] accepts whole percents (`50`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]

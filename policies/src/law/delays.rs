@@ -9,10 +9,12 @@ const FIRST_OCTAVE: u32 = 8;
 /// From 4 ms on all delays are in the last bucket.
 const OCTAVES: u32 = 14;
 const BUCKETS: usize = (PER_OCTAVE * OCTAVES) as usize;
-/// Into how many parts events are divided that have waited for between two times. Odd, so that one of them is the middle.
+/// Into how many parts events are divided that have waited for between two times. Odd, so that one
+/// of them is the middle.
 const PARTS: u32 = 5;
 
-/// How long events waited until they were processed. Events may count in part, where it is not sure what they waited for.
+/// How long events waited until they were processed. Events may count in part, where it is not sure
+/// what they waited for.
 ///
 /// # Examples
 /// ```
@@ -38,8 +40,8 @@ impl Default for Delays {
 }
 
 impl Delays {
-    /// Adds events that have waited for between two times: some as long as the one, some as long as the other, and as many for any time
-    /// between them.
+    /// Adds events that have waited for between two times: some as long as the one, some as long as
+    /// the other, and as many for any time between them.
     pub fn add(&mut self, [from, to]: [Duration; 2], events: f32) {
         // Most waits bring one event or none.
         if events <= 0.0 {
@@ -67,8 +69,8 @@ impl Delays {
         }
     }
 
-    /// For how long half of the events have waited at most: what the clients' median has of it. Pauses of the machine, in which few
-    /// events come, hardly change it. Zero without events.
+    /// For how long half of the events have waited at most: what the clients' median has of it.
+    /// Pauses of the machine, in which few events come, hardly change it. Zero without events.
     pub fn median(&self) -> Duration {
         let half = self.counts.iter().sum::<f32>() / 2.0;
         let mut below = 0.0;

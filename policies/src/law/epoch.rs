@@ -15,13 +15,15 @@ pub struct Epoch {
     pub packets: u64,
     /// The CPU time of the worker, and of the kernel's work for its queue.
     pub cpu: Duration,
-    /// How long the worker was ready while other programs had its core. Requests wait meanwhile, but cost nothing.
+    /// How long the worker was ready while other programs had its core. Requests wait meanwhile,
+    /// but cost nothing.
     pub waiting: Duration,
     /// How many waits have slept.
     pub sleeps: u64,
     /// For how long events waited until they were processed.
     pub delays: Delays,
-    /// By how much sleeps that a timer ended were longer than asked for, summed, and how many there were.
+    /// By how much sleeps that a timer ended were longer than asked for, summed, and how many there
+    /// were.
     pub overslept: (Duration, u64),
 }
 
@@ -52,10 +54,12 @@ impl Epoch {
     }
 }
 
-/// How long a packet takes through the kernel thread that receives it, on average, if the thread has run for `run`, got its core
-/// `turns` times, and received `packets`: the one that has woken it the whole turn, those that came during the turn half of it.
+/// How long a packet takes through the kernel thread that receives it, on average, if the thread
+/// has run for `run`, got its core `turns` times, and received `packets`: the one that has woken it
+/// the whole turn, those that came during the turn half of it.
 ///
-/// `run` begins when the thread is woken, as read by [`open_napi_thread`](crate::thread_time::AwakeTime::open_napi_thread).
+/// `run` begins when the thread is woken, as read by
+/// [`open_napi_thread`](crate::thread_time::AwakeTime::open_napi_thread).
 pub fn receiving_time(run: Duration, turns: u64, packets: u64) -> Duration {
     let turns = turns.max(1).min(packets.max(1));
     let turn = run / u32::try_from(turns).unwrap_or(u32::MAX);

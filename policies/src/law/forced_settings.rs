@@ -4,7 +4,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::queue_settings::QueueSettings;
 
-/// Settings that a test asks for in the place of a law's choices: for tests of what a change of settings does to requests.
+/// Settings that a test asks for in the place of a law's choices: for tests of what a change of
+/// settings does to requests.
 #[doc(hidden)]
 #[derive(Debug, Clone, Default)]
 pub struct ForcedSettings(Arc<Mutex<Option<QueueSettings>>>);

@@ -9,7 +9,8 @@ pub struct LawLimits {
     pub ring_slots: u32,
     /// The queue's values if they can't be changed: the law then only chooses whether waits poll.
     pub fixed: Option<QueueSettings>,
-    /// Whether a mode has to pay. Without, the queue is polled whenever packets come: for tests of the modes.
+    /// Whether a mode has to pay. Without, the queue is polled whenever packets come: for tests of
+    /// the modes.
     pub has_to_pay: bool,
     /// Whose timer polls the queue while the application sleeps.
     pub timer: PollTimer,
@@ -18,7 +19,8 @@ pub struct LawLimits {
 /// Whose timer polls a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PollTimer {
-    /// The kernel's, in deferral and grace mode: what waits for the queue knows of no poll interval, like a program that is attached to.
+    /// The kernel's, in deferral and grace mode: what waits for the queue knows of no poll
+    /// interval, like a program that is attached to.
     #[default]
     Kernel,
     /// The worker's, in timed mode.

@@ -1,4 +1,5 @@
-//! What the law knows of each load: how plain interrupts did, and what polling was found to be worth.
+//! What the law knows of each load: how plain interrupts did, and what polling was found to be
+//! worth.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,15 +11,19 @@ use super::reason::Comparison;
 const PER_OCTAVE: f64 = 64.0;
 /// Rates within 12 steps (14 %) of a known load count as that load.
 pub(super) const NEAR: u32 = 12;
-/// How long what was found at a load is trusted: twice as long each time it is found again. Something may have disturbed the measurements,
-/// or the machine may change. So long a load may also vary too much to be judged.
+/// How long what was found at a load is trusted: twice as long each time it is found again.
+/// Something may have disturbed the measurements, or the machine may change. So long a load may
+/// also vary too much to be judged.
 pub(super) const FIRST_TRUST: Duration = Duration::from_secs(2);
 const LONGEST_TRUST: Duration = Duration::from_secs(64);
-/// A change of the interrupts' delay by more than this factor resets the trust: the machine may have changed.
+/// A change of the interrupts' delay by more than this factor resets the trust: the machine may
+/// have changed.
 const OTHER_MACHINE: f64 = 1.25;
-/// A change of an event's CPU time under polling by more than this factor ends and resets the trust.
+/// A change of an event's CPU time under polling by more than this factor ends and resets the
+/// trust.
 const OTHER_COST: f64 = 1.1;
-/// Both are compared only at rates within 5 % of each other: near saturation delays double within a load.
+/// Both are compared only at rates within 5 % of each other: near saturation delays double within a
+/// load.
 const SAME_RATE: f64 = 0.05;
 
 /// What is known of a load.
@@ -28,7 +33,8 @@ pub(super) struct KnownLoad {
     plain: Option<Measured>,
     /// How long events waited the two times before.
     earlier_delays: [Option<f64>; 2],
-    /// Time since plain interrupts were last measured as a new reference. `Duration::MAX` forces a new measurement.
+    /// Time since plain interrupts were last measured as a new reference. `Duration::MAX` forces a
+    /// new measurement.
     age: Duration,
     /// What was found last: that polling pays, or how it did beside interrupts.
     found: Option<Result<(), Comparison>>,
@@ -42,7 +48,8 @@ pub(super) struct KnownLoad {
     interval: Option<Duration>,
     /// The first measurement of polling with it, over all windows that are kept.
     polled: Option<Measured>,
-    /// The shortest interval that exceeded the delay bound. Intervals from it on are excluded until the next reference measurement.
+    /// The shortest interval that exceeded the delay bound. Intervals from it on are excluded until
+    /// the next reference measurement.
     barred_from: Option<Duration>,
     /// Whether the core was saturated in deferral mode.
     outgrows_deferral: bool,
@@ -69,8 +76,8 @@ impl KnownLoad {
         self.interval == Some(interval) && self.found == Some(Ok(()))
     }
 
-    /// The reference measurement of plain interrupts, unless it has expired. The delay is the median of the last three measurements, so
-    /// that a single disturbed one has no effect.
+    /// The reference measurement of plain interrupts, unless it has expired. The delay is the
+    /// median of the last three measurements, so that a single disturbed one has no effect.
     pub(super) fn fresh_plain(&self) -> Option<Measured> {
         self.plain.filter(|_| !self.is_stale()).map(|plain| self.with_earlier(plain))
     }
@@ -90,7 +97,8 @@ impl KnownLoad {
                 let is_like = before.is_saturated() == plain.is_saturated();
                 let earlier = [Some(before.delay), self.earlier_delays[0]];
                 self.earlier_delays = if is_like { earlier } else { Default::default() };
-                // At another rate within the load they may differ, and where the core is saturated they decide nothing.
+                // At another rate within the load they may differ, and where the core is saturated
+                // they decide nothing.
                 let decide = is_like && have_same_rate(&before, &plain) && !plain.is_saturated();
                 if decide && differ(before.delay, plain.delay, OTHER_MACHINE) {
                     self.trust = Duration::ZERO;
@@ -127,7 +135,8 @@ impl KnownLoad {
         }
     }
 
-    /// Polling does not pay. Where that was not found before, interrupts are measured and it is tried once more at once.
+    /// Polling does not pay. Where that was not found before, interrupts are measured and it is
+    /// tried once more at once.
     pub(super) fn refuse(&mut self, comparison: Comparison) {
         if self.repeats || matches!(self.found, Some(Err(_))) {
             self.find(Err(comparison));
@@ -136,7 +145,8 @@ impl KnownLoad {
         }
     }
 
-    /// What is found again is trusted for longer, and what differs from before for the first time again.
+    /// What is found again is trusted for longer, and what differs from before for the first time
+    /// again.
     fn find(&mut self, found: Result<(), Comparison>) {
         let is_same = self.found.is_some_and(|before| before.is_ok() == found.is_ok());
         self.trust = if is_same { (self.trust * 2).clamp(FIRST_TRUST, LONGEST_TRUST) } else { FIRST_TRUST };
@@ -186,8 +196,8 @@ impl LoadMemory {
         std::mem::replace(&mut self.present, now).abs_diff(now)
     }
 
-    /// The known load that the rate is of: the present one, so that a rate between two is not of either in turn, or the nearest. A new
-    /// one otherwise.
+    /// The known load that the rate is of: the present one, so that a rate between two is not of
+    /// either in turn, or the nearest. A new one otherwise.
     fn load(&self, rate: f64) -> u32 {
         let step = (rate.max(1.0).log2() * PER_OCTAVE).round() as u32;
         let near = self.loads.range(step.saturating_sub(NEAR)..=step + NEAR).map(|(load, _)| *load);

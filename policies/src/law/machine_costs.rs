@@ -12,11 +12,13 @@ use serde::Serialize;
 use crate::cpus::Cpus;
 use crate::thread_time::this_thread_cpu_time;
 
-/// How often each kind of sleep is measured. The median ignores the sleeps in which something else ran.
+/// How often each kind of sleep is measured. The median ignores the sleeps in which something else
+/// ran.
 const SLEEPS: usize = 33;
 /// How long each sleep that a timer ends is asked to take.
 const SLEEP: Duration = Duration::from_micros(20);
-/// How long the thread sleeps until another one wakes it: about as long as a worker with 10,000 requests a second.
+/// How long the thread sleeps until another one wakes it: about as long as a worker with 10,000
+/// requests a second.
 const PAUSE: Duration = Duration::from_micros(100);
 /// Bounds for all costs: below, the clocks don't resolve them; above, something else ran.
 const LEAST: Duration = Duration::from_nanos(500);
@@ -36,8 +38,9 @@ pub struct MachineCosts {
 }
 
 impl MachineCosts {
-    /// Measures on the calling thread: 33 sleeps of 20 µs and of 100 µs, some 5 to 10 ms in total. Without timer slack
-    /// (`PR_SET_TIMERSLACK`), as workers sleep, and as the kernel's own timers poll.
+    /// Measures on the calling thread: 33 sleeps of 20 µs and of 100 µs, some 5 to 10 ms in total.
+    /// Without timer slack (`PR_SET_TIMERSLACK`), as workers sleep, and as the kernel's own timers
+    /// poll.
     pub fn measure() -> Self {
         let slack = current_timer_slack().ok();
         // Fails on no kernel that has timers of this resolution.
@@ -56,8 +59,9 @@ impl MachineCosts {
             blocks.push(this_thread_cpu_time().saturating_sub(cpu));
         }
         let timer_latency = median(latencies);
-        // Falls back to the timer's latency where no thread or descriptor is left. A virtual machine that was idle may take many times as
-        // long for a wake-up as while it serves: a timer's takes longer in either state.
+        // Falls back to the timer's latency where no thread or descriptor is left. A virtual
+        // machine that was idle may take many times as long for a wake-up as while it serves: a
+        // timer's takes longer in either state.
         let wake_latency =
             wake_latencies().map_or(timer_latency, |latencies| quantile(latencies, 8)).min(timer_latency);
         Self { block: median(blocks), timer_latency, wake_latency }
@@ -69,8 +73,8 @@ impl MachineCosts {
     }
 }
 
-/// How long the calling thread takes to run after a thread on another core has woken it, several times. `None` if there is no
-/// other core, or the kernel refuses a thread or a descriptor.
+/// How long the calling thread takes to run after a thread on another core has woken it, several
+/// times. `None` if there is no other core, or the kernel refuses a thread or a descriptor.
 fn wake_latencies() -> Option<Vec<Duration>> {
     // Not those that the thread may use: a worker has one.
     let here = u32::try_from(sched_getcpu()).ok()?;

@@ -2,14 +2,15 @@
 
 use super::epoch::Epoch;
 
-/// The share of the core above which it is taken for saturated: what waits longest waits where no measurement sees it, so under
-/// interrupts delays don't speak against polling then.
+/// The share of the core above which it is taken for saturated: what waits longest waits where no
+/// measurement sees it, so under interrupts delays don't speak against polling then.
 const SATURATED: f64 = 0.9;
-/// In how many windows a choice is measured before the next one, so that a disturbed window does not decide: three choices follow a step
-/// of the load within 200 ms. After as many, a new window has the same weight as each before.
+/// In how many windows a choice is measured before the next one, so that a disturbed window does
+/// not decide: three choices follow a step of the load within 200 ms. After as many, a new window
+/// has the same weight as each before.
 pub(super) const ENOUGH: usize = 5;
-/// The number of windows in the medians of delay and CPU time. Delays vary most near saturation, where choices take longer, and a few slow
-/// windows of a virtual machine must not change the mode.
+/// The number of windows in the medians of delay and CPU time. Delays vary most near saturation,
+/// where choices take longer, and a few slow windows of a virtual machine must not change the mode.
 const LATEST: usize = 15;
 
 /// Measurements of the mode in effect. Times are in seconds.
@@ -25,7 +26,8 @@ pub(super) struct Measured {
     pub(super) busy: f64,
     /// Waits that slept, per second.
     pub(super) sleeps: f64,
-    /// How long an event waited, the median of the windows' medians. After a pause of the machine most events of a window wait.
+    /// How long an event waited, the median of the windows' medians. After a pause of the machine
+    /// most events of a window wait.
     pub(super) delay: f64,
     /// CPU time per event and delay of each window, the latest first.
     pub(super) latest_costs: [f64; LATEST],

@@ -1,6 +1,8 @@
-//! How kernel polling adapts to the load: from what one worker measures, the law chooses how its queue is driven.
+//! How kernel polling adapts to the load: from what one worker measures, the law chooses how its
+//! queue is driven.
 //!
-//! The law reads no clock and sets nothing, so that a runtime's worker and a process that observes another one can both use it.
+//! The law reads no clock and sets nothing, so that a runtime's worker and a process that observes
+//! another one can both use it.
 
 mod budget;
 mod delays;

@@ -1,8 +1,9 @@
 //! The law: chooses a queue's mode and values from a worker's measurements.
 //!
-//! It measures plain interrupts at a load, predicts whether polling can take less CPU time or delay, and if so tries it: the
-//! measurements of the trial decide, and go on deciding. It has one dimension, the poll interval (or grace time): a longer one
-//! takes less CPU time, a shorter one delays less.
+//! It measures plain interrupts at a load, predicts whether polling can take less CPU time or
+//! delay, and if so tries it: the measurements of the trial decide, and go on deciding. It has one
+//! dimension, the poll interval (or grace time): a longer one takes less CPU time, a shorter one
+//! delays less.
 
 use std::time::Duration;
 
@@ -19,13 +20,15 @@ use super::reason::{Comparison, Reason};
 const SHORTEST_WINDOW: Duration = Duration::from_millis(10);
 /// With fewer events than this it waits for more. A queue with so few events is not polled.
 const FEW_EVENTS: u64 = 32;
-/// The longest time for which it waits, and for which a choice is measured at least where the core is saturated: clients that wait for
-/// their replies fall into step there, and what an event takes falls by 15 % in the first 100 ms.
+/// The longest time for which it waits, and for which a choice is measured at least where the core
+/// is saturated: clients that wait for their replies fall into step there, and what an event takes
+/// falls by 15 % in the first 100 ms.
 const LONGEST_WINDOW: Duration = Duration::from_millis(120);
-/// How much a measurement may exceed its bound before what has paid is given up, and by how much a prediction has to keep to it: windows
-/// differ by some percent at the same load.
+/// How much a measurement may exceed its bound before what has paid is given up, and by how much a
+/// prediction has to keep to it: windows differ by some percent at the same load.
 const TOLERANCE: f64 = 1.05;
-/// The share of an event's CPU time that the next longer interval has to save: for less no event waits longer.
+/// The share of an event's CPU time that the next longer interval has to save: for less no event
+/// waits longer.
 const LEAST_SAVING: f64 = 0.0125;
 /// A window whose rate differs by more than this factor is of another load.
 const OTHER_LOAD: f64 = 1.5;
@@ -57,7 +60,8 @@ const PEAK_DECAY: f64 = 0.99;
 pub struct PollingLaw {
     budgets: Budgets,
     costs: MachineCosts,
-    /// That of the start. The present one may be that of a pause, and stays while no sleep is ended by a timer.
+    /// That of the start. The present one may be that of a pause, and stays while no sleep is ended
+    /// by a timer.
     first_timer_latency: Duration,
     limits: LawLimits,
     settings: QueueSettings,
@@ -77,8 +81,8 @@ pub struct PollingLaw {
     /// Plain interrupts, and the rate before the present trial, until it was judged.
     before_trial: Option<(Measured, f64)>,
     trial_time: Duration,
-    /// The rate of plain interrupts before a trial in which the load seemed to step. If interrupts have that rate again, it was polling
-    /// that has changed it: clients wait for replies.
+    /// The rate of plain interrupts before a trial in which the load seemed to step. If interrupts
+    /// have that rate again, it was polling that has changed it: clients wait for replies.
     doubted: Option<f64>,
 }
 
@@ -122,7 +126,8 @@ impl PollingLaw {
         &self.settings
     }
 
-    /// For how long polling was tried, or given up for a moment to measure interrupts, since the start.
+    /// For how long polling was tried, or given up for a moment to measure interrupts, since the
+    /// start.
     pub fn trial_time(&self) -> Duration {
         self.trial_time
     }
@@ -137,8 +142,9 @@ impl PollingLaw {
         self.costs
     }
 
-    /// Goes on with the settings that are in effect, because others could not be set. Until [`PollingLaw::release`] it only
-    /// chooses between waits that poll and waits that don't. `in_effect.why` is [`Reason::Unsupervised`] if nobody answered.
+    /// Goes on with the settings that are in effect, because others could not be set. Until
+    /// [`PollingLaw::release`] it only chooses between waits that poll and waits that don't.
+    /// `in_effect.why` is [`Reason::Unsupervised`] if nobody answered.
     pub fn fix(&mut self, in_effect: QueueSettings) {
         // The values may be those of timed mode although the waits don't poll.
         let is_timed = !in_effect.poll_interval.is_zero();
@@ -147,7 +153,8 @@ impl PollingLaw {
         self.limits.fixed = Some(QueueSettings { mode, ..in_effect });
     }
 
-    /// Goes on from settings that are in effect although it has not chosen them last, and chooses all values again.
+    /// Goes on from settings that are in effect although it has not chosen them last, and chooses
+    /// all values again.
     pub fn resume(&mut self, in_effect: QueueSettings) {
         self.limits.fixed = None;
         self.settings = in_effect;
@@ -161,7 +168,8 @@ impl PollingLaw {
         self.limits.fixed = None;
     }
 
-    /// Forgets all measurements, and begins with plain interrupts. What it can't set, and whether it may poll at all, stays.
+    /// Forgets all measurements, and begins with plain interrupts. What it can't set, and whether
+    /// it may poll at all, stays.
     pub fn restart(&mut self, limits: LawLimits) {
         let limits = LawLimits { fixed: self.limits.fixed.or(limits.fixed), ..limits };
         let costs = MachineCosts { timer_latency: self.first_timer_latency, ..self.costs };
@@ -169,8 +177,8 @@ impl PollingLaw {
         *self = Self { stopped, trial_time, ..Self::new(self.budgets, costs, limits) };
     }
 
-    /// The supervisor has ended, which has given the queue its values from before. A change from `in_effect` that was under way is not made
-    /// any more, and polling is not tried again.
+    /// The supervisor has ended, which has given the queue its values from before. A change from
+    /// `in_effect` that was under way is not made any more, and polling is not tried again.
     pub fn supervisor_ended(&mut self, in_effect: QueueSettings) {
         self.resume(in_effect);
         self.stop_polling(Reason::Unsupervised);
@@ -186,7 +194,8 @@ impl PollingLaw {
         self.since_change = self.since_change.saturating_add(epoch.duration);
         self.window.add(epoch);
         let too_short = self.window.duration < SHORTEST_WINDOW;
-        // Polls in vain cost a wake-up each, so while it polls the law doesn't wait for more of them.
+        // Polls in vain cost a wake-up each, so while it polls the law doesn't wait for more of
+        // them.
         let in_vain = !self.settings.is_plain() && self.window.events == 0;
         let too_few = self.window.events < FEW_EVENTS && self.window.duration < LONGEST_WINDOW && !in_vain;
         if too_short || too_few {
@@ -213,7 +222,8 @@ impl PollingLaw {
             }
             // Also without a change: the queue may have kept the values of a mode that polls.
             Choice::Stay(why) | Choice::Plain(why) => {
-                // The present timeout ends a suspension that nobody resumes when the worker stops polling.
+                // The present timeout ends a suspension that nobody resumes when the worker stops
+                // polling.
                 let suspend_timeout = self.settings.suspend_timeout;
                 QueueSettings { suspend_timeout, ..QueueSettings::plain(why) }
             }
@@ -257,8 +267,9 @@ impl PollingLaw {
         }
     }
 
-    /// Whether the core is saturated under interrupts, or although the kernel's timer polls for it. Then waits poll, too: no request waits
-    /// for a timer, which clients that wait for their replies would ask the less for.
+    /// Whether the core is saturated under interrupts, or although the kernel's timer polls for it.
+    /// Then waits poll, too: no request waits for a timer, which clients that wait for their
+    /// replies would ask the less for.
     fn outgrows_deferral(&self) -> bool {
         let load = self.memory.known(self.present.rate);
         let plain_saturated = load.fresh_plain().is_some_and(|plain| plain.is_saturated());
@@ -294,7 +305,8 @@ impl PollingLaw {
             self.doubted = None;
             return Choice::Stay(Reason::DidNotPay(comparison));
         }
-        // The rate of clients that wait for replies may differ under polling, so what is known at this rate may not be at that one.
+        // The rate of clients that wait for replies may differ under polling, so what is known at
+        // this rate may not be at that one.
         let measures = load.is_stale() || self.settings.why == Reason::Measures;
         if let Some(interval) = load.interval().filter(|_| !measures) {
             (self.before_trial, self.doubted) = (None, None);
@@ -317,8 +329,9 @@ impl PollingLaw {
         }
     }
 
-    /// The interval with which polling is tried; `None` if it can't pay. The measurements decide afterwards. Polling leaves the core idle for
-    /// a third of the time at least, and saves half of the CPU time at most.
+    /// The interval with which polling is tried; `None` if it can't pay. The measurements decide
+    /// afterwards. Polling leaves the core idle for a third of the time at least, and saves half of
+    /// the CPU time at most.
     fn first_interval(&self, plain: &Measured) -> Option<Duration> {
         if self.limits.timer == PollTimer::Kernel && self.outgrows_deferral() {
             // Waits poll, so the timer hardly does.
@@ -342,7 +355,8 @@ impl PollingLaw {
             if interval.is_zero() {
                 self.never_sleeps_within(plain)
             } else {
-                // A saturated core hardly sleeps: what is saved there, the kernel thread's wake-ups, is not known.
+                // A saturated core hardly sleeps: what is saved there, the kernel thread's
+                // wake-ups, is not known.
                 plain.is_saturated() || polls * self.sleeps_cost(*interval) <= saved + granted
             }
         };
@@ -398,7 +412,8 @@ impl PollingLaw {
         }
         let present = self.present;
         if let Some((plain, before)) = self.before_trial.take() {
-            // Clients that wait for the replies of a saturated server ask more often while the queue is polled: it is the same load.
+            // Clients that wait for the replies of a saturated server ask more often while the
+            // queue is polled: it is the same load.
             let is_same =
                 !differ(present.rate, before, OTHER_LOAD) || (plain.is_saturated() && present.rate > before);
             if is_same || self.doubted.is_some() {
@@ -437,8 +452,9 @@ impl PollingLaw {
             delay: percent(delay / plain.delay.max(1e-9)),
         };
         let saturated = plain.is_saturated();
-        // What was found to pay is not given up for a difference that windows have at the same load. At saturation a cost that is wrong by
-        // some percent is throughput lost, so there the gain has to be clear.
+        // What was found to pay is not given up for a difference that windows have at the same
+        // load. At saturation a cost that is wrong by some percent is throughput lost, so there the
+        // gain has to be clear.
         let pays = self.memory.known(present.rate).pays_with(now);
         let tolerance = if pays { TOLERANCE } else { 1.0 };
         let is_costly = present.cost > most_cost * if saturated { 1.0 / TOLERANCE } else { tolerance };
@@ -482,8 +498,9 @@ impl PollingLaw {
         }
     }
 
-    /// A longer interval, at most twice as long, if events still wait no longer than they may: for half of what it is longer. Those that come
-    /// while the worker sleeps wait for the poll, and the others for the larger batch.
+    /// A longer interval, at most twice as long, if events still wait no longer than they may: for
+    /// half of what it is longer. Those that come while the worker sleeps wait for the poll, and
+    /// the others for the larger batch.
     fn longer(&self, now: Duration, delay: f64, most: f64) -> Option<Duration> {
         let twice = self.intervals().find(|interval| *interval > now)?.max(now * 2);
         let added = |next: &Duration| (*next - now).as_secs_f64() / 2.0;
@@ -492,8 +509,9 @@ impl PollingLaw {
         (longest > now).then_some(longest)
     }
 
-    /// The longest interval from `now` on that fits, as long as each saves enough CPU time beside the one before it that events may wait
-    /// for it. `asleep`, `busy`: the share of the time that the worker sleeps, with what a sleep costs, and that it takes of its core.
+    /// The longest interval from `now` on that fits, as long as each saves enough CPU time beside
+    /// the one before it that events may wait for it. `asleep`, `busy`: the share of the time that
+    /// the worker sleeps, with what a sleep costs, and that it takes of its core.
     fn lengthened(
         &self,
         now: Duration,
@@ -512,21 +530,23 @@ impl PollingLaw {
         longest
     }
 
-    /// The share of the time that the worker sleeps while the queue is polled, what a sleep costs included.
+    /// The share of the time that the worker sleeps while the queue is polled, what a sleep costs
+    /// included.
     fn asleep(&self) -> f64 {
         let sleep = interval(&self.settings) + self.costs.timer_latency;
         (self.present.sleeps * sleep.as_secs_f64()).min(1.0)
     }
 
-    /// The CPU time that the sleeps of an idle worker take with a poll interval, as a share of the time. What a sleep takes was measured on an
-    /// idle machine. It is at least half of what makes the timer late, which is measured while the worker serves.
+    /// The CPU time that the sleeps of an idle worker take with a poll interval, as a share of the
+    /// time. What a sleep takes was measured on an idle machine. It is at least half of what makes
+    /// the timer late, which is measured while the worker serves.
     fn sleeps_cost(&self, interval: Duration) -> f64 {
         let late = self.costs.timer_latency;
         self.costs.block.max(late / 2).as_secs_f64() / (interval + late).as_secs_f64()
     }
 
-    /// The longest shorter interval with which events should wait for less by `excess` seconds, if they still take no more CPU time than
-    /// they may.
+    /// The longest shorter interval with which events should wait for less by `excess` seconds, if
+    /// they still take no more CPU time than they may.
     fn shorter(&self, now: Duration, plain: &Measured, most: f64, excess: f64) -> Option<Duration> {
         let saved = |next: Duration| (now - next).as_secs_f64() / 2.0;
         let mut shorter = self.intervals().take_while(|interval| *interval < now);
@@ -568,7 +588,8 @@ impl PollingLaw {
             }
             PollTimer::Worker => timed(interval),
             PollTimer::Kernel if self.limits.has_to_pay && !self.outgrows_deferral() => {
-                // The present timeout ends a suspension that nobody resumes when waits stop polling.
+                // The present timeout ends a suspension that nobody resumes when waits stop
+                // polling.
                 let suspend_timeout = self.settings.suspend_timeout;
                 QueueSettings { suspend_timeout, ..QueueSettings::deferral(interval, why) }
             }
@@ -580,7 +601,8 @@ impl PollingLaw {
         }
     }
 
-    /// Shortens the time without a poll until at most half of the ring fills in it, at the observed rate.
+    /// Shortens the time without a poll until at most half of the ring fills in it, at the observed
+    /// rate.
     fn within_ring(&self, settings: QueueSettings) -> QueueSettings {
         let bound = QueueSettings::time_to_half_fill(self.limits.ring_slots, self.peak_rate);
         let within = QueueSettings::longest_suspend_timeout_within(bound);

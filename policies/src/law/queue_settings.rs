@@ -8,31 +8,35 @@ use serde::{Deserialize, Serialize};
 use super::budget::LatencyBudget;
 use super::reason::Reason;
 
-/// What drives a queue while the application waits: interrupts, the kernel's timer, or the worker's own.
+/// What drives a queue while the application waits: interrupts, the kernel's timer, or the worker's
+/// own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum QueueMode {
-    /// As under vanilla: each packet interrupts. The wait does not poll (`prefer_busy_poll` 0), and nothing
-    /// is deferred: with `defer_hard_irqs` 0, `napi_complete_done` unmasks the interrupt after every poll.
+    /// As under vanilla: each packet interrupts. The wait does not poll (`prefer_busy_poll` 0), and
+    /// nothing is deferred: with `defer_hard_irqs` 0, `napi_complete_done` unmasks the interrupt
+    /// after every poll.
     Plain,
-    /// The wait polls, and while it finds events the interrupt is suspended. An empty poll unmasks the
-    /// interrupt before the application sleeps: with `defer_hard_irqs` 1, `busy_poll_stop` sets the count to
-    /// 1 and its poll takes it to 0; the poll that `napi_resume_irqs` schedules then completes with nothing
-    /// deferred. The next interrupt's poll finds work, which sets the count again, so that the wait can
-    /// suspend.
+    /// The wait polls, and while it finds events the interrupt is suspended. An empty poll unmasks
+    /// the interrupt before the application sleeps: with `defer_hard_irqs` 1, `busy_poll_stop` sets
+    /// the count to 1 and its poll takes it to 0; the poll that `napi_resume_irqs` schedules then
+    /// completes with nothing deferred. The next interrupt's poll finds work, which sets the count
+    /// again, so that the wait can suspend.
     InterruptFirst,
-    /// The wait polls, and while it finds events the interrupt is suspended. After an empty poll the timer
-    /// polls every grace time (`gro_flush_timeout`), up to `defer_hard_irqs` times before the interrupt is
-    /// unmasked.
+    /// The wait polls, and while it finds events the interrupt is suspended. After an empty poll
+    /// the timer polls every grace time (`gro_flush_timeout`), up to `defer_hard_irqs` times before
+    /// the interrupt is unmasked.
     Grace,
-    /// The kernel's timer polls every grace time while packets come, and no wait polls. After `defer_hard_irqs` polls that
-    /// found nothing the next packet interrupts. Needs no suspend timeout.
+    /// The kernel's timer polls every grace time while packets come, and no wait polls. After
+    /// `defer_hard_irqs` polls that found nothing the next packet interrupts. Needs no suspend
+    /// timeout.
     Deferral,
-    /// The worker alone polls: by each wait, and where that sleeps, again after a poll interval. The interrupt stays masked,
-    /// and the kernel's timer is only a watchdog for a worker that stays away: each poll starts it anew (`busy_poll_stop`
-    /// with `defer_hard_irqs` 1), and the interval is shorter. So no packet wakes anybody before the worker's timer
-    /// does, neither softirq nor kernel thread. Needs no suspend timeout.
+    /// The worker alone polls: by each wait, and where that sleeps, again after a poll interval.
+    /// The interrupt stays masked, and the kernel's timer is only a watchdog for a worker that
+    /// stays away: each poll starts it anew (`busy_poll_stop` with `defer_hard_irqs` 1), and the
+    /// interval is shorter. So no packet wakes anybody before the worker's timer does, neither
+    /// softirq nor kernel thread. Needs no suspend timeout.
     Timed,
 }
 
@@ -59,15 +63,17 @@ impl fmt::Display for QueueMode {
 pub struct QueueSettings {
     /// Which loop drives the queue while the application waits.
     pub mode: QueueMode,
-    /// `gro_flush_timeout`. In interrupt-first mode it only has to cover the time from the interrupt to the
-    /// moment when the application's wait suspends the queue. In timed mode it is the watchdog.
+    /// `gro_flush_timeout`. In interrupt-first mode it only has to cover the time from the
+    /// interrupt to the moment when the application's wait suspends the queue. In timed mode it is
+    /// the watchdog.
     pub grace_time: Duration,
     /// `napi_defer_hard_irqs`.
     pub defer_hard_irqs: u64,
-    /// `irq_suspend_timeout`: at most the time in which half of the receive ring fills. 0 in timed mode.
+    /// `irq_suspend_timeout`: at most the time in which half of the receive ring fills. 0 in timed
+    /// mode.
     pub suspend_timeout: Duration,
-    /// How long the worker's wait sleeps at most before it polls again, in timed mode. 0 in others, unless the queue keeps the
-    /// values of timed mode because nobody sets others.
+    /// How long the worker's wait sleeps at most before it polls again, in timed mode. 0 in others,
+    /// unless the queue keeps the values of timed mode because nobody sets others.
     pub poll_interval: Duration,
     /// `busy_poll_usecs`: how long a wait polls before it sleeps, beyond the first poll.
     pub spin: Duration,
@@ -76,24 +82,27 @@ pub struct QueueSettings {
 }
 
 impl QueueSettings {
-    /// The shortest poll interval of timed mode: 10 µs. A sleep costs some 2 µs of CPU time on hardware, and up to 20 in a
-    /// virtual machine.
+    /// The shortest poll interval of timed mode: 10 µs. A sleep costs some 2 µs of CPU time on
+    /// hardware, and up to 20 in a virtual machine.
     pub const SHORTEST_INTERVAL: Duration = Duration::from_micros(10);
     /// The grace time of interrupt-first mode, and the shortest of grace mode: 20 µs.
     pub const SHORT_GRACE_TIME: Duration = Duration::from_micros(20);
-    /// The deferrals of deferral mode, and of grace mode with fixed values: 5. That number of timer polls costs about what an
-    /// interrupt and a wake-up do. After them, waiting for the next packet with the timer would cost more than its interrupt.
+    /// The deferrals of deferral mode, and of grace mode with fixed values: 5. That number of timer
+    /// polls costs about what an interrupt and a wake-up do. After them, waiting for the next
+    /// packet with the timer would cost more than its interrupt.
     pub const GRACE_DEFERRALS: u64 = 5;
-    /// The most deferrals, and those with which the law polls a saturated queue: its batches must not outlast them, or the interrupt is unmasked in
-    /// the middle of one, and nothing suspends it until a batch begins with the queue in the timer's hands.
+    /// The most deferrals, and those with which the law polls a saturated queue: its batches must
+    /// not outlast them, or the interrupt is unmasked in the middle of one, and nothing suspends it
+    /// until a batch begins with the queue in the timer's hands.
     pub const MOST_DEFERRALS: u64 = 40;
-    /// The longest watchdog of timed mode: 2 ms. For so long other programs on the queue wait while the worker is busy, or after
-    /// it was killed.
+    /// The longest watchdog of timed mode: 2 ms. For so long other programs on the queue wait while
+    /// the worker is busy, or after it was killed.
     pub const LONGEST_WATCHDOG: Duration = Duration::from_millis(2);
     /// The longest suspend timeout: 20 ms, the value of the kernel series' authors.
     pub const LONGEST_SUSPEND_TIMEOUT: Duration = Duration::from_millis(20);
 
-    /// How many packets one poll takes, and so events one wait: the most that is allowed without `CAP_NET_ADMIN`.
+    /// How many packets one poll takes, and so events one wait: the most that is allowed without
+    /// `CAP_NET_ADMIN`.
     pub const BUSY_POLL_BUDGET: u16 = 64;
 
     /// The shortest suspend timeout: a shorter one would cut off batches of requests.
@@ -105,8 +114,9 @@ impl QueueSettings {
         Duration::try_from_secs_f64(seconds).unwrap_or(Self::LONGEST_SUSPEND_TIMEOUT)
     }
 
-    /// The longest suspend timeout within a time, halved from [`QueueSettings::LONGEST_SUSPEND_TIMEOUT`] as often as
-    /// needed, but not below the shortest. By steps, so that a rate that varies does not change the settings each time.
+    /// The longest suspend timeout within a time, halved from
+    /// [`QueueSettings::LONGEST_SUSPEND_TIMEOUT`] as often as needed, but not below the shortest.
+    /// By steps, so that a rate that varies does not change the settings each time.
     pub(crate) fn longest_suspend_timeout_within(bound: Duration) -> Duration {
         let mut time = Self::LONGEST_SUSPEND_TIMEOUT;
         while time > bound && time / 2 >= Self::SHORTEST_SUSPEND_TIMEOUT {
@@ -148,7 +158,8 @@ impl QueueSettings {
         Self { mode: QueueMode::Deferral, ..Self::grace(grace_time, why) }
     }
 
-    /// The settings of a queue in timed mode. `watchdog`: after this time without a poll the kernel takes the queue back.
+    /// The settings of a queue in timed mode. `watchdog`: after this time without a poll the kernel
+    /// takes the queue back.
     pub const fn timed(poll_interval: Duration, watchdog: Duration, why: Reason) -> Self {
         Self {
             mode: QueueMode::Timed,
@@ -160,9 +171,10 @@ impl QueueSettings {
         }
     }
 
-    /// The settings for a host on which nobody adapts them: `policies apply`, or a process that may not.
-    /// Without a budget interrupt-first, which delays packets of other processes on the queue by
-    /// at most [`QueueSettings::SHORT_GRACE_TIME`]; with one grace mode, and the budget as grace time.
+    /// The settings for a host on which nobody adapts them: `policies apply`, or a process that may
+    /// not. Without a budget interrupt-first, which delays packets of other processes on the queue
+    /// by at most [`QueueSettings::SHORT_GRACE_TIME`]; with one grace mode, and the budget as grace
+    /// time.
     pub fn fixed(budget: LatencyBudget) -> Self {
         if budget.delay() < Self::SHORT_GRACE_TIME {
             Self::interrupt_first(Self::SHORT_GRACE_TIME, Reason::Fixed)

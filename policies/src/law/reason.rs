@@ -32,9 +32,11 @@ pub enum Reason {
     Idle,
     /// Interrupts are measured, because polling has to be compared with them at this load.
     Measures,
-    /// Polling can't pay at this load: it would poll more often than interrupts wake, or delay events for longer than they do.
+    /// Polling can't pay at this load: it would poll more often than interrupts wake, or delay
+    /// events for longer than they do.
     CannotPay,
-    /// The worker could not poll its queue, or the watchdog of an attached one saw harm: the log says why.
+    /// The worker could not poll its queue, or the watchdog of an attached one saw harm: the log
+    /// says why.
     Failed,
     /// Who sets the queue's values has ended, or does not answer: the law can't choose others.
     Unsupervised,

@@ -1,4 +1,5 @@
-//! The `ethtool` family: interrupt coalescing, rings, channels, features, receive-side scaling, flow control.
+//! The `ethtool` family: interrupt coalescing, rings, channels, features, receive-side scaling,
+//! flow control.
 //!
 //! Numbers from `include/uapi/linux/ethtool_netlink_generated.h`; semantics from
 //! `Documentation/networking/ethtool-netlink.rst`.
@@ -85,8 +86,8 @@ pub enum Coalescing {
 }
 
 impl Coalescing {
-    /// All parameters. The adaptive switches come first, because while they are on the device ignores the
-    /// others.
+    /// All parameters. The adaptive switches come first, because while they are on the device
+    /// ignores the others.
     pub const ALL: [Coalescing; 6] = [
         Coalescing::AdaptiveRx,
         Coalescing::AdaptiveTx,
@@ -160,7 +161,8 @@ pub struct FlowControl {
 pub struct Rss {
     /// The entries of the table that name a queue: `(queue, entries)`, by queue.
     pub entries: Vec<(u32, u32)>,
-    /// The number of tables beside the default one; `None` before Linux 6.11, which can't list them.
+    /// The number of tables beside the default one; `None` before Linux 6.11, which can't list
+    /// them.
     pub contexts: Option<u32>,
 }
 
@@ -179,18 +181,20 @@ impl Ethtool {
     /// The coalescing parameters that the device supports, with their values.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` if the device supports no coalescing (veth), `ENODEV` if there is no such interface.
+    /// `EOPNOTSUPP` if the device supports no coalescing (veth), `ENODEV` if there is no such
+    /// interface.
     pub fn coalescing(&mut self, ifindex: u32) -> io::Result<Vec<(Coalescing, u32)>> {
         let frame = self.get(COALESCE_GET, ifindex)?;
         let value = |which: Coalescing| Some((which, frame.number(which.attribute())? as u32));
         Ok(Coalescing::ALL.into_iter().filter_map(value).collect())
     }
 
-    /// Sets parameters by one request: all of them or, mostly, none. Needs `CAP_NET_ADMIN` in the network namespace.
+    /// Sets parameters by one request: all of them or, mostly, none. Needs `CAP_NET_ADMIN` in the
+    /// network namespace.
     ///
     /// # Errors
-    /// `EINVAL` or `ERANGE` for a value beyond the device's limit, or for a parameter that it does not have; `EOPNOTSUPP`
-    /// if it has no coalescing; `EPERM` without the capability.
+    /// `EINVAL` or `ERANGE` for a value beyond the device's limit, or for a parameter that it does
+    /// not have; `EOPNOTSUPP` if it has no coalescing; `EPERM` without the capability.
     pub fn set_coalescing(&mut self, ifindex: u32, values: &[(Coalescing, u32)]) -> io::Result<()> {
         let attribute = |&(which, value): &(Coalescing, u32)| {
             if which.is_switch() {
@@ -213,12 +217,13 @@ impl Ethtool {
         Ok(RxRing { size, max: number(rings::RX_MAX).unwrap_or(size) })
     }
 
-    /// Sets the size of the device's receive rings, in descriptors. A driver may round it up to a multiple that the device
-    /// needs. It rebuilds its rings, and drops packets meanwhile. Needs `CAP_NET_ADMIN` in the network namespace.
+    /// Sets the size of the device's receive rings, in descriptors. A driver may round it up to a
+    /// multiple that the device needs. It rebuilds its rings, and drops packets meanwhile. Needs
+    /// `CAP_NET_ADMIN` in the network namespace.
     ///
     /// # Errors
-    /// `EINVAL` for a size beyond the device's maximum, `EOPNOTSUPP` if the size can't be changed, `ENOMEM` without memory
-    /// for the rings, `EPERM` without the capability.
+    /// `EINVAL` for a size beyond the device's maximum, `EOPNOTSUPP` if the size can't be changed,
+    /// `ENOMEM` without memory for the rings, `EPERM` without the capability.
     pub fn set_rx_ring(&mut self, ifindex: u32, size: u32) -> io::Result<()> {
         self.set(RINGS_SET, ifindex, Attribute::number(rings::RX, size))
     }
@@ -226,7 +231,8 @@ impl Ethtool {
     /// The device's channels.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` if the device does not support channels, `ENODEV` if there is no such interface.
+    /// `EOPNOTSUPP` if the device does not support channels, `ENODEV` if there is no such
+    /// interface.
     pub fn channels(&mut self, ifindex: u32) -> io::Result<Channels> {
         let frame = self.get(CHANNELS_GET, ifindex)?;
         let number = |kind| frame.number(kind).map_or(0, |number| number as u32);
@@ -240,12 +246,13 @@ impl Ethtool {
         Ok(Channels { combined, count: number(count), max: number(max) })
     }
 
-    /// Sets the number of receive channels. The driver rebuilds its queues and drops packets meanwhile;
-    /// most drivers lose the affinity of their interrupts. Needs `CAP_NET_ADMIN` in the network namespace.
+    /// Sets the number of receive channels. The driver rebuilds its queues and drops packets
+    /// meanwhile; most drivers lose the affinity of their interrupts. Needs `CAP_NET_ADMIN` in the
+    /// network namespace.
     ///
     /// # Errors
-    /// `EINVAL` for a number beyond the device's limits, `EOPNOTSUPP` if the device does not support
-    /// channels, `EPERM` without the capability.
+    /// `EINVAL` for a number beyond the device's limits, `EOPNOTSUPP` if the device does not
+    /// support channels, `EPERM` without the capability.
     pub fn set_channels(&mut self, ifindex: u32, combined: bool, count: u32) -> io::Result<()> {
         let kind = if combined { channels::COMBINED_COUNT } else { channels::RX_COUNT };
         self.set(CHANNELS_SET, ifindex, Attribute::number(kind, count))
@@ -268,7 +275,8 @@ impl Ethtool {
     /// The device's receive-side scaling.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` before Linux 6.3, or if the device has none, `ENODEV` if there is no such interface.
+    /// `EOPNOTSUPP` before Linux 6.3, or if the device has none, `ENODEV` if there is no such
+    /// interface.
     pub fn rss(&mut self, ifindex: u32) -> io::Result<Rss> {
         let frame = self.get(RSS_GET, ifindex)?;
         let table = frame.bytes(rss::TABLE).ok_or(io::ErrorKind::Unsupported)?;
@@ -305,8 +313,8 @@ impl Ethtool {
         Ok(bits.iter().any(is_named))
     }
 
-    /// Switches features (`ethtool -k` lists their names) on or off. Needs `CAP_NET_ADMIN` in the network
-    /// namespace.
+    /// Switches features (`ethtool -k` lists their names) on or off. Needs `CAP_NET_ADMIN` in the
+    /// network namespace.
     ///
     /// # Errors
     /// `EOPNOTSUPP` for an unknown feature, `EPERM` without the capability.

@@ -100,8 +100,9 @@ impl<F: Family> GenericConnection<F> {
         Ok(Self { connection, family_id, family: PhantomData })
     }
 
-    /// The largest value that the kernel accepts for an attribute of a command (`CTRL_CMD_GETPOLICY`, Linux
-    /// 5.10); `None` if the command has no such attribute, or no limit for it.
+    /// The largest value that the kernel accepts for an attribute of a command
+    /// (`CTRL_CMD_GETPOLICY`, Linux 5.10); `None` if the command has no such attribute, or no limit
+    /// for it.
     pub fn limit(&mut self, command: u8, attribute: u16) -> io::Result<Option<u64>> {
         let query = [
             Attribute::bytes(controller::FAMILY_ID, self.family_id.to_ne_bytes()),

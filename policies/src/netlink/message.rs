@@ -1,4 +1,5 @@
-//! The layout of netlink messages (`include/uapi/linux/netlink.h`): a header, the family's own header, attributes.
+//! The layout of netlink messages (`include/uapi/linux/netlink.h`): a header, the family's own
+//! header, attributes.
 
 /// `struct nlmsghdr`: length, type, flags, sequence number, port.
 pub(super) const HEADER: usize = 16;
@@ -66,8 +67,8 @@ impl Attribute {
         attributes(&self.value)
     }
 
-    /// The value as an unsigned number of 1, 2, 4 or 8 bytes (netlink's `uint` has 4 or 8); `None` for other
-    /// sizes.
+    /// The value as an unsigned number of 1, 2, 4 or 8 bytes (netlink's `uint` has 4 or 8); `None`
+    /// for other sizes.
     pub fn as_number(&self) -> Option<u64> {
         let value = self.value.as_slice();
         Some(match value.len() {
@@ -84,7 +85,8 @@ impl Attribute {
     }
 }
 
-/// Attributes as they stand in a message: each is a `struct nlattr` and its value, padded to four bytes.
+/// Attributes as they stand in a message: each is a `struct nlattr` and its value, padded to four
+/// bytes.
 ///
 /// # Panics
 /// If a value is longer than an attribute can be (65,531 bytes).

@@ -1,4 +1,5 @@
-//! Synchronous netlink: one request, all its replies, and errors with the kernel's extended acknowledgement.
+//! Synchronous netlink: one request, all its replies, and errors with the kernel's extended
+//! acknowledgement.
 //!
 //! [`message`] has the layout of messages, and each family a module.
 
@@ -14,7 +15,8 @@ use netlink_sys::{Socket, SocketAddr};
 
 use self::message::{HEADER, Message, attributes, read_u16, read_u32};
 
-/// Types of messages that are no replies: `NLMSG_NOOP`, `NLMSG_ERROR`, `NLMSG_DONE`, `NLMSG_OVERRUN`.
+/// Types of messages that are no replies: `NLMSG_NOOP`, `NLMSG_ERROR`, `NLMSG_DONE`,
+/// `NLMSG_OVERRUN`.
 const NOOP: u16 = 1;
 const ERROR: u16 = 2;
 const DONE: u16 = 3;
@@ -28,8 +30,8 @@ const DUMP: u16 = 0x300;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Request {
-    /// Requests a list. Replies end with `NLMSG_DONE`. `NLM_F_MULTI` is ignored, because some families
-    /// (netdev) don't set it.
+    /// Requests a list. Replies end with `NLMSG_DONE`. `NLM_F_MULTI` is ignored, because some
+    /// families (netdev) don't set it.
     Dump,
     /// Changes something, or requests one object. Replies end with an acknowledgement. The value is
     /// additional flags (`NLM_F_CREATE`, `NLM_F_EXCL`).
@@ -113,8 +115,8 @@ impl Connection {
     }
 }
 
-/// The kernel's error, with its message if it sent one (`NLMSGERR_ATTR_MSG`). `body`: the code, the request's header
-/// and, as the socket caps acknowledgements (`NETLINK_CAP_ACK`), attributes.
+/// The kernel's error, with its message if it sent one (`NLMSGERR_ATTR_MSG`). `body`: the code, the
+/// request's header and, as the socket caps acknowledgements (`NETLINK_CAP_ACK`), attributes.
 fn kernel_error(code: i32, body: &[u8]) -> io::Error {
     const MESSAGE: u16 = 1;
     let plain = io::Error::from_raw_os_error(code.saturating_neg());

@@ -47,8 +47,8 @@ mod qstats {
     pub const RX_HW_DROP_OVERRUNS: u16 = 14;
 }
 
-/// The value of [`NapiSetting::Threaded`] for a kernel thread that polls all the time and keeps the interrupt
-/// masked (`NETDEV_NAPI_THREADED_BUSY_POLL`).
+/// The value of [`NapiSetting::Threaded`] for a kernel thread that polls all the time and keeps the
+/// interrupt masked (`NETDEV_NAPI_THREADED_BUSY_POLL`).
 pub const THREADED_BUSY_POLL: u64 = 2;
 
 #[derive(Debug, Clone)]
@@ -58,7 +58,8 @@ impl Family for NetdevFamily {
     const NAME: &'static str = "netdev";
 }
 
-/// A NAPI: the poll context of a queue, with its settings. Settings that the kernel doesn't report are `None`.
+/// A NAPI: the poll context of a queue, with its settings. Settings that the kernel doesn't report
+/// are `None`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Napi {
@@ -90,8 +91,8 @@ impl Napi {
         }
     }
 
-    /// Whether a kernel thread polls the NAPI all the time. No busy poll of an application gets packets from it
-    /// then.
+    /// Whether a kernel thread polls the NAPI all the time. No busy poll of an application gets
+    /// packets from it then.
     pub fn has_polling_thread(&self) -> bool {
         self.threaded == Some(THREADED_BUSY_POLL)
     }
@@ -185,8 +186,8 @@ impl Netdev {
     /// Sets one value of a NAPI (Linux 6.13). Needs `CAP_NET_ADMIN` in the initial user namespace.
     ///
     /// # Errors
-    /// `InvalidInput` if the value doesn't fit 32 bits, `NotFound` if there is no such NAPI, `EPERM` without
-    /// the capability, `EOPNOTSUPP` on older kernels.
+    /// `InvalidInput` if the value doesn't fit 32 bits, `NotFound` if there is no such NAPI,
+    /// `EPERM` without the capability, `EOPNOTSUPP` on older kernels.
     pub fn set_napi(&mut self, id: u32, setting: NapiSetting, value: u64) -> io::Result<()> {
         let value = u32::try_from(value).map_err(|_| {
             io::Error::new(io::ErrorKind::InvalidInput, format!("{value} does not fit 32 bits"))
@@ -195,14 +196,15 @@ impl Netdev {
         self.0.request(NAPI_SET, &attributes, Request::Acknowledged(0)).map(drop)
     }
 
-    /// Whether this kernel accepts [`THREADED_BUSY_POLL`], by what the family says of its attributes. Changes
-    /// nothing. `None` if the kernel doesn't say.
+    /// Whether this kernel accepts [`THREADED_BUSY_POLL`], by what the family says of its
+    /// attributes. Changes nothing. `None` if the kernel doesn't say.
     pub fn accepts_threaded_busy_poll(&mut self) -> Option<bool> {
         let limit = self.0.limit(NAPI_SET, napi::THREADED).ok()??;
         Some(limit >= THREADED_BUSY_POLL)
     }
 
-    /// Received packets by queue (Linux 6.10): `(queue, packets)`. Empty if the driver doesn't count them.
+    /// Received packets by queue (Linux 6.10): `(queue, packets)`. Empty if the driver doesn't
+    /// count them.
     ///
     /// # Errors
     /// `EOPNOTSUPP` on older kernels.

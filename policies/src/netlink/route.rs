@@ -105,8 +105,8 @@ pub fn addresses() -> io::Result<Vec<(u32, IpAddr)>> {
 fn parse_address(body: &[u8]) -> Option<(u32, IpAddr)> {
     let attributes = attributes(body.get(address::HEADER..)?);
     let find = |kind| attributes.iter().find(|attribute| attribute.kind() == kind);
-    // IFA_LOCAL is the interface's own address; IFA_ADDRESS is the peer's on a point-to-point link, and the only one
-    // given for IPv6.
+    // IFA_LOCAL is the interface's own address; IFA_ADDRESS is the peer's on a point-to-point link,
+    // and the only one given for IPv6.
     let bytes = find(address::LOCAL).or_else(|| find(address::ADDRESS))?.value();
     let v4 = <[u8; 4]>::try_from(bytes).ok().map(IpAddr::from);
     let address = v4.or_else(|| <[u8; 16]>::try_from(bytes).ok().map(IpAddr::from))?;
@@ -139,7 +139,8 @@ impl LinkMonitor {
         Ok(Self(socket))
     }
 
-    /// Waits for a change, until `other` can be read, or to the end of `timeout`. Discards the messages of changes.
+    /// Waits for a change, until `other` can be read, or to the end of `timeout`. Discards the
+    /// messages of changes.
     pub fn wait_with(&self, other: BorrowedFd<'_>, timeout: Duration) -> io::Result<Woken> {
         let timeout = Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos().into() };
         let mut descriptors =

@@ -53,8 +53,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The step that changes the number of queues, after which the other steps must be planned again;
-    /// `None` if the number does not change.
+    /// The step that changes the number of queues, after which the other steps must be planned
+    /// again; `None` if the number does not change.
     pub(crate) fn queue_count_change(&self) -> Option<&Step> {
         self.steps.first().filter(|step| matches!(step.knob, Knob::Channels { .. }) && !step.is_done())
     }
@@ -63,8 +63,8 @@ impl Plan {
         self.steps.iter().any(|step| step.knob.rebuilds_queues() && !step.is_done())
     }
 
-    /// The bounds of a value that the law changes while the policy runs, in the knob's unit; `None` for fixed
-    /// values.
+    /// The bounds of a value that the law changes while the policy runs, in the knob's unit; `None`
+    /// for fixed values.
     pub(crate) fn tuning_bounds(&self, step: &Step) -> Option<(u64, u64)> {
         let adapts = self.policy.adapts(self.settings.gro_flush_timeout) && step.forbidden.is_none();
         let most = match step.knob {

@@ -13,8 +13,9 @@ const NEEDS_LINUX_6_19: &str =
     "this kernel has no kernel threads that poll all the time (they need Linux 6.19); vanilla runs instead";
 
 impl Planner<'_> {
-    /// Assigns each queue's receive processing to a core: by interrupt affinity; for a queue without an
-    /// interrupt by a kernel thread that polls it; or by packet steering, where it can't have a thread.
+    /// Assigns each queue's receive processing to a core: by interrupt affinity; for a queue
+    /// without an interrupt by a kernel thread that polls it; or by packet steering, where it can't
+    /// have a thread.
     pub(super) fn place_processing(&mut self, interface: &Interface) {
         let processing = self.policy.processing();
         let packing = match processing {
@@ -41,13 +42,15 @@ impl Planner<'_> {
                         placed.push(irq);
                         self.place_interrupt(queue, irq, core);
                     }
-                    // Packing leaves a thread that packets wake; one that polls all the time is another policy.
+                    // Packing leaves a thread that packets wake; one that polls all the time is
+                    // another policy.
                     let polls = queue.napi.as_ref().is_some_and(Napi::has_polling_thread);
                     if packing.is_none() || polls && processing == Processing::PackingCores {
                         self.stop_napi_thread(queue);
                     }
                 }
-                // It may have one: what stands in for an interrupt would be polled beside it. A note says so.
+                // It may have one: what stands in for an interrupt would be polled beside it. A
+                // note says so.
                 None if interface.irq_is_unknown(queue) => {}
                 None if packing.is_some() && processing == Processing::PollingThreads => {
                     self.stop_steering(queue)
@@ -80,10 +83,11 @@ impl Planner<'_> {
         }
     }
 
-    /// Plans a polling thread for each queue, and returns the threads' cores. Without a queue that can have one
-    /// plans nothing: the placement is vanilla's then.
+    /// Plans a polling thread for each queue, and returns the threads' cores. Without a queue that
+    /// can have one plans nothing: the placement is vanilla's then.
     ///
-    /// These steps come before the rest of the placement, because where one of them fails vanilla runs instead.
+    /// These steps come before the rest of the placement, because where one of them fails vanilla
+    /// runs instead.
     fn place_polling_threads(&mut self, interface: &Interface) -> Option<Vec<u32>> {
         let can_have_thread =
             |queue: &&RxQueue| queue.napi.as_ref().is_some_and(|napi| napi.threaded.is_some());
@@ -106,13 +110,15 @@ impl Planner<'_> {
         Some(cores)
     }
 
-    /// The first interrupt after this wakes the thread, which then polls without an end: `napi_complete_done`
-    /// returns early while it does (`NAPI_STATE_IN_BUSY_POLL`), so that the driver never enables the interrupt.
+    /// The first interrupt after this wakes the thread, which then polls without an end:
+    /// `napi_complete_done` returns early while it does (`NAPI_STATE_IN_BUSY_POLL`), so that the
+    /// driver never enables the interrupt.
     fn start_polling_thread(&mut self, queue: &RxQueue, core: Cpus) {
         let index = queue.index;
-        // The thread is an ordinary one. A real-time thread that never sleeps would leave its core to nothing else
-        // until real-time throttling stops it, for 50 ms of each second by default, in which it polls nothing. A
-        // thread from before the policy may be real-time, and must not poll so for one moment.
+        // The thread is an ordinary one. A real-time thread that never sleeps would leave its core
+        // to nothing else until real-time throttling stops it, for 50 ms of each second by default,
+        // in which it polls nothing. A thread from before the policy may be real-time, and must not
+        // poll so for one moment.
         if queue.napi.as_ref().is_some_and(|napi| napi.pid.is_some()) {
             self.set(
                 Knob::NapiThreadPriority { queue: index },
@@ -195,8 +201,8 @@ impl Planner<'_> {
         }
     }
 
-    /// The packing cores of the settings, or up to `count` cores without a worker, those of the device's NUMA node
-    /// first; without such a core the highest one.
+    /// The packing cores of the settings, or up to `count` cores without a worker, those of the
+    /// device's NUMA node first; without such a core the highest one.
     fn packing_cores(&self, interface: &Interface, count: usize) -> Vec<u32> {
         if !self.settings.packing_cores.is_empty() {
             return self.settings.packing_cores.iter().collect();
@@ -228,10 +234,10 @@ impl Planner<'_> {
         );
     }
 
-    /// A real-time kernel thread stands in for the interrupt of a queue that has none: a packet wakes it,
-    /// it preempts the worker, and it polls the queue on the core where the interrupt would go. Otherwise
-    /// the queue is polled on the core that sends (a veth's `ndo_start_xmit` raises NET_RX there), and
-    /// packet steering moves only what comes after the poll and GRO.
+    /// A real-time kernel thread stands in for the interrupt of a queue that has none: a packet
+    /// wakes it, it preempts the worker, and it polls the queue on the core where the interrupt
+    /// would go. Otherwise the queue is polled on the core that sends (a veth's `ndo_start_xmit`
+    /// raises NET_RX there), and packet steering moves only what comes after the poll and GRO.
     fn start_napi_thread(&mut self, queue: &RxQueue, core: Cpus) {
         let index = queue.index;
         self.set(
@@ -270,8 +276,8 @@ impl Planner<'_> {
         }
     }
 
-    /// The queue is polled on the right core already. Packet steering would only put each packet into a
-    /// backlog, and a softirq between the poll and the socket.
+    /// The queue is polled on the right core already. Packet steering would only put each packet
+    /// into a backlog, and a softirq between the poll and the socket.
     fn stop_steering(&mut self, queue: &RxQueue) {
         if queue.rps_cpus.as_ref().is_some_and(|cpus| !cpus.is_empty()) {
             self.set(
@@ -289,8 +295,8 @@ impl Planner<'_> {
         }
     }
 
-    /// A queue with an interrupt needs no thread: it would add a wake-up to each interrupt, and move the
-    /// processing away from the interrupt's core.
+    /// A queue with an interrupt needs no thread: it would add a wake-up to each interrupt, and
+    /// move the processing away from the interrupt's core.
     fn stop_napi_thread(&mut self, queue: &RxQueue) {
         if queue.napi.as_ref().is_some_and(|napi| napi.threaded.is_some_and(|threaded| threaded > 0)) {
             self.set(

@@ -14,7 +14,8 @@ use crate::law::{QueueMode, QueueSettings, Reason};
 use crate::netlink::ethtool::Coalescing;
 use crate::policy::{Policy, Processing, WorkerWait};
 
-/// How the note begins which says that a device has fewer queues than it had. It stays when the steps are planned again.
+/// How the note begins which says that a device has fewer queues than it had. It stays when the
+/// steps are planned again.
 pub(crate) const QUEUES_TAKEN: &str = "a worker polls one queue, so";
 
 impl Plan {
@@ -112,9 +113,9 @@ impl Planner<'_> {
         self.steps.push(Step { knob, current, target, purpose, forbidden });
     }
 
-    /// The order matters: first the number of queues and the size of their rings, because changing them rebuilds the device; then
-    /// coalescing, placement (sysfs, interrupts) and NAPI threads; last the per-NAPI values, because
-    /// writing a sysfs default overwrites every NAPI's value.
+    /// The order matters: first the number of queues and the size of their rings, because changing
+    /// them rebuilds the device; then coalescing, placement (sysfs, interrupts) and NAPI threads;
+    /// last the per-NAPI values, because writing a sysfs default overwrites every NAPI's value.
     fn add_all(&mut self, interface: &Interface) {
         let policy = self.policy;
         if self.rx.iter().all(|queue| queue.napi.is_none()) && policy != Policy::Vanilla {
@@ -280,8 +281,9 @@ impl Planner<'_> {
         }
     }
 
-    /// Kernel polling leaves coalescing alone, because it is of the whole device. Where interrupts are on, at low load
-    /// and in interrupt-first mode, the device's own delay is part of each request's latency.
+    /// Kernel polling leaves coalescing alone, because it is of the whole device. Where interrupts
+    /// are on, at low load and in interrupt-first mode, the device's own delay is part of each
+    /// request's latency.
     fn note_moderation(&mut self, interface: &Interface) {
         if let Some((what, remedy)) = interface.moderation() {
             let name = &interface.name;
@@ -321,15 +323,15 @@ impl Planner<'_> {
         }
     }
 
-    /// A process that adapts a value but may not set it keeps the present one: `policies apply` may have
-    /// prepared the queue.
+    /// A process that adapts a value but may not set it keeps the present one: `policies apply` may
+    /// have prepared the queue.
     fn target(&self, knob: &Knob, wanted: u64, present: Option<u64>) -> Value {
         let keeps = self.adapts() && self.source.forbids(knob).is_some();
         Value::Number(present.filter(|_| keeps).unwrap_or(wanted))
     }
 
-    /// The suspend timeout of the plan's queues. While a queue is suspended nobody empties its ring, and the packets that
-    /// find it full are lost.
+    /// The suspend timeout of the plan's queues. While a queue is suspended nobody empties its
+    /// ring, and the packets that find it full are lost.
     fn suspend_timeout_for(&mut self, interface: &Interface) -> Duration {
         let ring = self.planned_ring(interface);
         self.notes.extend(suspend_timeout_note(self.settings, ring));

@@ -1,5 +1,5 @@
-//! Fits the values that depend on the size of the receive rings: while an interrupt is delayed or suspended nobody empties
-//! a ring, and the packets that find it full are lost.
+//! Fits the values that depend on the size of the receive rings: while an interrupt is delayed or
+//! suspended nobody empties a ring, and the packets that find it full are lost.
 
 use std::time::Duration;
 
@@ -11,8 +11,8 @@ use crate::law::{LawLimits, QueueSettings};
 use crate::netlink::ethtool::Coalescing;
 
 impl Plan {
-    /// Adapts the steps whose value depends on the size of the receive rings, which was planned to be `before`. Returns
-    /// those that have changed.
+    /// Adapts the steps whose value depends on the size of the receive rings, which was planned to
+    /// be `before`. Returns those that have changed.
     pub(crate) fn fit_ring(&mut self, before: Option<u32>, size: u32) -> Vec<Step> {
         let mut changed = self.fit_suspend_timeouts(before, size);
         changed.extend(self.fit_rx_frames(size).cloned());
@@ -35,7 +35,8 @@ impl Plan {
         Some(step)
     }
 
-    /// Adapts the steps that set the suspend timeout to the size of the receive rings. Returns those that have changed.
+    /// Adapts the steps that set the suspend timeout to the size of the receive rings. Returns
+    /// those that have changed.
     fn fit_suspend_timeouts(&mut self, before: Option<u32>, size: u32) -> Vec<Step> {
         if !self.policy.suspends_interrupts() || self.policy.adapts(self.settings.gro_flush_timeout) {
             return Vec::new();
@@ -65,8 +66,8 @@ pub(super) fn frames_note(parameter: Coalescing, target: u32, wanted: u32) -> Op
     })
 }
 
-/// The number of packets that delay an interrupt must fit the ring: the device drops those that find it full, and raises no
-/// interrupt for them.
+/// The number of packets that delay an interrupt must fit the ring: the device drops those that
+/// find it full, and raises no interrupt for them.
 pub(super) fn within_ring(parameter: Coalescing, wanted: u32, ring: Option<u32>) -> u32 {
     match ring {
         Some(size) if parameter == Coalescing::RxFrames => wanted.min((size / 2).max(1)),
@@ -74,7 +75,8 @@ pub(super) fn within_ring(parameter: Coalescing, wanted: u32, ring: Option<u32>)
     }
 }
 
-/// The longest suspend timeout within which half of a ring does not fill at the rate of the settings.
+/// The longest suspend timeout within which half of a ring does not fill at the rate of the
+/// settings.
 pub(super) fn bounded_suspend_timeout(settings: &Settings, ring: Option<u32>) -> Duration {
     let Some(rate) = settings.peak_packet_rate else { return settings.irq_suspend_timeout };
     let bound = QueueSettings::time_to_half_fill(slots(ring), f64::from(rate));

@@ -10,14 +10,14 @@ use crate::law::{LatencyBudget, QueueSettings};
 use crate::netlink::ethtool::Coalescing;
 use crate::policy::Policy;
 
-/// The device's interrupt coalescing under suppression. Defaults are those of Cai and Karsten (2023),
-/// section 4.2.1; a device with a lower limit is set to its limit.
+/// The device's interrupt coalescing under suppression. Defaults are those of Cai and Karsten
+/// (2023), section 4.2.1; a device with a lower limit is set to its limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct SuppressionValues {
     /// Microseconds from a received packet to its interrupt; 65534 by default.
     pub rx_usecs: u32,
-    /// Received packets after which the interrupt is raised at once; 65534 by default, and at most half of the receive
-    /// ring.
+    /// Received packets after which the interrupt is raised at once; 65534 by default, and at most
+    /// half of the receive ring.
     pub rx_frames: u32,
     /// Microseconds from a sent packet to its completion interrupt; 1024 by default.
     pub tx_usecs: u32,
@@ -48,53 +48,58 @@ impl SuppressionValues {
 pub struct Settings {
     /// The number of receive queues to configure; `None` leaves it unchanged.
     pub channels: Option<u32>,
-    /// The size of the receive rings to configure, in descriptors; `None` leaves it unchanged. It applies to the whole device.
+    /// The size of the receive rings to configure, in descriptors; `None` leaves it unchanged. It
+    /// applies to the whole device.
     pub rx_ring: Option<u32>,
-    /// The queues that the plan is for; `None` is all. Per-queue knobs of other queues stay unchanged.
+    /// The queues that the plan is for; `None` is all. Per-queue knobs of other queues stay
+    /// unchanged.
     pub queues: Option<Vec<u32>>,
-    /// Interrupt coalescing, set under suppression only. It applies to the whole device, so a plan for some of its queues
-    /// leaves it alone.
+    /// Interrupt coalescing, set under suppression only. It applies to the whole device, so a plan
+    /// for some of its queues leaves it alone.
     pub suppression: SuppressionValues,
     pub ban_irqbalance: bool,
-    /// The core of each worker if workers are pinned; queue `i` belongs to worker `i` modulo their number.
-    /// Empty if workers are not pinned: interrupts then stay where they are.
+    /// The core of each worker if workers are pinned; queue `i` belongs to worker `i` modulo their
+    /// number. Empty if workers are not pinned: interrupts then stay where they are.
     pub worker_cores: Vec<u32>,
-    /// The cores that run network processing under packing, and the polling threads of kernel-thread. Empty: the
-    /// highest core of the process's affinity mask without a worker, preferably of the device's NUMA node, and
-    /// under kernel-thread as many of them as there are queues; else the highest core.
+    /// The cores that run network processing under packing, and the polling threads of
+    /// kernel-thread. Empty: the highest core of the process's affinity mask without a worker,
+    /// preferably of the device's NUMA node, and under kernel-thread as many of them as there are
+    /// queues; else the highest core.
     pub packing_cores: Cpus,
-    /// `napi_defer_hard_irqs` under suppression and under kernel polling with a fixed grace time: 1 is
-    /// interrupt-first mode, more is grace mode ([`QueueMode`](crate::law::QueueMode)).
+    /// `napi_defer_hard_irqs` under suppression and under kernel polling with a fixed grace time: 1
+    /// is interrupt-first mode, more is grace mode ([`QueueMode`](crate::law::QueueMode)).
     pub defer_hard_irqs: u64,
-    /// `gro_flush_timeout` under suppression and kernel polling: the grace time between an empty poll and
-    /// the timer's poll. If it is adaptive, which only kernel polling knows, the plan starts with plain interrupts, and the
-    /// process that applies it adapts the queue's values with a [`Supervisor`](crate::Supervisor).
+    /// `gro_flush_timeout` under suppression and kernel polling: the grace time between an empty
+    /// poll and the timer's poll. If it is adaptive, which only kernel polling knows, the plan
+    /// starts with plain interrupts, and the process that applies it adapts the queue's values with
+    /// a [`Supervisor`](crate::Supervisor).
     pub gro_flush_timeout: GraceTime,
     /// The latency that the law may spend while the grace time is adaptive.
     pub latency_budget: LatencyBudget,
-    /// `irq_suspend_timeout` under kernel polling with a fixed grace time: after this time without a poll by
-    /// the application, the kernel polls again itself.
-    /// Where the peak packet rate is given, at most the time in which half of the receive ring fills.
+    /// `irq_suspend_timeout` under kernel polling with a fixed grace time: after this time without
+    /// a poll by the application, the kernel polls again itself. Where the peak packet rate is
+    /// given, at most the time in which half of the receive ring fills.
     pub irq_suspend_timeout: Duration,
-    /// The packets per second that one queue is expected to receive at most while nobody adapts its suspend timeout. That
-    /// is then halved from 20 ms until half of the receive ring does not fill within it, but not below 250 µs; a
-    /// ring whose size is not known counts as one of 256 descriptors. `None`, the default: the timeout is as given. The
-    /// law measures the rate instead.
+    /// The packets per second that one queue is expected to receive at most while nobody adapts its
+    /// suspend timeout. That is then halved from 20 ms until half of the receive ring does not fill
+    /// within it, but not below 250 µs; a ring whose size is not known counts as one of 256
+    /// descriptors. `None`, the default: the timeout is as given. The law measures the rate
+    /// instead.
     pub peak_packet_rate: Option<u32>,
 }
 
 impl Settings {
     /// The grace time of suppression unless one is given: 200 µs.
     pub const SUPPRESSION_GRACE_TIME: Duration = Duration::from_micros(200);
-    /// The default suspend timeout: 20 ms, the value of the kernel series' authors. A safety net of about
-    /// the grace time times the largest batch.
+    /// The default suspend timeout: 20 ms, the value of the kernel series' authors. A safety net of
+    /// about the grace time times the largest batch.
     pub const IRQ_SUSPEND_TIMEOUT: Duration = QueueSettings::LONGEST_SUSPEND_TIMEOUT;
     /// The default number of deferrals: 100, the value of the kernel series' authors.
     pub const DEFER_HARD_IRQS: u64 = 100;
 
-    /// Reduces the device's queues to one for each worker under a policy that polls, as a worker polls one. Not where the
-    /// settings name the queues or their number, nor on a virtual device, as a veth's sender uses its own number of queues, nor on one that
-    /// can't be polled.
+    /// Reduces the device's queues to one for each worker under a policy that polls, as a worker
+    /// polls one. Not where the settings name the queues or their number, nor on a virtual device,
+    /// as a veth's sender uses its own number of queues, nor on one that can't be polled.
     pub fn limit_channels(&mut self, policy: Policy, interface: &Interface, workers: usize) {
         let Ok(workers @ 1..) = u32::try_from(workers) else { return };
         let is_open = self.channels.is_none() && self.queues.is_none() && interface.device.is_some();

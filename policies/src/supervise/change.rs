@@ -31,14 +31,15 @@ pub enum Change {
         queue: u32,
         settings: QueueSettings,
     },
-    /// The settings that a worker's law has chosen can't be set. The queue keeps the values that it has.
+    /// The settings that a worker's law has chosen can't be set. The queue keeps the values that it
+    /// has.
     AdaptationStopped {
         queue: u32,
         /// Why they can't be set.
         reason: String,
     },
-    /// irqbalance had lost its bans, for instance because it was restarted, and was asked again; or it could not be asked
-    /// whether it has them.
+    /// irqbalance had lost its bans, for instance because it was restarted, and was asked again; or
+    /// it could not be asked whether it has them.
     IrqbalanceBans {
         pid: i32,
         /// The interrupts that it is to leave alone, separated by commas.

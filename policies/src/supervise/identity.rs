@@ -1,4 +1,5 @@
-//! Recognises an interface that was taken away and given back: it has another index then, and maybe another name.
+//! Recognises an interface that was taken away and given back: it has another index then, and maybe
+//! another name.
 
 use std::fs;
 
@@ -29,16 +30,17 @@ impl InterfaceIdentity {
         }
     }
 
-    /// Takes over a later reading. Not without the driver: the kernel unlinks that from a device before its interface goes.
+    /// Takes over a later reading. Not without the driver: the kernel unlinks that from a device
+    /// before its interface goes.
     pub(super) fn update(&mut self, later: Self) {
         if later.driver.is_some() || self.driver.is_none() {
             *self = later;
         }
     }
 
-    /// By the permanent address, which a card keeps in another slot, or by the port of a device, as a VF may get a random
-    /// address each time (igb). By the name of a virtual device. The driver as well: a netvsc and its VF have the same
-    /// address.
+    /// By the permanent address, which a card keeps in another slot, or by the port of a device, as
+    /// a VF may get a random address each time (igb). By the name of a virtual device. The driver
+    /// as well: a netvsc and its VF have the same address.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         let is_there = match (&self.device, &other.device) {
             (None, None) => self.name == other.name,

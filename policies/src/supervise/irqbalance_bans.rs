@@ -1,4 +1,5 @@
-//! Keeps interrupts banned from irqbalance, which has its list in memory only and loses it when it is restarted.
+//! Keeps interrupts banned from irqbalance, which has its list in memory only and loses it when it
+//! is restarted.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -8,7 +9,8 @@ use crate::apply::Applied;
 use crate::host::irqbalance::Irqbalance;
 use crate::knob::{Knob, Value};
 
-/// How often irqbalance is looked for, which reads all of `/proc`, and its list is read. It moves interrupts as often.
+/// How often irqbalance is looked for, which reads all of `/proc`, and its list is read. It moves
+/// interrupts as often.
 const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
 /// What a check of irqbalance's ban list found, and what came of asking again.
@@ -42,7 +44,8 @@ impl IrqbalanceBans {
         Self { irqs: irqs.collect(), next_check: now + CHECK_INTERVAL }
     }
 
-    /// Asks irqbalance to leave the interrupts alone if it has lost them. Looks for it with `find`, if that is due.
+    /// Asks irqbalance to leave the interrupts alone if it has lost them. Looks for it with `find`,
+    /// if that is due.
     pub(super) fn renew(
         &mut self,
         now: Instant,

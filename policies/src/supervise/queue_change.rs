@@ -1,5 +1,5 @@
-//! How a queue gets from the settings in effect to others: first its values, which the supervisor sets, then the waits that
-//! poll it.
+//! How a queue gets from the settings in effect to others: first its values, which the supervisor
+//! sets, then the waits that poll it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,8 +7,8 @@ use std::time::Duration;
 use super::queue_requests::QueueRequests;
 use crate::law::{QueueSettings, Reason};
 
-/// How long nothing is asked for after the supervisor could not set a queue's values: the interface may be down for a
-/// moment. Twice as long each time.
+/// How long nothing is asked for after the supervisor could not set a queue's values: the interface
+/// may be down for a moment. Twice as long each time.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LAST_RETRY: Duration = Duration::from_secs(64);
 /// How long the supervisor may take to set a queue's values. It takes some 100 µs, if it is alive.
@@ -56,13 +56,15 @@ pub enum ChangeStep {
     },
     /// The supervisor has set the values. Call [`QueueChange::values_set`].
     ValuesSet(QueueSettings),
-    /// The same, after [`ChangeStep::Unanswered`]: these settings were given up meanwhile, and are in effect now.
+    /// The same, after [`ChangeStep::Unanswered`]: these settings were given up meanwhile, and are
+    /// in effect now.
     ValuesSetLate(QueueSettings),
     /// Set the waits, and then call [`QueueChange::finish`].
     SetWaits(QueueSettings),
     /// The supervisor could not set the values, and has reported why. Those in effect stay.
     Refused(QueueSettings),
-    /// The supervisor has not answered within a second: it is dead, or hangs. The values in effect stay, as far as is known.
+    /// The supervisor has not answered within a second: it is dead, or hangs. The values in effect
+    /// stay, as far as is known.
     Unanswered(QueueSettings),
     /// The supervisor has ended. The queue has its values from before, and nobody sets others.
     Unsupervised,
@@ -99,13 +101,15 @@ impl QueueChange {
         matches!(self.phase, Phase::Settled)
     }
 
-    /// Whether the waits are about to stop polling, which they may after one that has found nothing.
+    /// Whether the waits are about to stop polling, which they may after one that has found
+    /// nothing.
     pub fn stops_polling(&self) -> bool {
         matches!(self.phase, Phase::StopsPolling { .. })
     }
 
-    /// When to call [`QueueChange::step`] again at the latest, also if nothing happens: a change is under way, settings may be chosen
-    /// again, a late answer may have come, or packets wait for a poll. `None`: when a packet comes.
+    /// When to call [`QueueChange::step`] again at the latest, also if nothing happens: a change is
+    /// under way, settings may be chosen again, a late answer may have come, or packets wait for a
+    /// poll. `None`: when a packet comes.
     pub fn next_step(&self, now: Duration, step: Duration) -> Option<Duration> {
         let needs_steps = !self.is_settled() || self.in_effect.defer_hard_irqs != 0;
         // The supervisor may answer at any time.
@@ -120,8 +124,8 @@ impl QueueChange {
         }
     }
 
-    /// What is to be done now. `is_suspended`: the queue's interrupt may be suspended, so that only a wait that polls
-    /// resumes it.
+    /// What is to be done now. `is_suspended`: the queue's interrupt may be suspended, so that only
+    /// a wait that polls resumes it.
     pub fn step(&mut self, now: Duration, is_suspended: bool) -> ChangeStep {
         if self.requests.take_if(|requests| requests.has_ended()).is_some() {
             (self.phase, self.unanswered, self.retry_at) = (Phase::Settled, None, None);
@@ -133,7 +137,8 @@ impl QueueChange {
                     Some((settings, answer)) => {
                         self.unanswered = None;
                         match answer {
-                            // The waits have to fit the values that the queue has now. Others can be set again.
+                            // The waits have to fit the values that the queue has now. Others can
+                            // be set again.
                             Ok(()) => {
                                 (self.retry_at, self.next_retry) = (None, FIRST_RETRY);
                                 ChangeStep::ValuesSetLate(settings)
@@ -200,8 +205,8 @@ impl QueueChange {
         self.requests.as_ref().is_some_and(|requests| requests.request(self.queue, settings))
     }
 
-    /// The queue has the values of these settings. `end`: when waits that polled may stop in any case; `None`: only after one
-    /// that has found nothing.
+    /// The queue has the values of these settings. `end`: when waits that polled may stop in any
+    /// case; `None`: only after one that has found nothing.
     pub fn values_set(&mut self, settings: QueueSettings, end: Option<Duration>) -> ChangeStep {
         if self.in_effect.polls() && !settings.polls() {
             self.phase = Phase::StopsPolling { settings, end };
@@ -221,8 +226,8 @@ impl QueueChange {
         self.in_effect = settings;
     }
 
-    /// The change could not be made, and the settings in effect stay. If values can be set at all, they are chosen again after
-    /// a pause, which doubles with each failure in a row.
+    /// The change could not be made, and the settings in effect stay. If values can be set at all,
+    /// they are chosen again after a pause, which doubles with each failure in a row.
     pub fn abandon(&mut self, now: Duration) {
         self.phase = Phase::Settled;
         if self.requests.is_none() {

@@ -12,11 +12,11 @@ use rustix::process::Pid;
 use crate::host::capabilities::may_set_napis;
 use crate::law::QueueSettings;
 
-/// The requests of a runtime's workers to its supervisor: the law of each worker chooses its queue's
-/// settings, and the supervisor, which holds the journal, sets them.
+/// The requests of a runtime's workers to its supervisor: the law of each worker chooses its
+/// queue's settings, and the supervisor, which holds the journal, sets them.
 ///
-/// A worker never waits for the supervisor, which may have lost its core within a call to what has more of a right to it, like the
-/// worker itself, and be without one for many milliseconds.
+/// A worker never waits for the supervisor, which may have lost its core within a call to what has
+/// more of a right to it, like the worker itself, and be without one for many milliseconds.
 #[derive(Debug)]
 pub struct QueueRequests {
     /// Written on each request.
@@ -50,14 +50,16 @@ impl QueueRequests {
         })
     }
 
-    /// Whether a supervisor runs that may set the values of queues, or knows a process that may. It keeps its privileges
-    /// when another thread gives up its own; a process that changes its user takes them from all.
+    /// Whether a supervisor runs that may set the values of queues, or knows a process that may. It
+    /// keeps its privileges when another thread gives up its own; a process that changes its user
+    /// takes them from all.
     pub fn can_be_set(&self) -> bool {
         let may = |setter: &Setter| setter.has_delegate || may_set_napis(setter.supervisor);
         self.setter.get().is_some_and(may)
     }
 
-    /// Called on the supervisor's thread. Its end is known when what is returned is dropped, also after a panic.
+    /// Called on the supervisor's thread. Its end is known when what is returned is dropped, also
+    /// after a panic.
     pub(super) fn supervised(self: &Arc<Self>, has_delegate: bool) -> EndOfSupervisor {
         // There is one supervisor for each list.
         let _ = self.setter.set(Setter { supervisor: rustix::thread::gettid(), has_delegate });
@@ -69,8 +71,8 @@ impl QueueRequests {
         self.has_ended.load(Ordering::Acquire)
     }
 
-    /// Asks for settings of a queue, and wakes the supervisor. Replaces an earlier request for the queue. Returns whether it could; if
-    /// not, another thread is in a call.
+    /// Asks for settings of a queue, and wakes the supervisor. Replaces an earlier request for the
+    /// queue. Returns whether it could; if not, another thread is in a call.
     #[must_use]
     pub fn request(&self, queue: u32, settings: QueueSettings) -> bool {
         let Some(mut states) = self.try_locked() else { return false };
@@ -81,8 +83,8 @@ impl QueueRequests {
         true
     }
 
-    /// Takes the answer to the last request for a queue: whether its values are set, or why they can't be.
-    /// `None` until there is one, and while another thread is in a call.
+    /// Takes the answer to the last request for a queue: whether its values are set, or why they
+    /// can't be. `None` until there is one, and while another thread is in a call.
     pub fn take_answer(&self, queue: u32) -> Option<Result<(), String>> {
         let mut states = self.try_locked()?;
         match states.remove(&queue)? {

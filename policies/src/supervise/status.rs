@@ -1,5 +1,5 @@
-//! Status files: what the workers of a running process do, for `policies watch`. A process rewrites its
-//! file beside the journals every second.
+//! Status files: what the workers of a running process do, for `policies watch`. A process rewrites
+//! its file beside the journals every second.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -40,8 +40,8 @@ struct State {
 }
 
 impl StatusFile {
-    /// Names the file for an interface of the calling thread's network namespace. [`StatusFile::write`]
-    /// creates it.
+    /// Names the file for an interface of the calling thread's network namespace.
+    /// [`StatusFile::write`] creates it.
     pub fn new(directory: &JournalDir, ifindex: u32) -> Self {
         let name = format!("{}-{ifindex}-{}.workers", network_namespace(), std::process::id());
         let path = directory.path().join(name);
@@ -58,7 +58,8 @@ impl StatusFile {
         if state.is_closed {
             return Ok(());
         }
-        // A name with the process id: if the process is killed here, another one can remove the file.
+        // A name with the process id: if the process is killed here, another one can remove the
+        // file.
         let new = self.path.with_extension("workers-new");
         let mut file = File::create(&new)?;
         // Without locks, the processes that see this one know that it runs.
@@ -87,7 +88,8 @@ fn remove(path: &Path, state: &Mutex<State>) {
     }
 }
 
-/// The workers of all running processes that serve an interface of the calling thread's network namespace.
+/// The workers of all running processes that serve an interface of the calling thread's network
+/// namespace.
 pub fn workers(directory: &JournalDir, ifindex: u32) -> Vec<WorkerStatus> {
     let prefix = format!("{}-{ifindex}-", network_namespace());
     let mut found = Vec::new();

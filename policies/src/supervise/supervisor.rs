@@ -31,9 +31,11 @@ const INTERVAL: Duration = Duration::from_secs(1);
 pub struct SupervisorHooks {
     /// What the workers want set on their queues.
     pub requests: Arc<QueueRequests>,
-    /// Sets a queue's values if this process may not, because it has given up its privileges since its start.
+    /// Sets a queue's values if this process may not, because it has given up its privileges since
+    /// its start.
     pub delegate: Option<Box<QueueDelegate>>,
-    /// Called about once a second with the interface's index, which is another one after it was taken away and given back.
+    /// Called about once a second with the interface's index, which is another one after it was
+    /// taken away and given back.
     pub on_tick: Box<dyn FnMut(u32) + Send>,
 }
 
@@ -45,10 +47,10 @@ impl fmt::Debug for SupervisorHooks {
 
 /// A thread that keeps a guard's policy in effect.
 ///
-/// It sets knobs again that were lost, moves interrupts back or reports where they went, keeps them banned from
-/// irqbalance if the plan bans them, follows renames, applies the policy again to an interface that was taken away and given
-/// back, and sets what the workers' laws choose for their queues. Dropping the
-/// supervisor stops the thread and restores the host.
+/// It sets knobs again that were lost, moves interrupts back or reports where they went, keeps them
+/// banned from irqbalance if the plan bans them, follows renames, applies the policy again to an
+/// interface that was taken away and given back, and sets what the workers' laws choose for their
+/// queues. Dropping the supervisor stops the thread and restores the host.
 #[derive(Debug)]
 pub struct Supervisor {
     stop: Arc<AtomicBool>,
@@ -59,7 +61,8 @@ impl Supervisor {
     /// Starts a supervisor. It calls `on_change` on its thread.
     ///
     /// # Errors
-    /// If the netlink socket can't be opened or the thread can't be started. The host is restored then.
+    /// If the netlink socket can't be opened or the thread can't be started. The host is restored
+    /// then.
     pub fn start(
         guard: Guard,
         affinity: Affinity,
@@ -69,7 +72,8 @@ impl Supervisor {
         Self::start_as(guard, affinity, on_change, hooks, true)
     }
 
-    /// As [`Supervisor::start`], for who holds single queues and takes those of an interface that is back by itself.
+    /// As [`Supervisor::start`], for who holds single queues and takes those of an interface that
+    /// is back by itself.
     ///
     /// # Errors
     /// As [`Supervisor::start`].
@@ -132,7 +136,8 @@ impl Supervisor {
             }
             // It may own a file in the directory of journals, which is removed with its last one.
             drop(on_tick);
-            // Here, and not where the supervisor is dropped: that thread may have given up its privileges.
+            // Here, and not where the supervisor is dropped: that thread may have given up its
+            // privileges.
             drop(interface.guard);
         })?;
         // Fails only if the thread has ended.
@@ -178,8 +183,8 @@ struct SupervisedInterface {
 }
 
 impl SupervisedInterface {
-    /// Waits for a link message or the end of the interval, and sets what workers ask for meanwhile. Returns
-    /// whether a message came.
+    /// Waits for a link message or the end of the interval, and sets what workers ask for
+    /// meanwhile. Returns whether a message came.
     fn wait_for_link_change(&mut self, monitor: &LinkMonitor, stop: &AtomicBool) -> bool {
         const STEP: Duration = Duration::from_millis(100);
         let end = Instant::now() + INTERVAL;
@@ -209,7 +214,8 @@ impl SupervisedInterface {
             } else {
                 self.set_queue(queue, &settings)
             };
-            // The delegate may still set them, and the worker has to learn it then. So the request stays, and is repeated.
+            // The delegate may still set them, and the worker has to learn it then. So the request
+            // stays, and is repeated.
             let may_follow = result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::TimedOut);
             let is_news = self.unanswered.insert(queue) || !may_follow;
             let result = result.map_err(|error| error.to_string());
@@ -234,8 +240,8 @@ impl SupervisedInterface {
         self.guard.set_queue(queue, settings, self.delegate.as_deref_mut())
     }
 
-    /// Sets again what the workers' laws have chosen. The plan has the start values, and a worker keeps polling for those in
-    /// effect, and asks only for others.
+    /// Sets again what the workers' laws have chosen. The plan has the start values, and a worker
+    /// keeps polling for those in effect, and asks only for others.
     fn set_adapted_again(&mut self) {
         for (queue, settings) in self.adapted.clone() {
             // It may be back with fewer queues.
@@ -294,8 +300,8 @@ impl SupervisedInterface {
         }
     }
 
-    /// Applies the policy again if the interface is back. It is another one for the kernel, with its own index, queues and
-    /// interrupts, so the plan is made anew.
+    /// Applies the policy again if the interface is back. It is another one for the kernel, with
+    /// its own index, queues and interrupts, so the plan is made anew.
     fn take_back(&mut self, links: &[Link]) {
         let Some(known) = self.identity.as_ref().filter(|_| self.takes_back) else { return };
         // Who was there beside it is another one of the same card.
@@ -313,7 +319,8 @@ impl SupervisedInterface {
         }
         let plan = self.guard.plan();
         let plan = Plan::new(plan.policy, &interface, &plan.settings);
-        // Its journal would be in the way of the new one where the kernel has given the interface the same index.
+        // Its journal would be in the way of the new one where the kernel has given the interface
+        // the same index.
         self.guard.restore_now();
         let guard = match apply(&plan, Lifetime::Process, &self.guard.directory().clone()) {
             Ok(guard) => guard,

@@ -10,16 +10,16 @@ use syn::punctuated::Punctuated;
 use syn::spanned::Spanned;
 use syn::{Error, Expr, ExprLit, ItemFn, Lit, LitStr, MetaNameValue, Path, Token, parse_macro_input};
 
-/// Runs an `async fn main` on a runtime. Prints the error and ends the process with code 1 if the runtime
-/// can't be built.
+/// Runs an `async fn main` on a runtime. Prints the error and ends the process with code 1 if the
+/// runtime can't be built.
 ///
 /// The arguments are `policy`, `workers`, `interface`, `wait`, `driver`, `cores`, `affinity`,
-/// `grace_time`, `latency_budget` and `cpu_budget`, all optional: strings, except `workers`, which is a number. The
-/// [table of `Builder`](struct.Builder.html#configuration) lists their values, and the environment variables
-/// that override them.
+/// `grace_time`, `latency_budget` and `cpu_budget`, all optional: strings, except `workers`, which
+/// is a number. The [table of `Builder`](struct.Builder.html#configuration) lists their values, and
+/// the environment variables that override them.
 ///
-/// `crate = "…"` gives the path of the runtime crate if it is not `::runtime`, for example because the
-/// dependency is renamed.
+/// `crate = "…"` gives the path of the runtime crate if it is not `::runtime`, for example because
+/// the dependency is renamed.
 ///
 /// # Examples
 /// ```
@@ -35,9 +35,10 @@ pub fn main(attribute: TokenStream, item: TokenStream) -> TokenStream {
 
 /// Runs an `async fn` as a test, on a runtime with one worker unless `workers` is given.
 ///
-/// The test runs once on each driver, or only on the one that `driver` names. A driver that this machine
-/// doesn't have is skipped, and the test's output says why. `LULL_SKIPPED_TESTS` in the environment names a file to which
-/// that is added, too. With `LULL_REQUIRE_ALL` set, a missing driver fails the test.
+/// The test runs once on each driver, or only on the one that `driver` names. A driver that this
+/// machine doesn't have is skipped, and the test's output says why. `LULL_SKIPPED_TESTS` in the
+/// environment names a file to which that is added, too. With `LULL_REQUIRE_ALL` set, a missing
+/// driver fails the test.
 ///
 /// The arguments are those of [`main`](macro@main). The variables `RUNTIME_…` don't change a test.
 ///
@@ -180,7 +181,8 @@ fn expand(attribute: TokenStream, item: TokenStream, kind: Kind) -> TokenStream 
                 #(#attrs)*
                 #vis #sig {
                     #krate::__private::on_each_driver(#attribute, |mut runtime| {
-                        // Items have no hygiene: the test may call a function of its file whose name is the same.
+                        // Items have no hygiene: the test may call a function of its file whose
+                        // name is the same.
                         async fn __runtime_test_body() #output #block
                         runtime.block_on(__runtime_test_body())
                     })

@@ -26,7 +26,8 @@ opaque_debug!(
     "on_worker_stop" = it.on_worker_stop.is_some()
 );
 
-/// A poll of a task that took longer than [`Builder::stall_threshold`](crate::Builder::stall_threshold).
+/// A poll of a task that took longer than
+/// [`Builder::stall_threshold`](crate::Builder::stall_threshold).
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stall {
@@ -38,8 +39,8 @@ pub struct Stall {
     pub name: Option<String>,
     /// Where the task was spawned; for the future of a `block_on`, where that was called.
     pub spawned: &'static Location<'static>,
-    /// How long the poll took, give or take the kernel's tick (1 to 10 ms). This contains time in which the thread was
-    /// not running.
+    /// How long the poll took, give or take the kernel's tick (1 to 10 ms). This contains time in
+    /// which the thread was not running.
     pub took: Duration,
 }
 

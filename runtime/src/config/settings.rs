@@ -1,4 +1,5 @@
-//! A runtime's settings: those of the code override the environment's, which override the attribute's.
+//! A runtime's settings: those of the code override the environment's, which override the
+//! attribute's.
 
 use std::env;
 use std::fmt;
@@ -199,15 +200,17 @@ impl Config {
         // The kernel polls the queue in the wait, and for how long is the law's.
         let has_no_spin = polls && wait == WaitStrategy::Adaptive;
         let wait = if has_no_spin { WaitStrategy::Block } else { wait };
-        // Where the law does not run, kernel polling has the values that suit the budget without it.
+        // Where the law does not run, kernel polling has the values that suit the budget without
+        // it.
         let polls_always = wait != WaitStrategy::Block || code.busy_poll.is_some();
         if adapts && polls_always {
             let fixed = QueueSettings::fixed(settings.latency_budget);
             settings.gro_flush_timeout = GraceTime::Fixed(fixed.grace_time);
             settings.defer_hard_irqs = fixed.defer_hard_irqs;
         }
-        // After an empty pass a loop of passes polls nothing until a packet comes, because the kernel forgets
-        // the NAPI (`fs/eventpoll.c`, `ep_busy_loop`). Within one wait it goes on polling.
+        // After an empty pass a loop of passes polls nothing until a packet comes, because the
+        // kernel forgets the NAPI (`fs/eventpoll.c`, `ep_busy_loop`). Within one wait it goes on
+        // polling.
         let spin = if polls && wait == WaitStrategy::Spin { SPIN_BUSY_POLL } else { Duration::ZERO };
         let busy_poll = code.busy_poll.unwrap_or(match policy.worker_wait() {
             WorkerWait::Polls => spin.max(SUPPRESSION_BUSY_POLL),

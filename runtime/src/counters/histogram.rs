@@ -19,7 +19,8 @@ fn bucket_of(nanos: u64) -> usize {
     (exponent.saturating_sub(FIRST_EXPONENT) as usize).min(BUCKETS - 1)
 }
 
-/// What one thread records times in. It costs two additions in memory of that thread, and no locked instruction.
+/// What one thread records times in. It costs two additions in memory of that thread, and no locked
+/// instruction.
 #[derive(Debug, Default)]
 pub(crate) struct Recorder {
     counts: [Counter; BUCKETS],
@@ -38,22 +39,24 @@ impl Recorder {
     }
 }
 
-/// A histogram of times since the worker started. The bounds of its buckets are the powers of two from 256 ns to 1.07 s
-/// (2^8 to 2^30 ns); a last bucket counts what took longer.
+/// A histogram of times since the worker started. The bounds of its buckets are the powers of two
+/// from 256 ns to 1.07 s (2^8 to 2^30 ns); a last bucket counts what took longer.
 ///
-/// It is read while the worker writes it: a time may be counted already and not yet be part of the sum.
+/// It is read while the worker writes it: a time may be counted already and not yet be part of the
+/// sum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[non_exhaustive]
 pub struct Histogram {
-    /// How many times each bucket has counted, in the order of the bounds. The counts are not cumulative.
+    /// How many times each bucket has counted, in the order of the bounds. The counts are not
+    /// cumulative.
     counts: [u64; BUCKETS],
     /// The sum of the times, in nanoseconds.
     sum_ns: u64,
 }
 
 impl Histogram {
-    /// The buckets from the shortest times to the longest: the longest time that the bucket counts (`None` for the last, which
-    /// has no bound), and its count. A time is in one bucket only.
+    /// The buckets from the shortest times to the longest: the longest time that the bucket counts
+    /// (`None` for the last, which has no bound), and its count. A time is in one bucket only.
     pub fn buckets(&self) -> impl Iterator<Item = (Option<Duration>, u64)> {
         let bound = |bucket: usize| {
             (bucket + 1 < BUCKETS).then(|| Duration::from_nanos(1 << (FIRST_EXPONENT as usize + bucket)))

@@ -35,18 +35,19 @@ pub struct Metrics {
     pub turns: u64,
     /// Polls of tasks, those of the future of `block_on` included.
     pub polls: u64,
-    /// Polls that were made to yield, because they had completed 128 operations (receives, sends, accepts, timers) and
-    /// asked for more.
+    /// Polls that were made to yield, because they had completed 128 operations (receives, sends,
+    /// accepts, timers) and asked for more.
     pub forced_yields: u64,
     /// Polls that took longer than [`Builder::stall_threshold`](crate::Builder::stall_threshold).
     pub stalls: u64,
     /// Times that another thread has woken it while it was parked.
     pub wakes: u64,
-    /// System calls that wait, poll or submit: `epoll_pwait2` on the instance that the worker waits in, and
-    /// `io_uring_enter`. In timed mode also those by which it polls in between, three or four for each poll.
+    /// System calls that wait, poll or submit: `epoll_pwait2` on the instance that the worker waits
+    /// in, and `io_uring_enter`. In timed mode also those by which it polls in between, three or
+    /// four for each poll.
     pub waits: u64,
-    /// Extra poll passes, made because a wait had returned only wake-ups or events of the other epoll instance,
-    /// without polling the NAPI.
+    /// Extra poll passes, made because a wait had returned only wake-ups or events of the other
+    /// epoll instance, without polling the NAPI.
     pub forced_passes: u64,
     /// Events of descriptors and received buffers that the waits returned.
     pub events: u64,
@@ -58,13 +59,14 @@ pub struct Metrics {
     pub running_ns: u64,
     /// Time spent in waits that don't block, in nanoseconds.
     pub polling_ns: u64,
-    /// Time spent in waits that may block, in nanoseconds. Under kernel polling this includes the time in
-    /// which the kernel polls the queue before it puts the thread to sleep.
+    /// Time spent in waits that may block, in nanoseconds. Under kernel polling this includes the
+    /// time in which the kernel polls the queue before it puts the thread to sleep.
     pub parked_ns: u64,
     /// How long turns have run tasks. Turns that had none to run are left out.
     pub turn_times: Histogram,
     /// How long polls of tasks took. `None` unless
-    /// [`Builder::enable_metrics_poll_time_histogram`](crate::Builder::enable_metrics_poll_time_histogram) was called.
+    /// [`Builder::enable_metrics_poll_time_histogram`](crate::Builder::enable_metrics_poll_time_histogram)
+    /// was called.
     pub poll_times: Option<Histogram>,
     /// How long tasks waited from being spawned or woken to being polled. `None` unless
     /// [`Builder::enable_metrics_schedule_latency_histogram`](crate::Builder::enable_metrics_schedule_latency_histogram)

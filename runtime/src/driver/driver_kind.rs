@@ -7,8 +7,9 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum DriverKind {
-    /// Epoll where the values of an interface's queue are fixed and its waits poll (suppression, kernel polling with a fixed
-    /// grace time or on a host that was prepared by others), or if io_uring is not available. Else uring.
+    /// Epoll where the values of an interface's queue are fixed and its waits poll (suppression,
+    /// kernel polling with a fixed grace time or on a host that was prepared by others), or if
+    /// io_uring is not available. Else uring.
     #[default]
     Auto,
     /// Only epoll: readiness, and a system call for each receive and send.

@@ -1,9 +1,10 @@
 //! Timers that are due before a queue's watchdog, so that polls don't program the core's timer.
 //!
-//! Each poll starts the watchdog again (`net/core/dev.c`, `busy_poll_stop`). If that is the core's next timer, the kernel also
-//! programs the clock event device (`kernel/time/hrtimer.c`, `hrtimer_force_reprogram`). In a virtual machine that leaves
-//! the guest, and may take longer than the poll: 5 µs under a nested hypervisor. While another timer is due earlier, the
-//! watchdog is not the next one.
+//! Each poll starts the watchdog again (`net/core/dev.c`, `busy_poll_stop`). If that is the core's
+//! next timer, the kernel also programs the clock event device (`kernel/time/hrtimer.c`,
+//! `hrtimer_force_reprogram`). In a virtual machine that leaves the guest, and may take longer than
+//! the poll: 5 µs under a nested hypervisor. While another timer is due earlier, the watchdog is
+//! not the next one.
 
 use std::cell::{Cell, OnceCell};
 use std::os::fd::OwnedFd;
@@ -18,7 +19,8 @@ const PART: (u64, u64) = (7, 8);
 /// With fewer polls than this in the watchdog's time the timer would cost more than it saves.
 const FEWEST_POLLS: u64 = 4;
 
-/// Two timers by turns: one that is started while the other is pending, and due first, doesn't program the device.
+/// Two timers by turns: one that is started while the other is pending, and due first, doesn't
+/// program the device.
 #[derive(Default)]
 pub(super) struct EarlierTimer {
     /// `None` if the kernel had no descriptors for them: then polls cost more.
@@ -26,7 +28,8 @@ pub(super) struct EarlierTimer {
     next: Cell<usize>,
     /// The watchdog's time in nanoseconds; 0 if there is none.
     watchdog: Cell<u64>,
-    /// When the timer that was started last is due, and when the last poll was, on the monotonic clock.
+    /// When the timer that was started last is due, and when the last poll was, on the monotonic
+    /// clock.
     due: Cell<u64>,
     polled: Cell<u64>,
 }
@@ -41,7 +44,8 @@ impl EarlierTimer {
         }
     }
 
-    /// Starts a timer if the present one is due before the next poll, and polls are frequent. Called at `now`, before each poll.
+    /// Starts a timer if the present one is due before the next poll, and polls are frequent.
+    /// Called at `now`, before each poll.
     pub(super) fn keep(&self, now: u64) {
         let watchdog = self.watchdog.get();
         let since = now.saturating_sub(self.polled.replace(now));

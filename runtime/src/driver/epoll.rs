@@ -1,12 +1,12 @@
 //! The epoll driver, which waits by `epoll_pwait2`.
 //!
-//! Under a policy that busy-polls, a worker has two epoll instances. The *polling* one holds only sockets
-//! of the worker's NAPI, because an epoll instance remembers one NAPI id, and the last writer wins.
-//! Everything else (listeners, pipes, sockets without a NAPI) is in the *other* instance, which is nested
-//! in the polling one, like the eventfd of wake-ups. These two nested descriptors are one-shot: once one
-//! has fired it is disarmed until the worker parks again. So the pass after it finds nothing ready on
-//! entry, and polls the NAPI. If they stayed armed, one that is ready all the time would make every wait
-//! return without polling, and starve the network.
+//! Under a policy that busy-polls, a worker has two epoll instances. The *polling* one holds only
+//! sockets of the worker's NAPI, because an epoll instance remembers one NAPI id, and the last
+//! writer wins. Everything else (listeners, pipes, sockets without a NAPI) is in the *other*
+//! instance, which is nested in the polling one, like the eventfd of wake-ups. These two nested
+//! descriptors are one-shot: once one has fired it is disarmed until the worker parks again. So the
+//! pass after it finds nothing ready on entry, and polls the NAPI. If they stayed armed, one that
+//! is ready all the time would make every wait return without polling, and starve the network.
 //!
 //! Under the other policies there is one instance, which needs none of this.
 
@@ -35,8 +35,8 @@ const OTHER: usize = usize::MAX - 2;
 /// The token of the eventfd that makes a wait return an event.
 const SUSPEND: usize = usize::MAX - 3;
 
-/// With this many events the kernel copies them for several microseconds, in which the grace timer may wake the
-/// NAPI's thread.
+/// With this many events the kernel copies them for several microseconds, in which the grace timer
+/// may wake the NAPI's thread.
 const LONG_COPY_EVENTS: usize = 8;
 
 pub(crate) struct EpollDriver {
@@ -46,8 +46,8 @@ pub(crate) struct EpollDriver {
     sources: RefCell<Slab<Source>>,
     /// The NAPI that the worker polls; 0: none.
     napi: Cell<u32>,
-    /// Readable events of the queue's datagram sockets for which no datagram was received yet, and datagrams that were received
-    /// from these sockets since the last wait.
+    /// Readable events of the queue's datagram sockets for which no datagram was received yet, and
+    /// datagrams that were received from these sockets since the last wait.
     announced: Cell<usize>,
     datagrams: Cell<usize>,
     /// What wakes the worker, unless its eventfd is watched by a ring.
@@ -67,7 +67,8 @@ pub(crate) struct EpollDriver {
     timed: Option<Box<TimedPolls>>,
 }
 
-/// How many events without datagrams are remembered. Of sockets whose readers don't count datagrams all are.
+/// How many events without datagrams are remembered. Of sockets whose readers don't count datagrams
+/// all are.
 const MOST_ANNOUNCED: usize = 16;
 
 #[derive(Clone)]
@@ -83,8 +84,8 @@ const EDGES: EventFlags = READS.union(EventFlags::OUT);
 
 impl EpollDriver {
     /// `split`: whether the policy busy-polls. `max_events`: the batch of one wait, which under
-    /// suspension bounds how long other sockets of the queue wait. `wake`: wakes the worker, unless a ring
-    /// watches that.
+    /// suspension bounds how long other sockets of the queue wait. `wake`: wakes the worker, unless
+    /// a ring watches that.
     pub(crate) fn new(split: bool, max_events: usize, wake: Option<Arc<WakeHandle>>) -> io::Result<Self> {
         let create = || epoll::create(CreateFlags::CLOEXEC);
         let polling = create()?;
@@ -204,18 +205,20 @@ impl EpollDriver {
         }
     }
 
-    /// Looks whether a datagram socket's packets come by the worker's queue, and if so, moves the socket to the polling instance.
+    /// Looks whether a datagram socket's packets come by the worker's queue, and if so, moves the
+    /// socket to the polling instance.
     ///
-    /// The kernel stores the NAPI of the last packet in a connected socket, in others that of the first (`net/ipv4/udp.c`,
-    /// `__udp_queue_rcv_skb`). So it is looked at ever more rarely.
+    /// The kernel stores the NAPI of the last packet in a connected socket, in others that of the
+    /// first (`net/ipv4/udp.c`, `__udp_queue_rcv_skb`). So it is looked at ever more rarely.
     fn learn(&self, key: usize, readiness: &Readiness, number: RawFd) {
         let napi = self.napi.get();
         let events = readiness.events(Direction::Read).wrapping_add(1);
         if napi == 0 || readiness.of_queue.get() || !events.is_power_of_two() {
             return;
         }
-        // SAFETY: a socket is deregistered before it is closed (`AsyncFd`). If others have closed the number, the calls below fail,
-        // or concern what has it now: it would be watched with the key of a socket that nobody can use.
+        // SAFETY: a socket is deregistered before it is closed (`AsyncFd`). If others have closed
+        // the number, the calls below fail, or concern what has it now: it would be watched with
+        // the key of a socket that nobody can use.
         let socket = unsafe { epoll_sys::borrow(number) };
         if incoming_napi_id(&socket) == napi && self.relocate(key, readiness, socket, true).is_ok() {
             self.took_in(socket);
@@ -240,8 +243,8 @@ impl EpollDriver {
         Ok(())
     }
 
-    /// The worker's NAPI has this id now. A datagram socket that isn't connected keeps the id that it had, by which an instance can't
-    /// poll any more; a ring polls by the new one.
+    /// The worker's NAPI has this id now. A datagram socket that isn't connected keeps the id that
+    /// it had, by which an instance can't poll any more; a ring polls by the new one.
     pub(crate) fn follow_napi(&self, napi: u32) {
         if self.napi.replace(napi) == napi || !self.is_split() {
             return;
@@ -258,7 +261,8 @@ impl EpollDriver {
         }
     }
 
-    /// Watches a datagram socket for room, because a send has found none, or no longer, because there was some.
+    /// Watches a datagram socket for room, because a send has found none, or no longer, because
+    /// there was some.
     pub(crate) fn watch_writes(
         &self,
         descriptor: BorrowedFd<'_>,
@@ -279,8 +283,8 @@ impl EpollDriver {
         self.datagrams.set(self.datagrams.get() + count);
     }
 
-    /// How many datagrams were received since the last wait that no event stood for. Several may come to a socket before it is read,
-    /// and one that comes while it is read is an event later.
+    /// How many datagrams were received since the last wait that no event stood for. Several may
+    /// come to a socket before it is read, and one that comes while it is read is an event later.
     pub(super) fn take_unannounced(&self) -> usize {
         let (datagrams, announced) = (self.datagrams.take(), self.announced.get());
         self.announced.set(announced.saturating_sub(datagrams).min(MOST_ANNOUNCED));
@@ -299,24 +303,24 @@ impl EpollDriver {
         };
         let mut outcome = WaitOutcome { calls: 1, ..WaitOutcome::default() };
         if wait == Wait::Pass && !self.other_armed.get() {
-            // A worker that never parks (it spins, or always has work) never re-arms the other instance, so
-            // it collects its events here.
+            // A worker that never parks (it spins, or always has work) never re-arms the other
+            // instance, so it collects its events here.
             self.collect_other(&mut outcome)?;
         }
         let network = self.collect(timeout, &mut outcome)?;
         let suspends = self.polls.get() && self.timed().is_none();
         if suspends && self.has_napi_thread.get() && self.last_events.get() >= LONG_COPY_EVENTS {
-            // If the grace timer has woken the NAPI's thread during the wait, the thread polls after the kernel has
-            // suspended the NAPI, and sets the timer again, to the grace time (`napi_complete_done`). This call
-            // is short, and comes after the thread.
+            // If the grace timer has woken the NAPI's thread during the wait, the thread polls
+            // after the kernel has suspended the NAPI, and sets the timer again, to the grace time
+            // (`napi_complete_done`). This call is short, and comes after the thread.
             let again = self.suspend()?;
             outcome.calls += again.calls;
             outcome.events += again.events;
         }
         let nested_only = !network && suspends && !(self.wake_armed.get() && self.other_armed.get());
         if nested_only && self.in_polling.get() > 0 {
-            // The nested descriptor that fired is disarmed now, so this pass can't return before it has
-            // polled, unless the other nested one fires too; then the next pass polls.
+            // The nested descriptor that fired is disarmed now, so this pass can't return before it
+            // has polled, unless the other nested one fires too; then the next pass polls.
             outcome.calls += 1;
             outcome.forced_pass = true;
             self.collect(Some(POLL_PASS), &mut outcome)?;
@@ -324,10 +328,11 @@ impl EpollDriver {
         Ok(outcome)
     }
 
-    /// Makes waits busy-poll the NAPI, or stops that. Stop it only after a wait that has returned no events: the kernel
-    /// resumes the interrupts of a suspended queue in a poll that finds nothing, and without polls nobody does
-    /// (`fs/eventpoll.c`, `ep_busy_loop`). `interval`: how long a wait sleeps at most before it polls again, in timed mode; 0 in
-    /// others. `watchdog`: after this time without a poll the kernel makes one.
+    /// Makes waits busy-poll the NAPI, or stops that. Stop it only after a wait that has returned
+    /// no events: the kernel resumes the interrupts of a suspended queue in a poll that finds
+    /// nothing, and without polls nobody does (`fs/eventpoll.c`, `ep_busy_loop`). `interval`: how
+    /// long a wait sleeps at most before it polls again, in timed mode; 0 in others. `watchdog`:
+    /// after this time without a poll the kernel makes one.
     pub(crate) fn set_polling(
         &self,
         params: Option<EpollParams>,
@@ -356,14 +361,14 @@ impl EpollDriver {
         self.has_napi_thread.set(true);
     }
 
-    /// Whether the kernel has suspended the interrupts of the NAPI, if that has a suspend timeout: the last wait
-    /// returned an event.
+    /// Whether the kernel has suspended the interrupts of the NAPI, if that has a suspend timeout:
+    /// the last wait returned an event.
     pub(crate) fn is_suspended(&self) -> bool {
         self.last_events.get() > 0
     }
 
-    /// Makes the kernel suspend the interrupts of the NAPI without a poll, as it does whenever a wait returns an
-    /// event. Dispatches what else is ready.
+    /// Makes the kernel suspend the interrupts of the NAPI without a poll, as it does whenever a
+    /// wait returns an event. Dispatches what else is ready.
     fn suspend(&self) -> io::Result<WaitOutcome> {
         if let Some(suspend) = &self.suspend {
             // Fails only if the counter is full (EAGAIN), and then the eventfd is ready already.

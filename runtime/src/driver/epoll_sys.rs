@@ -49,7 +49,8 @@ impl Event {
 /// Whether `epoll_pwait2` has failed with `ENOSYS`.
 static LACKS_PWAIT2: AtomicBool = AtomicBool::new(false);
 
-/// Whether a wait can be shorter than a millisecond, and a poll pass reaches the NAPI. Asks the kernel.
+/// Whether a wait can be shorter than a millisecond, and a poll pass reaches the NAPI. Asks the
+/// kernel.
 pub(crate) fn waits_in_nanoseconds() -> bool {
     let asked = epoll::create(CreateFlags::CLOEXEC)
         .map_err(io::Error::from)
@@ -57,10 +58,12 @@ pub(crate) fn waits_in_nanoseconds() -> bool {
     asked.is_ok() && !LACKS_PWAIT2.load(Ordering::Relaxed)
 }
 
-/// Waits on an epoll instance. Returns how many of `events` were filled in; 0 after a timeout or a signal.
+/// Waits on an epoll instance. Returns how many of `events` were filled in; 0 after a timeout or a
+/// signal.
 ///
-/// `None` waits without a limit. Calls `epoll_pwait2` (Linux 5.11), whose timeout is in nanoseconds: 1 ns
-/// polls the NAPI once, while 0 returns before any polling (`fs/eventpoll.c`, `ep_poll`).
+/// `None` waits without a limit. Calls `epoll_pwait2` (Linux 5.11), whose timeout is in
+/// nanoseconds: 1 ns polls the NAPI once, while 0 returns before any polling (`fs/eventpoll.c`,
+/// `ep_poll`).
 pub(crate) fn epoll_wait(
     epoll: BorrowedFd<'_>,
     events: &mut [Event],
@@ -77,9 +80,9 @@ pub(crate) fn epoll_wait(
         timespec.as_ref().map_or(std::ptr::null(), |timespec| timespec as *const libc::timespec);
     let capacity = libc::c_int::try_from(events.len()).unwrap_or(libc::c_int::MAX);
     let buffer = events.as_mut_ptr().cast::<libc::epoll_event>();
-    // SAFETY: `buffer` points to `capacity` writable `epoll_event`s (`Event` is a transparent wrapper),
-    // the timespec pointer is null or points to a live value, and the signal mask is null, for which
-    // the size (last argument) is ignored.
+    // SAFETY: `buffer` points to `capacity` writable `epoll_event`s (`Event` is a transparent
+    // wrapper), the timespec pointer is null or points to a live value, and the signal mask is
+    // null, for which the size (last argument) is ignored.
     let result = unsafe {
         libc::syscall(
             libc::SYS_epoll_pwait2,
@@ -127,7 +130,8 @@ fn epoll_wait_millis(
     };
     let capacity = libc::c_int::try_from(events.len()).unwrap_or(libc::c_int::MAX);
     let buffer = events.as_mut_ptr().cast::<libc::epoll_event>();
-    // SAFETY: `buffer` points to `capacity` writable `epoll_event`s (`Event` is a transparent wrapper).
+    // SAFETY: `buffer` points to `capacity` writable `epoll_event`s (`Event` is a transparent
+    // wrapper).
     let result = unsafe { libc::epoll_wait(epoll.as_raw_fd(), buffer, capacity, millis) };
     event_count(result.into())
 }

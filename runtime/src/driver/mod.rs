@@ -42,10 +42,11 @@ pub(crate) enum QueuePolling {
 }
 
 impl Driver {
-    /// Opens the driver that was asked for. `auto` takes epoll if io_uring is not available; the second
-    /// value says why.
+    /// Opens the driver that was asked for. `auto` takes epoll if io_uring is not available; the
+    /// second value says why.
     ///
-    /// `polling`: whether and how the policy busy-polls an interface's queue. `wake`: wakes this driver's worker.
+    /// `polling`: whether and how the policy busy-polls an interface's queue. `wake`: wakes this
+    /// driver's worker.
     pub(crate) fn open(
         asked: DriverKind,
         polling: QueuePolling,
@@ -58,8 +59,8 @@ impl Driver {
         let by_epoll = match asked {
             DriverKind::Epoll => true,
             DriverKind::Uring => false,
-            // Only epoll's waits suspend interrupts, which values that nobody adapts need (`napi_suspend_irqs` has one
-            // caller, `fs/eventpoll.c`).
+            // Only epoll's waits suspend interrupts, which values that nobody adapts need
+            // (`napi_suspend_irqs` has one caller, `fs/eventpoll.c`).
             DriverKind::Auto => polling == QueuePolling::Fixed,
         };
         if by_epoll {
@@ -119,7 +120,8 @@ impl Driver {
         Ok(outcome)
     }
 
-    /// Makes the wait busy-poll a NAPI as the settings say, or stops that ([`EpollDriver::set_polling`]).
+    /// Makes the wait busy-poll a NAPI as the settings say, or stops that
+    /// ([`EpollDriver::set_polling`]).
     pub(crate) fn set_polling(&self, napi: u32, settings: &QueueSettings) -> io::Result<()> {
         // Waits may stop polling while the queue keeps the values of timed mode.
         let interval = if settings.polls() { settings.poll_interval } else { Duration::ZERO };
@@ -137,7 +139,8 @@ impl Driver {
         }
     }
 
-    /// The queue's NAPI has this id now, after its link was opened again. Connections tell epoll by themselves.
+    /// The queue's NAPI has this id now, after its link was opened again. Connections tell epoll by
+    /// themselves.
     pub(crate) fn follow_napi(&self, napi: u32) -> io::Result<()> {
         self.epoll().follow_napi(napi);
         match self {
@@ -154,7 +157,8 @@ impl Driver {
         }
     }
 
-    /// Whether the last wait may have suspended the queue's interrupts, so that only a wait that polls resumes them.
+    /// Whether the last wait may have suspended the queue's interrupts, so that only a wait that
+    /// polls resumes them.
     pub(crate) fn is_suspended(&self) -> bool {
         match self {
             Self::Epoll(epoll) => epoll.is_suspended(),
@@ -190,7 +194,8 @@ impl Driver {
         self.ring().is_some_and(|ring| ring.defer_wake(worker))
     }
 
-    /// Whether the wait can be delayed for a moment: no queue is to be polled, and nothing to be sent.
+    /// Whether the wait can be delayed for a moment: no queue is to be polled, and nothing to be
+    /// sent.
     pub(crate) fn may_spin(&self) -> bool {
         !self.polls_queue() && self.ring().is_none_or(|ring| !ring.has_to_send())
     }

@@ -1,9 +1,11 @@
 //! Polls a NAPI that the waiting epoll instance has forgotten.
 //!
-//! The kernel drops an instance's NAPI at each empty poll, and stores it again when a packet wakes one of the instance's sockets
-//! (`fs/eventpoll.c`, `ep_busy_loop` and `ep_poll_callback`). So where nobody else polls the queue, an instance can't poll
-//! twice. But an instance also stores the NAPI of each socket that is added (`ep_insert`). Here a second instance gets one
-//! of the worker's sockets for the time of one poll. What the poll receives wakes the instance that the worker waits in.
+//! The kernel drops an instance's NAPI at each empty poll, and stores it again when a packet wakes
+//! one of the instance's sockets (`fs/eventpoll.c`, `ep_busy_loop` and `ep_poll_callback`). So
+//! where nobody else polls the queue, an instance can't poll twice. But an instance also stores the
+//! NAPI of each socket that is added (`ep_insert`). Here a second instance gets one of the worker's
+//! sockets for the time of one poll. What the poll receives wakes the instance that the worker
+//! waits in.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -57,15 +59,17 @@ impl NapiPoller {
         }
     }
 
-    /// Polls the NAPI once, if there is a socket to learn it from. Returns the number of system calls.
+    /// Polls the NAPI once, if there is a socket to learn it from. Returns the number of system
+    /// calls.
     pub(super) fn poll(&self) -> io::Result<usize> {
         let sockets = self.sockets.borrow();
         // Another one each time: the flow of one may have moved to another queue.
         let position = self.next.get().checked_rem(sockets.list.len()).unwrap_or(0);
         let Some(&number) = sockets.list.get(position) else { return Ok(0) };
         self.next.set(position + 1);
-        // SAFETY: a socket's owner removes it before it closes it. If the number was closed nevertheless, or is another
-        // descriptor's by now, the kernel refuses it or polls in vain: it is only added to an epoll instance and removed.
+        // SAFETY: a socket's owner removes it before it closes it. If the number was closed
+        // nevertheless, or is another descriptor's by now, the kernel refuses it or polls in vain:
+        // it is only added to an epoll instance and removed.
         let socket = unsafe { epoll_sys::borrow(number) };
         let flags = EventFlags::ONESHOT | EventFlags::ET;
         epoll::add(&self.instance, socket, EventData::new_u64(0), flags)?;

@@ -14,21 +14,23 @@ pub enum Direction {
     Write,
 }
 
-/// Where a descriptor's events come from, which decides in which of a worker's epoll instances it is.
+/// Where a descriptor's events come from, which decides in which of a worker's epoll instances it
+/// is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SourceKind {
     /// From packets of this NAPI (`SO_INCOMING_NAPI_ID` of the socket).
     Napi(u32),
-    /// From packets of a NAPI that is known when the first datagram has come. Sends hardly ever block, so the socket is watched
-    /// for room only after one did: otherwise the kernel reports room after each datagram that it has sent
-    /// (`net/core/sock.c`, `sock_def_write_space`).
+    /// From packets of a NAPI that is known when the first datagram has come. Sends hardly ever
+    /// block, so the socket is watched for room only after one did: otherwise the kernel reports
+    /// room after each datagram that it has sent (`net/core/sock.c`, `sock_def_write_space`).
     Datagrams,
     /// From elsewhere: listeners, pipes, sockets without a NAPI.
     Other,
 }
 
-/// The edge-triggered readiness of one descriptor: set by events, cleared when an operation would block.
+/// The edge-triggered readiness of one descriptor: set by events, cleared when an operation would
+/// block.
 #[derive(Debug)]
 pub(crate) struct Readiness {
     /// Whether its events come by the queue that the worker polls.

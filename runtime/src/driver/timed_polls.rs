@@ -1,4 +1,5 @@
-//! Timed mode: waits that never sleep for longer than a poll interval before the NAPI is polled again.
+//! Timed mode: waits that never sleep for longer than a poll interval before the NAPI is polled
+//! again.
 
 use std::cell::Cell;
 use std::io;
@@ -13,8 +14,8 @@ use super::napi_poller::NapiPoller;
 use super::wait::{POLL_PASS, WaitOutcome};
 use crate::timers::clock::monotonic_nanos;
 
-/// After this many poll intervals without the poller it polls, also if the instance seems to poll: its last events may have been
-/// others than packets, like completions of file operations.
+/// After this many poll intervals without the poller it polls, also if the instance seems to poll:
+/// its last events may have been others than packets, like completions of file operations.
 const MOST_INTERVALS: u64 = 4;
 /// A wait returns after this time also without events, so that a law can end the polls.
 const LONGEST_WAIT: u64 = 10_000_000;
@@ -23,8 +24,8 @@ pub(super) struct TimedPolls {
     poller: NapiPoller,
     /// In nanoseconds; 0 in other modes than timed.
     interval: Cell<u64>,
-    /// How long the wait sleeps between two polls, in nanoseconds: the interval; 0 if the instance spins in the kernel for that time
-    /// while it knows its NAPI.
+    /// How long the wait sleeps between two polls, in nanoseconds: the interval; 0 if the instance
+    /// spins in the kernel for that time while it knows its NAPI.
     pause: Cell<u64>,
     /// When the NAPI was polled last, on the monotonic clock.
     polled: Cell<u64>,
@@ -32,7 +33,8 @@ pub(super) struct TimedPolls {
     earlier_timer: EarlierTimer,
     /// Whether the poller has failed: it is said once.
     failed: Cell<bool>,
-    /// Whether the last wait brought network events, so that the waiting instance knows its NAPI, and polls before it sleeps.
+    /// Whether the last wait brought network events, so that the waiting instance knows its NAPI,
+    /// and polls before it sleeps.
     knows_napi: Cell<bool>,
 }
 
@@ -67,20 +69,23 @@ impl TimedPolls {
         self.failed.get()
     }
 
-    /// Sets the poll interval, 0 in other modes than timed, and how one poll is made. `watchdog`: after this time without a poll
-    /// the kernel makes one. The queue has the values of the mode already.
+    /// Sets the poll interval, 0 in other modes than timed, and how one poll is made. `watchdog`:
+    /// after this time without a poll the kernel makes one. The queue has the values of the mode
+    /// already.
     pub(super) fn set(
         &self,
         (interval, watchdog): (Duration, Duration),
         params: EpollParams,
     ) -> io::Result<()> {
         if self.are_on() && interval.is_zero() {
-            // If nothing is deferred any more, this poll unmasks the interrupt now, and not the watchdog later.
+            // If nothing is deferred any more, this poll unmasks the interrupt now, and not the
+            // watchdog later.
             self.poll();
         }
         let spin = Duration::from_micros(params.busy_poll_usecs.into());
         self.pause.set(if spin >= interval { 0 } else { interval.as_nanos() as u64 });
-        // The poller makes one pass: a packet for a socket that it doesn't have would not end its spin.
+        // The poller makes one pass: a packet for a socket that it doesn't have would not end its
+        // spin.
         self.poller.set_params(EpollParams::polling(0, params.busy_poll_budget))?;
         self.earlier_timer.set(if interval.is_zero() { Duration::ZERO } else { watchdog });
         self.interval.set(interval.as_nanos() as u64);
@@ -88,7 +93,8 @@ impl TimedPolls {
         Ok(())
     }
 
-    /// Polls by the poller. Returns the number of system calls. If it can't poll, the watchdog does.
+    /// Polls by the poller. Returns the number of system calls. If it can't poll, the watchdog
+    /// does.
     fn poll(&self) -> usize {
         self.poller_polled.set(monotonic_nanos());
         self.poller.poll().unwrap_or_else(|error| {
@@ -106,8 +112,8 @@ impl TimedPolls {
         }
     }
 
-    /// Waits on an epoll instance as [`epoll_sys::epoll_wait`] does, and polls after each interval. Sets the outcome's looks and
-    /// sleeps, and counts the system calls beyond the first.
+    /// Waits on an epoll instance as [`epoll_sys::epoll_wait`] does, and polls after each interval.
+    /// Sets the outcome's looks and sleeps, and counts the system calls beyond the first.
     pub(super) fn wait(
         &self,
         instance: BorrowedFd<'_>,
@@ -133,7 +139,8 @@ impl TimedPolls {
             if polls {
                 outcome.calls += self.poll();
             }
-            // An instance that knows its NAPI polls before it sleeps. If that is in vain, it has forgotten the NAPI.
+            // An instance that knows its NAPI polls before it sleeps. If that is in vain, it has
+            // forgotten the NAPI.
             if polls || self.knows_napi.replace(false) {
                 self.polled.set(now);
                 outcome.looked = now;

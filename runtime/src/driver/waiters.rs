@@ -5,7 +5,8 @@ use std::task::{Context, Waker};
 
 use slab::Slab;
 
-/// Any number of waiting futures, each with a place until it is dropped. Without any it takes no memory of its own.
+/// Any number of waiting futures, each with a place until it is dropped. Without any it takes no
+/// memory of its own.
 #[derive(Default)]
 pub(crate) struct Waiters(RefCell<Option<Box<Slab<Option<Waker>>>>>);
 
@@ -15,7 +16,8 @@ impl Waiters {
         Waiting { waiters: self, key: None }
     }
 
-    /// Takes the wakers of all futures that wait. They are woken outside: a waker may be foreign code.
+    /// Takes the wakers of all futures that wait. They are woken outside: a waker may be foreign
+    /// code.
     pub(crate) fn take(&self) -> Vec<Waker> {
         let mut waiters = self.0.borrow_mut();
         let waiting = waiters.iter_mut().flat_map(|waiters| waiters.iter_mut());

@@ -9,15 +9,17 @@ use std::sync::{Arc, OnceLock};
 use super::ring_read::{is_readable, ring_read, ring_takes};
 use crate::pool_call::pool_call;
 
-/// An open file. Each operation is a call on a thread of the pool, except short reads on the ring ([module](super)).
+/// An open file. Each operation is a call on a thread of the pool, except short reads on the ring
+/// ([module](super)).
 ///
-/// Reads and writes take an offset, as `pread(2)` and `pwrite(2)` do, and there is no file position. So any number of them
-/// may run at the same time, also on several workers, and cancelling one leaves no position in doubt. A buffer goes to the thread with the operation, and
+/// Reads and writes take an offset, as `pread(2)` and `pwrite(2)` do, and there is no file
+/// position. So any number of them may run at the same time, also on several workers, and
+/// cancelling one leaves no position in doubt. A buffer goes to the thread with the operation, and
 /// comes back with its result. An operation that fails, or is cancelled, drops it.
 ///
-/// An operation keeps the descriptor open until it has ended, also if the file was dropped meanwhile. Dropping the file after
-/// that closes it on the calling thread, and returns no error: what has to be on the disk needs
-/// [`sync_all`](Self::sync_all) or [`sync_data`](Self::sync_data).
+/// An operation keeps the descriptor open until it has ended, also if the file was dropped
+/// meanwhile. Dropping the file after that closes it on the calling thread, and returns no error:
+/// what has to be on the disk needs [`sync_all`](Self::sync_all) or [`sync_data`](Self::sync_data).
 #[derive(Debug)]
 pub struct File {
     file: Arc<std::fs::File>,
@@ -60,8 +62,9 @@ impl File {
         Some(bytes.len())
     }
 
-    /// Reads at most as many bytes as the buffer is long (not its capacity) from an offset on, and returns their number and
-    /// the buffer, which begins with them. 0: the file ends at the offset or before it.
+    /// Reads at most as many bytes as the buffer is long (not its capacity) from an offset on, and
+    /// returns their number and the buffer, which begins with them. 0: the file ends at the offset
+    /// or before it.
     #[doc(alias = "pread")]
     pub async fn read_at<B>(&self, mut buffer: B, offset: u64) -> io::Result<(usize, B)>
     where
@@ -89,8 +92,8 @@ impl File {
         self.call(move |file| file.read_exact_at(buffer.as_mut(), offset).map(|()| buffer)).await
     }
 
-    /// Writes bytes from an offset on, and returns how many were written, and the buffer. Beyond the file's end there are zeros
-    /// up to the offset.
+    /// Writes bytes from an offset on, and returns how many were written, and the buffer. Beyond
+    /// the file's end there are zeros up to the offset.
     #[doc(alias = "pwrite")]
     pub async fn write_at<B>(&self, buffer: B, offset: u64) -> io::Result<(usize, B)>
     where

@@ -1,24 +1,29 @@
 //! Files, on the threads of blocking work, and for short reads on the ring.
 //!
-//! Each call but these reads runs on a thread of [`spawn_blocking`](crate::spawn_blocking), as `tokio::fs` does by default: it takes one of
-//! the [`Builder::max_blocking_threads`](crate::Builder::max_blocking_threads) (512) until the kernel has answered, and two
-//! switches between threads. Where many files are read or written, put the whole loop into one closure of `spawn_blocking`,
-//! which is also the way to what this module doesn't have.
+//! Each call but these reads runs on a thread of [`spawn_blocking`](crate::spawn_blocking), as
+//! `tokio::fs` does by default: it takes one of the
+//! [`Builder::max_blocking_threads`](crate::Builder::max_blocking_threads) (512) until the kernel
+//! has answered, and two switches between threads. Where many files are read or written, put the
+//! whole loop into one closure of `spawn_blocking`, which is also the way to what this module
+//! doesn't have.
 //!
-//! On the `uring` driver, reads of at most 4 KiB of an open regular [`File`] are operations of the worker's ring. They need no
-//! thread, and took 0.13 to 0.67 of the CPU time of a call on a thread (ext4 on a shared virtual machine, a program without
-//! optimization); longer reads, writes and opens were not clearly better there. Reads are calls
-//! on threads also if the file is open for direct I/O (`O_DIRECT`), and while [`time::pause`](crate::time::pause) has stopped the
-//! clock. [`io::RingFd`](crate::io::RingFd) reads and writes by the ring in any case.
+//! On the `uring` driver, reads of at most 4 KiB of an open regular [`File`] are operations of the
+//! worker's ring. They need no thread, and took 0.13 to 0.67 of the CPU time of a call on a thread
+//! (ext4 on a shared virtual machine, a program without optimization); longer reads, writes and
+//! opens were not clearly better there. Reads are calls on threads also if the file is open for
+//! direct I/O (`O_DIRECT`), and while [`time::pause`](crate::time::pause) has stopped the clock.
+//! [`io::RingFd`](crate::io::RingFd) reads and writes by the ring in any case.
 //!
 //! # Cancelling
-//! Dropping the future of a call doesn't stop the call. From the future's first poll on, the operation is done, also if it was
-//! still waiting for a thread, unless the runtime ends before it has begun (or, for a read on the ring, ended). Only its result is lost. So a cancelled
-//! [`write()`] leaves no half of its bytes, and a cancelled [`File::write_all_at`] neither; wait for them all the same before
-//! others read the file. A future that was never polled does nothing.
+//! Dropping the future of a call doesn't stop the call. From the future's first poll on, the
+//! operation is done, also if it was still waiting for a thread, unless the runtime ends before it
+//! has begun (or, for a read on the ring, ended). Only its result is lost. So a cancelled
+//! [`write()`] leaves no half of its bytes, and a cancelled [`File::write_all_at`] neither; wait
+//! for them all the same before others read the file. A future that was never polled does nothing.
 //!
 //! # Errors and panics
-//! Errors are those of the functions of the same names in [`std::fs`]. All of these functions panic outside of a runtime, at the first poll of their future. A thread that has
+//! Errors are those of the functions of the same names in [`std::fs`]. All of these functions panic
+//! outside of a runtime, at the first poll of their future. A thread that has
 //! [entered](crate::Handle::enter) a runtime will do.
 //!
 //! ```
@@ -67,11 +72,11 @@ pub async fn read_to_string(path: impl AsRef<Path>) -> io::Result<String> {
     pool_call(move || std::fs::read_to_string(path)).await
 }
 
-/// Writes a whole file: creates it, or truncates the one that there is. The bytes are moved to the thread, so a borrowed slice
-/// has to be `'static`.
+/// Writes a whole file: creates it, or truncates the one that there is. The bytes are moved to the
+/// thread, so a borrowed slice has to be `'static`.
 ///
-/// Others may see the file while it is written. To replace a file at once, write another, [`File::sync_all`] it, and
-/// [`rename`] it.
+/// Others may see the file while it is written. To replace a file at once, write another,
+/// [`File::sync_all`] it, and [`rename`] it.
 pub async fn write(path: impl AsRef<Path>, contents: impl AsRef<[u8]> + Send + 'static) -> io::Result<()> {
     let path = path.as_ref().to_owned();
     pool_call(move || std::fs::write(path, contents)).await
@@ -98,13 +103,15 @@ pub async fn remove_file(path: impl AsRef<Path>) -> io::Result<()> {
     pool_call(move || std::fs::remove_file(path)).await
 }
 
-/// Renames a file or folder, and replaces a file that has the new name. Both must be on the same file system.
+/// Renames a file or folder, and replaces a file that has the new name. Both must be on the same
+/// file system.
 pub async fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<()> {
     let (from, to) = (from.as_ref().to_owned(), to.as_ref().to_owned());
     pool_call(move || std::fs::rename(from, to)).await
 }
 
-/// Copies a file's contents and permissions to another, which is created or replaced. Returns how many bytes.
+/// Copies a file's contents and permissions to another, which is created or replaced. Returns how
+/// many bytes.
 pub async fn copy(from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<u64> {
     let (from, to) = (from.as_ref().to_owned(), to.as_ref().to_owned());
     pool_call(move || std::fs::copy(from, to)).await

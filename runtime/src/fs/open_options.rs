@@ -7,14 +7,15 @@ use std::path::Path;
 use super::file::File;
 use crate::pool_call::pool_call;
 
-/// How a file is opened: [`std::fs::OpenOptions`], whose defaults these have. All options are off at first.
+/// How a file is opened: [`std::fs::OpenOptions`], whose defaults these have. All options are off
+/// at first.
 #[derive(Debug, Clone)]
 #[must_use = "options do nothing until a file is opened with them"]
 pub struct OpenOptions(std::fs::OpenOptions);
 
 impl OpenOptions {
-    /// No option is set: a file can't be opened without [`read`](Self::read), [`write`](Self::write) or
-    /// [`append`](Self::append).
+    /// No option is set: a file can't be opened without [`read`](Self::read),
+    /// [`write`](Self::write) or [`append`](Self::append).
     #[expect(clippy::new_without_default, reason = "as in the standard library")]
     pub fn new() -> Self {
         Self(std::fs::OpenOptions::new())
@@ -32,7 +33,8 @@ impl OpenOptions {
         self
     }
 
-    /// Each write goes to the end of the file, [`File::write_at`] included: Linux ignores its offset then (`pwrite(2)`, BUGS).
+    /// Each write goes to the end of the file, [`File::write_at`] included: Linux ignores its
+    /// offset then (`pwrite(2)`, BUGS).
     #[doc(alias = "O_APPEND")]
     pub fn append(mut self, append: bool) -> Self {
         self.0.append(append);
@@ -46,15 +48,16 @@ impl OpenOptions {
         self
     }
 
-    /// A file that does not exist is created. It needs [`write`](Self::write) or [`append`](Self::append).
+    /// A file that does not exist is created. It needs [`write`](Self::write) or
+    /// [`append`](Self::append).
     #[doc(alias = "O_CREAT")]
     pub fn create(mut self, create: bool) -> Self {
         self.0.create(create);
         self
     }
 
-    /// The file is created, and must not have existed. [`create`](Self::create) and [`truncate`](Self::truncate) have no effect
-    /// then.
+    /// The file is created, and must not have existed. [`create`](Self::create) and
+    /// [`truncate`](Self::truncate) have no effect then.
     #[doc(alias = "O_EXCL")]
     pub fn create_new(mut self, create_new: bool) -> Self {
         self.0.create_new(create_new);
@@ -67,7 +70,8 @@ impl OpenOptions {
         self
     }
 
-    /// More flags of `open(2)`, for example `libc::O_DIRECT`. The access mode is not taken from them.
+    /// More flags of `open(2)`, for example `libc::O_DIRECT`. The access mode is not taken from
+    /// them.
     pub fn custom_flags(mut self, flags: i32) -> Self {
         self.0.custom_flags(flags);
         self

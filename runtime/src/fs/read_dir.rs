@@ -12,8 +12,8 @@ use crate::pool_call::pool_call;
 /// How many entries one call on a thread reads: a folder of some files takes one.
 const ENTRIES: usize = 64;
 
-/// The entries of a folder, in no order. Each comes with the calls of [`DirEntry`], of which `metadata` blocks: give it to
-/// [`spawn_blocking`](crate::spawn_blocking).
+/// The entries of a folder, in no order. Each comes with the calls of [`DirEntry`], of which
+/// `metadata` blocks: give it to [`spawn_blocking`](crate::spawn_blocking).
 pub struct ReadDir {
     /// `None` after the last entry, and while it is read.
     rest: Option<std::fs::ReadDir>,

@@ -11,12 +11,13 @@ use crate::task::spawn::spawn_local;
 use crate::task_core::identity::Identity;
 use crate::worker::current;
 
-/// The longest read that the ring does, in bytes. One worker submits all of them, and copies what is in the page cache: many
-/// longer ones were slower than on threads (`docs/decisions/zero-copy-and-files.md`).
+/// The longest read that the ring does, in bytes. One worker submits all of them, and copies what
+/// is in the page cache: many longer ones were slower than on threads
+/// (`docs/decisions/zero-copy-and-files.md`).
 const MAX_LENGTH: usize = 4 << 10;
 
-/// Whether the ring may read a file: at an offset, a pipe ignores it there (`io_uring/rw.c`), and a file that is open for
-/// direct I/O has rules for its buffers.
+/// Whether the ring may read a file: at an offset, a pipe ignores it there (`io_uring/rw.c`), and a
+/// file that is open for direct I/O has rules for its buffers.
 pub(super) fn is_readable(file: &File) -> bool {
     let regular = || {
         let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
@@ -33,10 +34,11 @@ pub(super) fn ring_takes(length: usize) -> bool {
     (1..=MAX_LENGTH).contains(&length) && has_ring == Some(true)
 }
 
-/// Reads bytes on the calling worker's ring, which [takes](ring_takes) so many; fewer where the file ends. `None`: this read has
-/// failed, and a system call has the error.
+/// Reads bytes on the calling worker's ring, which [takes](ring_takes) so many; fewer where the
+/// file ends. `None`: this read has failed, and a system call has the error.
 ///
-/// The read goes on if the future is dropped. A task of the worker waits for it, so that this future may be sent.
+/// The read goes on if the future is dropped. A task of the worker waits for it, so that this
+/// future may be sent.
 pub(super) async fn ring_read(file: &Arc<File>, length: usize, offset: u64) -> Option<Vec<u8>> {
     let file = RingFd::shared(Arc::clone(file));
     // Not a task of the application's.

@@ -15,13 +15,13 @@ use crate::worker::event_loop::Worker;
 
 const RUNTIME_HAS_ENDED: &str = "the runtime of this descriptor has ended";
 
-/// A descriptor whose readiness its worker's driver watches, for what blocks otherwise: devices, pipes, sockets of other
-/// libraries.
+/// A descriptor whose readiness its worker's driver watches, for what blocks otherwise: devices,
+/// pipes, sockets of other libraries.
 ///
 /// It must be non-blocking. It stays on the worker that made it.
 ///
-/// An operation is either given to [`AsyncFd::io`], which waits and tries until it no longer blocks, or tried with a guard of
-/// [`AsyncFd::readable`] or [`AsyncFd::writable`], as on tokio:
+/// An operation is either given to [`AsyncFd::io`], which waits and tries until it no longer
+/// blocks, or tried with a guard of [`AsyncFd::readable`] or [`AsyncFd::writable`], as on tokio:
 ///
 /// ```
 /// use std::io::{Read, Write};
@@ -110,11 +110,12 @@ impl<T: AsFd> AsyncFd<T> {
 
     /// Tries `operation`, and whenever it would block, waits until the descriptor is ready.
     ///
-    /// One task per direction may wait in this way at a time; a second one replaces the first. Any number may wait in
-    /// [`AsyncFd::io`] and [`AsyncFd::ready`].
+    /// One task per direction may wait in this way at a time; a second one replaces the first. Any
+    /// number may wait in [`AsyncFd::io`] and [`AsyncFd::ready`].
     ///
     /// # Errors
-    /// Those of `operation`, except `WouldBlock` and `Interrupted`; and `NotConnected` if the runtime has ended.
+    /// Those of `operation`, except `WouldBlock` and `Interrupted`; and `NotConnected` if the
+    /// runtime has ended.
     pub fn poll_io<R>(
         &self,
         direction: Direction,
@@ -153,9 +154,9 @@ impl<T: AsFd> AsyncFd<T> {
     }
 
     /// Records that a read of at most `asked` bytes has returned `bytes`, which are counted in
-    /// [`Metrics::received_bytes`](crate::Metrics::received_bytes). After a short read the next read waits for
-    /// an event without being tried (`epoll(7)`, question 9), unless the peer has closed, after which there
-    /// may be no event.
+    /// [`Metrics::received_bytes`](crate::Metrics::received_bytes). After a short read the next
+    /// read waits for an event without being tried (`epoll(7)`, question 9), unless the peer has
+    /// closed, after which there may be no event.
     pub fn record_read(&self, bytes: usize, asked: usize) {
         self.registration.worker.handle.counters.received_bytes.add(bytes as u64);
         if 0 < bytes && bytes < asked && !self.registration.readiness.is_closed() {
@@ -163,7 +164,8 @@ impl<T: AsFd> AsyncFd<T> {
         }
     }
 
-    /// Records that so many datagrams, of so many bytes in all, were received ([`SourceKind::Datagrams`]).
+    /// Records that so many datagrams, of so many bytes in all, were received
+    /// ([`SourceKind::Datagrams`]).
     pub fn record_datagrams(&self, count: usize, bytes: usize) {
         let Registration { worker, readiness, .. } = &self.registration;
         worker.handle.counters.received_bytes.add(bytes as u64);
@@ -172,13 +174,14 @@ impl<T: AsFd> AsyncFd<T> {
         }
     }
 
-    /// Counts bytes that the caller has sent on a stream, in [`Metrics::sent_bytes`](crate::Metrics::sent_bytes).
+    /// Counts bytes that the caller has sent on a stream, in
+    /// [`Metrics::sent_bytes`](crate::Metrics::sent_bytes).
     pub fn record_sent(&self, bytes: usize) {
         self.registration.worker.handle.counters.sent_bytes.add(bytes as u64);
     }
 
-    /// Waits until an operation in this direction would not block. Any number of tasks may wait. It returns at
-    /// once if the runtime has ended.
+    /// Waits until an operation in this direction would not block. Any number of tasks may wait. It
+    /// returns at once if the runtime has ended.
     pub async fn ready(&self, direction: Direction) {
         let mut waiting = self.registration.readiness.enter(direction);
         std::future::poll_fn(|context| {
@@ -196,8 +199,8 @@ impl<T: AsFd> AsyncFd<T> {
     /// Tries `operation` once, without waiting and without asking for readiness first.
     ///
     /// # Errors
-    /// Those of `operation`, except `Interrupted`, after which it is tried again. After `WouldBlock` the descriptor is not
-    /// ready until its next event.
+    /// Those of `operation`, except `Interrupted`, after which it is tried again. After
+    /// `WouldBlock` the descriptor is not ready until its next event.
     pub fn try_io<R>(
         &self,
         direction: Direction,
@@ -227,8 +230,9 @@ impl<T: AsFd> AsyncFd<T> {
         }
     }
 
-    /// Clears the readiness, after an operation that followed [`AsyncFd::ready`] would have blocked. An event that has come
-    /// since that operation is lost; a guard ([`AsyncFd::readable`]) keeps it.
+    /// Clears the readiness, after an operation that followed [`AsyncFd::ready`] would have
+    /// blocked. An event that has come since that operation is lost; a guard
+    /// ([`AsyncFd::readable`]) keeps it.
     pub fn clear_ready(&self, direction: Direction) {
         let Registration { worker, key, readiness } = &self.registration;
         readiness.clear(direction);
@@ -237,7 +241,8 @@ impl<T: AsFd> AsyncFd<T> {
         }
     }
 
-    /// [`AsyncFd::poll_io`] as a future. Any number of tasks may wait: all of them are woken, and try again.
+    /// [`AsyncFd::poll_io`] as a future. Any number of tasks may wait: all of them are woken, and
+    /// try again.
     pub async fn io<R>(
         &self,
         direction: Direction,
@@ -254,7 +259,8 @@ impl<T: AsFd> AsyncFd<T> {
 impl<T: AsFd> Drop for AsyncFd<T> {
     fn drop(&mut self) {
         if self.inner.is_some() {
-            // Fails only for a descriptor that others have closed, and then it is deregistered already.
+            // Fails only for a descriptor that others have closed, and then it is deregistered
+            // already.
             let _ = self.deregister();
         }
     }

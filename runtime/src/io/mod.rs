@@ -1,8 +1,9 @@
 //! What networking libraries build sockets from.
 //!
-//! A socket either takes its operations to the worker's io_uring ([`RingSocket`], [`RingListener`]) or,
-//! where the worker's driver has no ring, waits for readiness ([`AsyncFd`]). [`worker_of_napi`],
-//! [`own_napi`] and [`CountedConnection`] say which worker a connection belongs to.
+//! A socket either takes its operations to the worker's io_uring ([`RingSocket`], [`RingListener`])
+//! or, where the worker's driver has no ring, waits for readiness ([`AsyncFd`]).
+//! [`worker_of_napi`], [`own_napi`] and [`CountedConnection`] say which worker a connection belongs
+//! to.
 //!
 //! [`RingFd`] has operations of the ring for files and pipes, and [`submit`] takes any other.
 

@@ -9,8 +9,8 @@ use crate::coop;
 use crate::driver::readiness::Direction;
 
 impl<T: AsFd> AsyncFd<T> {
-    /// Waits until a read would not block, and returns a guard that says when the descriptor is no longer ready. Any number
-    /// of tasks may wait.
+    /// Waits until a read would not block, and returns a guard that says when the descriptor is no
+    /// longer ready. Any number of tasks may wait.
     ///
     /// # Errors
     /// `NotConnected` if the runtime has ended.
@@ -19,8 +19,8 @@ impl<T: AsFd> AsyncFd<T> {
         self.guard(Direction::Read)
     }
 
-    /// Waits until a write would not block, and returns a guard that says when the descriptor is no longer ready. Any number
-    /// of tasks may wait.
+    /// Waits until a write would not block, and returns a guard that says when the descriptor is no
+    /// longer ready. Any number of tasks may wait.
     ///
     /// # Errors
     /// `NotConnected` if the runtime has ended.
@@ -29,8 +29,8 @@ impl<T: AsFd> AsyncFd<T> {
         self.guard(Direction::Write)
     }
 
-    /// [`AsyncFd::readable`] for use in a `poll` function. One task may wait in this way at a time, as in
-    /// [`AsyncFd::poll_io`].
+    /// [`AsyncFd::readable`] for use in a `poll` function. One task may wait in this way at a time,
+    /// as in [`AsyncFd::poll_io`].
     ///
     /// # Errors
     /// `NotConnected` if the runtime has ended.
@@ -38,8 +38,8 @@ impl<T: AsFd> AsyncFd<T> {
         self.poll_ready(Direction::Read, context)
     }
 
-    /// [`AsyncFd::writable`] for use in a `poll` function. One task may wait in this way at a time, as in
-    /// [`AsyncFd::poll_io`].
+    /// [`AsyncFd::writable`] for use in a `poll` function. One task may wait in this way at a time,
+    /// as in [`AsyncFd::poll_io`].
     ///
     /// # Errors
     /// `NotConnected` if the runtime has ended.
@@ -69,8 +69,9 @@ impl<T: AsFd> AsyncFd<T> {
 
 /// A descriptor that was ready when [`AsyncFd::readable`] or [`AsyncFd::writable`] returned.
 ///
-/// The descriptor counts as ready until an operation would have blocked: then the guard has to clear the readiness, by
-/// [`try_io`](Self::try_io) or [`clear_ready`](Self::clear_ready), or the next wait returns at once.
+/// The descriptor counts as ready until an operation would have blocked: then the guard has to
+/// clear the readiness, by [`try_io`](Self::try_io) or [`clear_ready`](Self::clear_ready), or the
+/// next wait returns at once.
 #[must_use = "without clearing the readiness the next wait returns at once"]
 pub struct AsyncFdReadyGuard<'a, T: AsFd> {
     fd: &'a AsyncFd<T>,
@@ -87,8 +88,8 @@ impl<'a, T: AsFd> AsyncFdReadyGuard<'a, T> {
     /// Tries an operation. Its result is returned, errors included, unless it is `WouldBlock`.
     ///
     /// # Errors
-    /// [`TryIoError`] if the operation has returned `WouldBlock`. The readiness is cleared then, unless an event has come
-    /// since the guard was made.
+    /// [`TryIoError`] if the operation has returned `WouldBlock`. The readiness is cleared then,
+    /// unless an event has come since the guard was made.
     pub fn try_io<R>(
         &mut self,
         operation: impl FnOnce(&'a AsyncFd<T>) -> io::Result<R>,
@@ -102,15 +103,16 @@ impl<'a, T: AsFd> AsyncFdReadyGuard<'a, T> {
         }
     }
 
-    /// Clears the readiness, after an operation would have blocked: the next wait ends with the next event. An event that has
-    /// come since the guard was made is kept.
+    /// Clears the readiness, after an operation would have blocked: the next wait ends with the
+    /// next event. An event that has come since the guard was made is kept.
     pub fn clear_ready(&mut self) {
         if self.fd.readiness().events(self.direction) == self.events {
             self.fd.clear_ready(self.direction);
         }
     }
 
-    /// Leaves the descriptor ready, as dropping the guard does: for an operation that did not block.
+    /// Leaves the descriptor ready, as dropping the guard does: for an operation that did not
+    /// block.
     pub fn retain_ready(&mut self) {}
 
     /// The descriptor and its owner.

@@ -10,8 +10,9 @@ use crate::driver::uring::listener::RingListener;
 use crate::driver::uring::socket::RingSocket;
 use crate::worker::current;
 
-/// Takes a connected stream socket onto this worker's ring. `None` where the worker's driver has no ring
-/// ([`DriverKind::Epoll`](crate::DriverKind::Epoll)): use an [`AsyncFd`](crate::io::AsyncFd) there.
+/// Takes a connected stream socket onto this worker's ring. `None` where the worker's driver has no
+/// ring ([`DriverKind::Epoll`](crate::DriverKind::Epoll)): use an [`AsyncFd`](crate::io::AsyncFd)
+/// there.
 #[track_caller]
 pub fn ring_socket(descriptor: Arc<impl AsFd + 'static>, kind: SourceKind) -> Option<RingSocket> {
     current::with(|worker| {

@@ -16,11 +16,12 @@ use super::ring_operation::submit;
 /// The offset that stands for the file's position.
 const AT_POSITION: u64 = u64::MAX;
 
-/// A descriptor whose operations run on the worker's ring: a file, which readiness ([`AsyncFd`](super::AsyncFd)) can't wait
-/// for, a pipe, or a device. Operations go to the ring of the worker that calls them; clones share the descriptor.
+/// A descriptor whose operations run on the worker's ring: a file, which readiness
+/// ([`AsyncFd`](super::AsyncFd)) can't wait for, a pipe, or a device. Operations go to the ring of
+/// the worker that calls them; clones share the descriptor.
 ///
-/// An operation owns its buffer and a share in the descriptor until it has completed. If its future is dropped, it is
-/// cancelled, and may have had its effect by then.
+/// An operation owns its buffer and a share in the descriptor until it has completed. If its future
+/// is dropped, it is cancelled, and may have had its effect by then.
 ///
 /// On the epoll driver each operation fails with `Unsupported` ([`NoRing`](super::NoRing)): use
 /// [`spawn_blocking`](crate::spawn_blocking) there.
@@ -49,18 +50,21 @@ impl RingFd {
     /// Opens a file. `flags` and `mode` are those of `open(2)`; the descriptor is closed on exec.
     ///
     /// # Errors
-    /// Those of `openat(2)`; `InvalidInput` for a path with a zero byte; `Unsupported` without a ring.
+    /// Those of `openat(2)`; `InvalidInput` for a path with a zero byte; `Unsupported` without a
+    /// ring.
     #[doc(alias = "IORING_OP_OPENAT")]
     pub async fn open(path: impl AsRef<Path>, flags: libc::c_int, mode: libc::mode_t) -> io::Result<Self> {
         fn take(result: io::Result<u32>) -> io::Result<OwnedFd> {
             let fd = RawFd::try_from(result?).map_err(io::Error::other)?;
-            // SAFETY: the kernel has just opened it for this operation, and nobody else knows of it.
+            // SAFETY: the kernel has just opened it for this operation, and nobody else knows of
+            // it.
             Ok(unsafe { OwnedFd::from_raw_fd(fd) })
         }
         let path = CString::new(path.as_ref().as_os_str().as_bytes())?;
         let flags = flags | libc::O_CLOEXEC;
         let entry = opcode::OpenAt::new(Fd(libc::AT_FDCWD), path.as_ptr()).flags(flags).mode(mode).build();
-        // SAFETY: the entry points to the path only, which is on the heap. Its flags are those of a plain operation.
+        // SAFETY: the entry points to the path only, which is on the heap. Its flags are those of a
+        // plain operation.
         let opening = match unsafe { submit(entry, path) } {
             Ok(opening) => opening.on_abandoned(|result, _| drop(take(result))),
             Err((no_ring, _)) => return Err(no_ring.into()),
@@ -70,8 +74,8 @@ impl RingFd {
 }
 
 impl<T: AsFd + 'static> RingFd<T> {
-    /// Takes over the owner of a descriptor. It should be blocking: on a non-blocking one operations fail with `WouldBlock`
-    /// instead of waiting.
+    /// Takes over the owner of a descriptor. It should be blocking: on a non-blocking one
+    /// operations fail with `WouldBlock` instead of waiting.
     pub fn new(inner: T) -> Self {
         Self(Arc::new(inner))
     }
@@ -85,12 +89,13 @@ impl<T: AsFd + 'static> RingFd<T> {
         &self.0
     }
 
-    /// Reads at an offset in bytes, and appends to `buffer` as much as it has room for without growing. Returns how many
-    /// bytes were read, and the buffer: 0 bytes at the end of the file, and if the buffer has no room.
+    /// Reads at an offset in bytes, and appends to `buffer` as much as it has room for without
+    /// growing. Returns how many bytes were read, and the buffer: 0 bytes at the end of the file,
+    /// and if the buffer has no room.
     ///
     /// # Errors
-    /// Those of `pread(2)`; `InvalidInput` for an offset above `i64::MAX`; `Unsupported` without a ring. `buffer` is then as
-    /// it was.
+    /// Those of `pread(2)`; `InvalidInput` for an offset above `i64::MAX`; `Unsupported` without a
+    /// ring. `buffer` is then as it was.
     #[doc(alias = "IORING_OP_READ")]
     pub async fn read_at(&self, buffer: Vec<u8>, offset: u64) -> (io::Result<usize>, Vec<u8>) {
         match check_offset(offset) {
@@ -101,8 +106,8 @@ impl<T: AsFd + 'static> RingFd<T> {
 
     /// Like [`RingFd::read_at`], at the file's position, which it moves; for pipes, too.
     ///
-    /// One at a time for a file that has a position: the kernel doesn't lock it for operations of a ring, so that two at a time
-    /// may return the same bytes. Use offsets there.
+    /// One at a time for a file that has a position: the kernel doesn't lock it for operations of a
+    /// ring, so that two at a time may return the same bytes. Use offsets there.
     ///
     /// # Errors
     /// Those of `read(2)`, else as [`RingFd::read_at`].
@@ -114,21 +119,24 @@ impl<T: AsFd + 'static> RingFd<T> {
         let room = buffer.spare_capacity_mut();
         let length = u32::try_from(room.len()).unwrap_or(u32::MAX);
         let entry = opcode::Read::new(self.fd(), room.as_mut_ptr().cast(), length).offset(offset).build();
-        // SAFETY: the kernel writes to the vector's room only, which is on the heap and in nobody else's hands.
+        // SAFETY: the kernel writes to the vector's room only, which is on the heap and in nobody
+        // else's hands.
         let (result, mut buffer) = unsafe { self.run(entry, buffer) }.await;
         if let Ok(read) = result {
             let filled = buffer.len() + read;
-            // SAFETY: the kernel has initialized `read` bytes after the vector's own, at most its room, and the vector has
-            // not been touched since.
+            // SAFETY: the kernel has initialized `read` bytes after the vector's own, at most its
+            // room, and the vector has not been touched since.
             unsafe { buffer.set_len(filled) };
         }
         (result, buffer)
     }
 
-    /// Writes at an offset in bytes. Returns how many bytes were written, which may be fewer, and the bytes.
+    /// Writes at an offset in bytes. Returns how many bytes were written, which may be fewer, and
+    /// the bytes.
     ///
     /// # Errors
-    /// Those of `pwrite(2)`; `InvalidInput` for an offset above `i64::MAX`; `Unsupported` without a ring.
+    /// Those of `pwrite(2)`; `InvalidInput` for an offset above `i64::MAX`; `Unsupported` without a
+    /// ring.
     #[doc(alias = "IORING_OP_WRITE")]
     pub async fn write_at(&self, bytes: Bytes, offset: u64) -> (io::Result<usize>, Bytes) {
         match check_offset(offset) {
@@ -139,8 +147,9 @@ impl<T: AsFd + 'static> RingFd<T> {
 
     /// Like [`RingFd::write_at`], at the file's position, which it moves; for pipes, too.
     ///
-    /// One at a time for a file that has a position: the kernel doesn't lock it for operations of a ring, so that two at a time
-    /// may overwrite each other's bytes. Use offsets there, or `O_APPEND`.
+    /// One at a time for a file that has a position: the kernel doesn't lock it for operations of a
+    /// ring, so that two at a time may overwrite each other's bytes. Use offsets there, or
+    /// `O_APPEND`.
     ///
     /// # Errors
     /// Those of `write(2)`, else as [`RingFd::write_at`].
@@ -155,8 +164,8 @@ impl<T: AsFd + 'static> RingFd<T> {
         unsafe { self.run(entry, bytes) }.await
     }
 
-    /// Writes what the kernel holds of the file, and its metadata, to the disk (`fsync(2)`). Writes that have not completed
-    /// before need not be included.
+    /// Writes what the kernel holds of the file, and its metadata, to the disk (`fsync(2)`). Writes
+    /// that have not completed before need not be included.
     ///
     /// # Errors
     /// Those of `fsync(2)`; `Unsupported` without a ring.
@@ -165,7 +174,8 @@ impl<T: AsFd + 'static> RingFd<T> {
         self.sync(FsyncFlags::empty()).await
     }
 
-    /// Like [`RingFd::sync_all`], with the metadata that reading the file needs only (`fdatasync(2)`).
+    /// Like [`RingFd::sync_all`], with the metadata that reading the file needs only
+    /// (`fdatasync(2)`).
     pub async fn sync_data(&self) -> io::Result<()> {
         self.sync(FsyncFlags::DATASYNC).await
     }
@@ -176,8 +186,9 @@ impl<T: AsFd + 'static> RingFd<T> {
         unsafe { self.run(entry, ()) }.await.0.map(drop)
     }
 
-    /// Waits until one of these events of `poll(2)` has come (`POLLERR` and `POLLHUP` always count), and returns those that
-    /// have. Unlike an [`AsyncFd`](super::AsyncFd) it registers nothing.
+    /// Waits until one of these events of `poll(2)` has come (`POLLERR` and `POLLHUP` always
+    /// count), and returns those that have. Unlike an [`AsyncFd`](super::AsyncFd) it registers
+    /// nothing.
     ///
     /// # Errors
     /// `Unsupported` without a ring.

@@ -14,8 +14,8 @@ use crate::driver::uring::driver::UringDriver;
 use crate::driver::uring::operations::ApplicationOperation;
 use crate::worker::current;
 
-/// The worker's driver has no ring ([`DriverKind::Epoll`](crate::DriverKind::Epoll)). As an [`io::Error`] its kind is
-/// `Unsupported`, and this its source.
+/// The worker's driver has no ring ([`DriverKind::Epoll`](crate::DriverKind::Epoll)). As an
+/// [`io::Error`] its kind is `Unsupported`, and this its source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the epoll driver has no io_uring: this operation needs the uring driver")]
 pub struct NoRing;
@@ -32,9 +32,9 @@ pub fn has_ring() -> bool {
     current::with(|worker| worker.driver.ring().is_some())
 }
 
-/// Submits any operation to the calling worker's ring, with the next enter. `keep` is what the kernel uses: it is dropped or
-/// given back only after the operation's last completion. Where there is no room in the submission queue, the operation waits
-/// for the next enter that has some.
+/// Submits any operation to the calling worker's ring, with the next enter. `keep` is what the
+/// kernel uses: it is dropped or given back only after the operation's last completion. Where there
+/// is no room in the submission queue, the operation waits for the next enter that has some.
 ///
 /// The entry's user data is overwritten.
 ///
@@ -53,19 +53,23 @@ pub fn has_ring() -> bool {
 /// ```
 ///
 /// # Errors
-/// [`NoRing`], with `keep`. All other errors are the operation's result; `NotConnected` if the runtime is ending.
+/// [`NoRing`], with `keep`. All other errors are the operation's result; `NotConnected` if the
+/// runtime is ending.
 ///
 /// # Safety
-/// - Everything that the entry points to is owned by `keep` or lives forever. It stays valid while `keep` does, also when
-///   `keep` is moved: memory on the heap does, a field of `keep` itself does not.
-/// - Nobody else reads what the kernel may write, or writes what it may read, before the operation has ended.
-/// - The entry doesn't use the ring's provided buffers (`IOSQE_BUFFER_SELECT`), whose only group is the receives'.
-/// - Descriptors that the entry names belong to `keep`, or stay open until the operation has ended: the kernel looks them up
-///   at the next enter, when the number may be another file's.
-/// - It doesn't wait for the operations before it (`IOSQE_IO_DRAIN`): receives never end, so the ring would stand still. It is
-///   no message to a ring (`IORING_OP_MSG_RING`) of this crate.
-/// - It is not linked with the next entry (`IOSQE_IO_LINK`, `IOSQE_IO_HARDLINK`), which may be anybody's, and posts a
-///   completion in any case (not `IOSQE_CQE_SKIP_SUCCESS`).
+/// - Everything that the entry points to is owned by `keep` or lives forever. It stays valid while
+///   `keep` does, also when `keep` is moved: memory on the heap does, a field of `keep` itself does
+///   not.
+/// - Nobody else reads what the kernel may write, or writes what it may read, before the operation
+///   has ended.
+/// - The entry doesn't use the ring's provided buffers (`IOSQE_BUFFER_SELECT`), whose only group is
+///   the receives'.
+/// - Descriptors that the entry names belong to `keep`, or stay open until the operation has ended:
+///   the kernel looks them up at the next enter, when the number may be another file's.
+/// - It doesn't wait for the operations before it (`IOSQE_IO_DRAIN`): receives never end, so the
+///   ring would stand still. It is no message to a ring (`IORING_OP_MSG_RING`) of this crate.
+/// - It is not linked with the next entry (`IOSQE_IO_LINK`, `IOSQE_IO_HARDLINK`), which may be
+///   anybody's, and posts a completion in any case (not `IOSQE_CQE_SKIP_SUCCESS`).
 #[track_caller]
 pub unsafe fn submit<T: 'static>(entry: squeue::Entry, keep: T) -> Result<RingOperation<T>, (NoRing, T)> {
     let Some(driver) = current::with(|worker| worker.driver.ring().cloned()) else {
@@ -77,21 +81,24 @@ pub unsafe fn submit<T: 'static>(entry: squeue::Entry, keep: T) -> Result<RingOp
         return Ok(RingOperation { submission, in_flight: None });
     }
     let operation: Rc<dyn ApplicationOperation> = Rc::<Submission<T>>::clone(&submission);
-    // SAFETY: the submission owns `keep`, and gives it away only after the last completion. The rest is the caller's promise.
+    // SAFETY: the submission owns `keep`, and gives it away only after the last completion. The
+    // rest is the caller's promise.
     let id = unsafe { driver.submit_application(entry, operation) };
     Ok(RingOperation { submission, in_flight: Some((driver, id)) })
 }
 
-/// An operation on its worker's ring ([`submit`]). Its output is the result, and what was kept for it.
+/// An operation on its worker's ring ([`submit`]). Its output is the result, and what was kept for
+/// it.
 ///
-/// The result is that of the first completion; the future is ready after the last one. So a zero-copy send's buffer comes back
-/// when the kernel no longer reads it, and an operation that completes many times (multishot) ends with its last time.
+/// The result is that of the first completion; the future is ready after the last one. So a
+/// zero-copy send's buffer comes back when the kernel no longer reads it, and an operation that
+/// completes many times (multishot) ends with its last time.
 ///
-/// Dropping it cancels the operation (`IORING_OP_ASYNC_CANCEL`), which may have had its effect by then, in part or in full.
-/// What was kept lives on until the completion has come.
+/// Dropping it cancels the operation (`IORING_OP_ASYNC_CANCEL`), which may have had its effect by
+/// then, in part or in full. What was kept lives on until the completion has come.
 ///
-/// If the runtime has ended, the operation is cancelled as well. One that can't be cancelled, and goes on for more than two
-/// seconds, is then never ready, and its memory is never freed.
+/// If the runtime has ended, the operation is cancelled as well. One that can't be cancelled, and
+/// goes on for more than two seconds, is then never ready, and its memory is never freed.
 #[must_use = "an operation is cancelled when it is dropped"]
 pub struct RingOperation<T> {
     submission: Rc<Submission<T>>,
@@ -99,8 +106,9 @@ pub struct RingOperation<T> {
 }
 
 impl<T> RingOperation<T> {
-    /// If the future is dropped before it is ready, calls this with what would have been its output, on the worker, once the
-    /// operation has ended. For results that have to be disposed of, such as a descriptor.
+    /// If the future is dropped before it is ready, calls this with what would have been its
+    /// output, on the worker, once the operation has ended. For results that have to be disposed
+    /// of, such as a descriptor.
     pub fn on_abandoned(self, dispose: fn(io::Result<u32>, T)) -> Self {
         self.submission.0.borrow_mut().dispose = Some(dispose);
         self

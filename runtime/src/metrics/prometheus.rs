@@ -100,9 +100,11 @@ const QUEUE_PERCENTS: [QueuePercent; 3] = [
 
 impl Snapshot {
     /// The page that a scrape of Prometheus asks for: text exposition format 0.0.4, with
-    /// [`PROMETHEUS_CONTENT_TYPE`]. Metrics of workers have the label `worker`, the number from 0. Times are in seconds.
+    /// [`PROMETHEUS_CONTENT_TYPE`]. Metrics of workers have the label `worker`, the number from 0.
+    /// Times are in seconds.
     ///
-    /// Histograms that are not enabled are left out, and so is what concerns a queue where a worker drives none.
+    /// Histograms that are not enabled are left out, and so is what concerns a queue where a worker
+    /// drives none.
     pub fn prometheus(&self) -> String {
         let mut page = Page::default();
         let workers: Vec<(String, &WorkerSnapshot)> =

@@ -21,7 +21,8 @@ pub struct Snapshot {
     pub workers: Vec<WorkerSnapshot>,
     /// Counts of blocking work.
     pub blocking: BlockingMetrics,
-    /// The packets of the runtime's interface. `None` without an interface, or where the kernel does not count busy polls.
+    /// The packets of the runtime's interface. `None` without an interface, or where the kernel
+    /// does not count busy polls.
     pub packets: Option<PolledPackets>,
 }
 
@@ -33,12 +34,13 @@ pub struct WorkerSnapshot {
     pub worker: usize,
     /// Its counters and histograms.
     pub metrics: Metrics,
-    /// What is in effect on it. `None` until it has started: worker 0 starts in the first `block_on`.
+    /// What is in effect on it. `None` until it has started: worker 0 starts in the first
+    /// `block_on`.
     pub report: Option<WorkerReport>,
 }
 
-/// How many packets came, and how many of them busy polls received. Their ratio over a time is the busy-poll share, which
-/// the kernel does not count for each worker.
+/// How many packets came, and how many of them busy polls received. Their ratio over a time is the
+/// busy-poll share, which the kernel does not count for each worker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct PolledPackets {
@@ -46,14 +48,16 @@ pub struct PolledPackets {
     pub interface: String,
     /// Packets that the interface has received since it was created.
     pub received: u64,
-    /// Packets that busy polls have received since boot, in the network namespace of the calling thread
-    /// (`BusyPollRxPackets`). The last poll of each wait is not counted (`net/core/dev.c`, `busy_poll_stop`).
+    /// Packets that busy polls have received since boot, in the network namespace of the calling
+    /// thread (`BusyPollRxPackets`). The last poll of each wait is not counted (`net/core/dev.c`,
+    /// `busy_poll_stop`).
     pub busy_polled: u64,
 }
 
 impl Snapshot {
-    /// The metrics of the calling task's runtime, or of the one that the thread has [entered](crate::Handle::enter). With an
-    /// interface this asks rtnetlink and reads a file of `/proc`.
+    /// The metrics of the calling task's runtime, or of the one that the thread has
+    /// [entered](crate::Handle::enter). With an interface this asks rtnetlink and reads a file of
+    /// `/proc`.
     #[track_caller]
     pub fn take() -> Self {
         Self::of(&current::runtime())

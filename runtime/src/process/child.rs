@@ -12,11 +12,12 @@ use super::watched_process::WatchedProcess;
 use super::{ChildStderr, ChildStdin, ChildStdout};
 use crate::pipe::{Receiver, Sender};
 
-/// A child process, and the pipes to it that [`Stdio::piped`](super::Stdio::piped) has made. What becomes of it when it is
-/// dropped, the [module](super) says.
+/// A child process, and the pipes to it that [`Stdio::piped`](super::Stdio::piped) has made. What
+/// becomes of it when it is dropped, the [module](super) says.
 ///
-/// As with the standard library, a child that writes more than a pipe holds (64 KiB) waits until somebody reads: read its
-/// output before, or while, waiting for its end, or use [`wait_with_output`](Self::wait_with_output).
+/// As with the standard library, a child that writes more than a pipe holds (64 KiB) waits until
+/// somebody reads: read its output before, or while, waiting for its end, or use
+/// [`wait_with_output`](Self::wait_with_output).
 #[derive(Debug)]
 pub struct Child {
     /// To the child's standard input, if that was set to be piped.
@@ -70,12 +71,12 @@ impl Child {
         }
     }
 
-    /// Closes the child's standard input, if [`stdin`](Self::stdin) was not taken, and waits until the child has ended. May be
-    /// cancelled and called again; a later call returns the same.
+    /// Closes the child's standard input, if [`stdin`](Self::stdin) was not taken, and waits until
+    /// the child has ended. May be cancelled and called again; a later call returns the same.
     ///
     /// # Errors
-    /// Those of `waitpid(2)`: `ECHILD` if the program ignores SIGCHLD, or has waited for the child by other means.
-    /// `NotConnected` if the runtime has ended.
+    /// Those of `waitpid(2)`: `ECHILD` if the program ignores SIGCHLD, or has waited for the child
+    /// by other means. `NotConnected` if the runtime has ended.
     pub async fn wait(&mut self) -> io::Result<ExitStatus> {
         self.stdin = None;
         let status = match &mut self.state {
@@ -116,8 +117,8 @@ impl Child {
         self.wait().await.map(drop)
     }
 
-    /// Closes the child's standard input, reads the outputs that are piped and were not taken, both at a time, until nobody can
-    /// write to them any more, and waits until the child has ended.
+    /// Closes the child's standard input, reads the outputs that are piped and were not taken, both
+    /// at a time, until nobody can write to them any more, and waits until the child has ended.
     ///
     /// # Errors
     /// As [`wait`](Self::wait), and those of `read(2)`. The child is dropped then.

@@ -11,7 +11,8 @@ use super::orphans;
 use crate::thread_settings::with_settings_from_before;
 use crate::worker::current;
 
-/// A program with its arguments, its environment and its streams: [`std::process::Command`], whose defaults it has.
+/// A program with its arguments, its environment and its streams: [`std::process::Command`], whose
+/// defaults it has.
 #[derive(Debug)]
 pub struct Command {
     command: std::process::Command,
@@ -69,28 +70,30 @@ impl Command {
         self
     }
 
-    /// The child's standard input. Default: this process's. [`Stdio::piped`] gives [`Child::stdin`].
+    /// The child's standard input. Default: this process's. [`Stdio::piped`] gives
+    /// [`Child::stdin`].
     pub fn stdin(&mut self, stdin: impl Into<Stdio>) -> &mut Self {
         self.command.stdin(stdin);
         self
     }
 
-    /// The child's standard output. Default: this process's, and a pipe for [`output`](Self::output). [`Stdio::piped`] gives
-    /// [`Child::stdout`].
+    /// The child's standard output. Default: this process's, and a pipe for
+    /// [`output`](Self::output). [`Stdio::piped`] gives [`Child::stdout`].
     pub fn stdout(&mut self, stdout: impl Into<Stdio>) -> &mut Self {
         self.command.stdout(stdout);
         self
     }
 
-    /// The child's standard error. Default: this process's, and a pipe for [`output`](Self::output). [`Stdio::piped`] gives
-    /// [`Child::stderr`].
+    /// The child's standard error. Default: this process's, and a pipe for
+    /// [`output`](Self::output). [`Stdio::piped`] gives [`Child::stderr`].
     pub fn stderr(&mut self, stderr: impl Into<Stdio>) -> &mut Self {
         self.command.stderr(stderr);
         self
     }
 
-    /// Kills the child (SIGKILL) when its [`Child`] is dropped before it was waited for, or the future of
-    /// [`status`](Self::status), [`output`](Self::output) or [`Child::wait_with_output`]. Default: false, it goes on.
+    /// Kills the child (SIGKILL) when its [`Child`] is dropped before it was waited for, or the
+    /// future of [`status`](Self::status), [`output`](Self::output) or [`Child::wait_with_output`].
+    /// Default: false, it goes on.
     pub fn kill_on_drop(&mut self, kill_on_drop: bool) -> &mut Self {
         self.kill_on_drop = kill_on_drop;
         self
@@ -101,7 +104,8 @@ impl Command {
         &self.command
     }
 
-    /// The standard library's command, for its other settings (`std::os::unix::process::CommandExt`).
+    /// The standard library's command, for its other settings
+    /// (`std::os::unix::process::CommandExt`).
     pub fn as_std_mut(&mut self) -> &mut std::process::Command {
         &mut self.command
     }
@@ -109,8 +113,9 @@ impl Command {
     /// Starts the program, and returns without waiting for its end.
     ///
     /// # Errors
-    /// Those of [`std::process::Command::spawn`], such as `NotFound` if the program does not exist. Those of `pidfd_open(2)`
-    /// (`ENOSYS` before Linux 5.3) and `epoll_ctl(2)`, after which the child is killed.
+    /// Those of [`std::process::Command::spawn`], such as `NotFound` if the program does not exist.
+    /// Those of `pidfd_open(2)` (`ENOSYS` before Linux 5.3) and `epoll_ctl(2)`, after which the
+    /// child is killed.
     ///
     /// # Panics
     /// Outside of a runtime, and on a thread that has only [entered](crate::Handle::enter) one.
@@ -123,8 +128,8 @@ impl Command {
         Child::new(child, self.kill_on_drop)
     }
 
-    /// Starts the program, and waits until it has ended. It starts with this call, not with the first poll of the future. Pipes
-    /// that are set are closed.
+    /// Starts the program, and waits until it has ended. It starts with this call, not with the
+    /// first poll of the future. Pipes that are set are closed.
     pub fn status(&mut self) -> impl Future<Output = io::Result<ExitStatus>> + use<> {
         let child = self.spawn();
         async move {
@@ -134,9 +139,10 @@ impl Command {
         }
     }
 
-    /// Starts the program, and collects what it writes to its standard output and error until it has ended. It starts with this
-    /// call, not with the first poll of the future. As with tokio, both are pipes, whatever was set, and standard input is this
-    /// process's unless it was set; the standard library's `output` gives `/dev/null`.
+    /// Starts the program, and collects what it writes to its standard output and error until it
+    /// has ended. It starts with this call, not with the first poll of the future. As with tokio,
+    /// both are pipes, whatever was set, and standard input is this process's unless it was set;
+    /// the standard library's `output` gives `/dev/null`.
     pub fn output(&mut self) -> impl Future<Output = io::Result<Output>> + use<> {
         self.command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let child = self.spawn();

@@ -23,22 +23,24 @@
 //! ```
 //!
 //! # How a child is waited for
-//! Each child has a pidfd (`pidfd_open(2)`, Linux 5.3), which its worker's driver polls. No SIGCHLD handler
-//! and no thread is used. A program that ignores SIGCHLD (`SIG_IGN`) has no children to wait for, as the kernel reaps them at once: waiting
-//! returns an error then.
+//! Each child has a pidfd (`pidfd_open(2)`, Linux 5.3), which its worker's driver polls. No SIGCHLD
+//! handler and no thread is used. A program that ignores SIGCHLD (`SIG_IGN`) has no children to
+//! wait for, as the kernel reaps them at once: waiting returns an error then.
 //!
 //! # A child that is dropped
-//! Dropping a [`Child`] leaves its process running, unless [`Command::kill_on_drop`] is set. Nobody has to wait for it: a task
-//! of the worker does, so that it leaves no zombie. If the runtime ends before the child, the next
-//! [`Command::spawn`] of the program reaps it, or else `init`, once the program has ended.
+//! Dropping a [`Child`] leaves its process running, unless [`Command::kill_on_drop`] is set. Nobody
+//! has to wait for it: a task of the worker does, so that it leaves no zombie. If the runtime ends
+//! before the child, the next [`Command::spawn`] of the program reaps it, or else `init`, once the
+//! program has ended.
 //!
 //! # What a child inherits
-//! As with [`std::process::Command`], the environment, the working folder, and standard input, output and error, unless the
-//! command says otherwise. It doesn't inherit a worker's core and timer slack: it has those of the thread that called
-//! [`block_on`](crate::Runtime::block_on), or that built the runtime.
+//! As with [`std::process::Command`], the environment, the working folder, and standard input,
+//! output and error, unless the command says otherwise. It doesn't inherit a worker's core and
+//! timer slack: it has those of the thread that called [`block_on`](crate::Runtime::block_on), or
+//! that built the runtime.
 //!
-//! A child and its pipes stay on the worker that spawned them. [`Command::spawn`] blocks the worker until the child runs its
-//! program, as tokio's does: about as long as `fork` takes.
+//! A child and its pipes stay on the worker that spawned them. [`Command::spawn`] blocks the worker
+//! until the child runs its program, as tokio's does: about as long as `fork` takes.
 
 mod child;
 mod command;

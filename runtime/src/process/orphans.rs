@@ -1,4 +1,5 @@
-//! Children that nobody waits for any more, which would otherwise be zombies until the program ends.
+//! Children that nobody waits for any more, which would otherwise be zombies until the program
+//! ends.
 
 use std::process::Child;
 use std::sync::{Mutex, PoisonError};
@@ -16,8 +17,8 @@ pub(super) fn wait_for(mut process: WatchedProcess) {
         return;
     }
     let mut orphan = Orphan(Some(process));
-    // Not while a thread's locals are dropped, for example. Then the orphan is left for the next spawn, as it is when the
-    // worker drops the task.
+    // Not while a thread's locals are dropped, for example. Then the orphan is left for the next
+    // spawn, as it is when the worker drops the task.
     if current::try_with(|_| ()).is_some() {
         drop(spawn(async move { orphan.wait().await }));
     }
@@ -36,7 +37,8 @@ pub(super) fn leave(mut child: Child) {
     }
 }
 
-/// An error means that there is nobody to wait for: the kernel, or other code of the program, has reaped the child.
+/// An error means that there is nobody to wait for: the kernel, or other code of the program, has
+/// reaped the child.
 fn has_ended<T>(waited: std::io::Result<Option<T>>) -> bool {
     !matches!(waited, Ok(None))
 }

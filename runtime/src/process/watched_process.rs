@@ -9,7 +9,8 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use crate::driver::readiness::{Direction, SourceKind};
 use crate::io::AsyncFd;
 
-/// A child process that has not been reaped, and its pidfd, which is readable once the process has ended.
+/// A child process that has not been reaped, and its pidfd, which is readable once the process has
+/// ended.
 #[derive(Debug)]
 pub(super) struct WatchedProcess {
     child: Child,
@@ -17,8 +18,9 @@ pub(super) struct WatchedProcess {
 }
 
 impl WatchedProcess {
-    /// Registers the child's pidfd with the calling worker's driver. The child must not have been waited for, as its process
-    /// id may have been reused then. On an error the child is returned, too.
+    /// Registers the child's pidfd with the calling worker's driver. The child must not have been
+    /// waited for, as its process id may have been reused then. On an error the child is returned,
+    /// too.
     pub(super) fn new(child: Child) -> Result<Self, (io::Error, Child)> {
         let watch = |child: &Child| {
             let pidfd = pidfd_open(Pid::from_child(child), PidfdFlags::empty())?;
@@ -34,7 +36,8 @@ impl WatchedProcess {
         self.child.id()
     }
 
-    /// By the pidfd: the number may be another process's by now, if somebody else has reaped the child.
+    /// By the pidfd: the number may be another process's by now, if somebody else has reaped the
+    /// child.
     pub(super) fn kill(&self) -> io::Result<()> {
         Ok(pidfd_send_signal(self.pidfd.get_ref(), Signal::KILL)?)
     }

@@ -36,8 +36,8 @@ impl Builder {
         self
     }
 
-    /// Where the task was spawned, as reports say it. Default: where [`Builder::spawn`] is called. For libraries whose users
-    /// are to see their own line.
+    /// Where the task was spawned, as reports say it. Default: where [`Builder::spawn`] is called.
+    /// For libraries whose users are to see their own line.
     pub fn location(mut self, location: &'static Location<'static>) -> Self {
         self.spawned = Some(location);
         self

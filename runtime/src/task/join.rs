@@ -12,7 +12,8 @@ use crate::task_core::identity::Id;
 use crate::task_core::join_error::JoinError;
 use crate::worker::worker_handle::WorkerHandle;
 
-/// A spawned task. Awaiting it gives the task's result; dropping it detaches the task, which runs on.
+/// A spawned task. Awaiting it gives the task's result; dropping it detaches the task, which runs
+/// on.
 pub struct JoinHandle<T> {
     task: TaskRef<WorkerHandle>,
     taken: bool,
@@ -25,13 +26,14 @@ impl<T> Unpin for JoinHandle<T> {}
 
 impl<T> JoinHandle<T> {
     /// # Safety
-    /// `task` is the joiner's reference, `T` is the output of the task's future, and no other `JoinHandle` of this task exists.
+    /// `task` is the joiner's reference, `T` is the output of the task's future, and no other
+    /// `JoinHandle` of this task exists.
     pub(crate) unsafe fn new(task: TaskRef<WorkerHandle>) -> Self {
         Self { task, taken: false, result: PhantomData }
     }
 
-    /// Drops the task's future in its worker's next turn. Awaiting the handle then gives a cancelled
-    /// [`JoinError`], unless the task had finished before.
+    /// Drops the task's future in its worker's next turn. Awaiting the handle then gives a
+    /// cancelled [`JoinError`], unless the task had finished before.
     pub fn abort(&self) {
         self.task.abort();
     }
@@ -85,8 +87,8 @@ impl<T> Future for JoinHandle<T> {
 impl<T> Drop for JoinHandle<T> {
     fn drop(&mut self) {
         if !self.taken && self.task.detach() == ResultOwner::Caller {
-            // SAFETY: the task is done, this is its only joiner, and `PhantomData<T>` keeps the handle on
-            // this thread unless the result is `Send`.
+            // SAFETY: the task is done, this is its only joiner, and `PhantomData<T>` keeps the
+            // handle on this thread unless the result is `Send`.
             unsafe { self.task.drop_result() };
         }
     }

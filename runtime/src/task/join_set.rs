@@ -16,7 +16,8 @@ use crate::task::spawn::{spawn_local, spawn_remote};
 use crate::task_core::identity::{Id, Identity};
 use crate::task_core::join_error::JoinError;
 
-/// Tasks of one kind, which are awaited in the order in which they end. Dropping the set aborts them.
+/// Tasks of one kind, which are awaited in the order in which they end. Dropping the set aborts
+/// them.
 ///
 /// ```
 /// # #[runtime::main(driver = "epoll")]
@@ -133,7 +134,8 @@ impl<T> JoinSet<T> {
         abort
     }
 
-    /// Waits until a task has ended, and returns its result; `None` if the set is empty. A dropped wait loses no result.
+    /// Waits until a task has ended, and returns its result; `None` if the set is empty. A dropped
+    /// wait loses no result.
     pub async fn join_next(&mut self) -> Option<Result<T, JoinError>> {
         std::future::poll_fn(|context| self.poll_join_next(context)).await
     }
@@ -169,7 +171,8 @@ impl<T> JoinSet<T> {
             if member.handle.is_taken() {
                 continue;
             }
-            // The join is charged here: a handle without a budget would wake the set in this very loop.
+            // The join is charged here: a handle without a budget would wake the set in this very
+            // loop.
             let mut context = Context::from_waker(&member.waker);
             let polled = coop::without_budget(|| Pin::new(&mut member.handle).poll(&mut context));
             if let Poll::Ready(result) = polled {
@@ -181,7 +184,8 @@ impl<T> JoinSet<T> {
         Poll::Pending
     }
 
-    /// Waits until all tasks have ended, and returns their results in the order in which they ended.
+    /// Waits until all tasks have ended, and returns their results in the order in which they
+    /// ended.
     ///
     /// # Panics
     /// With the panic of a task, or if one was aborted. The others are aborted then.

@@ -1,4 +1,5 @@
-//! Spawning tasks, and what spawning returns: handles, groups of tasks, their names and their task-local values.
+//! Spawning tasks, and what spawning returns: handles, groups of tasks, their names and their
+//! task-local values.
 
 mod builder;
 pub(crate) mod join;

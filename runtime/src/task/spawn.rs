@@ -23,10 +23,11 @@ where
     spawn_local(Identity::new(Location::caller()), future)
 }
 
-/// Spawns a task on another worker. The closure is sent there and makes the future, which need not be
-/// `Send`.
+/// Spawns a task on another worker. The closure is sent there and makes the future, which need not
+/// be `Send`.
 ///
-/// If that worker has stopped, awaiting the handle gives a cancelled [`JoinError`](crate::JoinError).
+/// If that worker has stopped, awaiting the handle gives a cancelled
+/// [`JoinError`](crate::JoinError).
 ///
 /// # Panics
 /// Outside of a runtime ([`Handle::enter`](crate::Handle::enter)), or if there is no such worker.

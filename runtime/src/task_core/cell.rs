@@ -1,11 +1,11 @@
-//! The allocation of a task, and the references to it, which don't know its type. The executor's unsafe
-//! code is here.
+//! The allocation of a task, and the references to it, which don't know its type. The executor's
+//! unsafe code is here.
 //!
 //! Who may touch what:
 //! - the header: everyone with a reference, on any thread;
-//! - the future: its worker's thread, from the first poll to the drop, which comes before `complete`.
-//!   A future made for another worker ([`NewTask::remote`]) is an async block that has not been polled: it
-//!   holds only what it captured, and that is `Send`. So is the span beside it;
+//! - the future: its worker's thread, from the first poll to the drop, which comes before
+//!   `complete`. A future made for another worker ([`NewTask::remote`]) is an async block that has
+//!   not been polled: it holds only what it captured, and that is `Send`. So is the span beside it;
 //! - the result: the side to which `complete` or `detach` of the header gives it ([`ResultOwner`]).
 
 use std::future::Future;
@@ -29,8 +29,8 @@ pub(crate) trait Schedule: Send + Sync + Sized + 'static {
     /// Queues the task unless it is queued or finished already. Called on any thread.
     fn schedule(task: &TaskRef<Self>);
 
-    /// [`waker_vtable`] in a static: promoted constants have a different address in each codegen unit,
-    /// and `Waker::will_wake` compares addresses.
+    /// [`waker_vtable`] in a static: promoted constants have a different address in each codegen
+    /// unit, and `Waker::will_wake` compares addresses.
     fn waker_vtable() -> &'static RawWakerVTable;
 }
 
@@ -101,8 +101,8 @@ unsafe fn poll<F: Future, S: Schedule>(task: NonNull<Header<S>>, context: &mut C
 }
 
 /// # Safety
-/// With a live task that is not complete, on the worker's thread; or on any thread before the first poll,
-/// where the future may be dropped anywhere.
+/// With a live task that is not complete, on the worker's thread; or on any thread before the first
+/// poll, where the future may be dropped anywhere.
 unsafe fn cancel<F: Future, S: Schedule>(task: NonNull<Header<S>>) {
     // SAFETY: the caller's promise.
     unsafe { finish::<F, S>(task, Err(JoinError::cancelled())) }
@@ -112,10 +112,10 @@ unsafe fn cancel<F: Future, S: Schedule>(task: NonNull<Header<S>>) {
 /// As for `cancel`.
 unsafe fn finish<F: Future, S: Schedule>(task: NonNull<Header<S>>, result: Result<F::Output, JoinError>) {
     let put = |stage: *mut Stage<F>| {
-        // The future is dropped before the joiner is woken, which then finds free what the future held.
-        // A panic of the drop is contained: the result, or the first panic, is what the joiner gets.
-        // SAFETY: nobody else touches the stage before the task is complete. It is overwritten without
-        // being dropped again, also if this drop panics.
+        // The future is dropped before the joiner is woken, which then finds free what the future
+        // held. A panic of the drop is contained: the result, or the first panic, is what the
+        // joiner gets. SAFETY: nobody else touches the stage before the task is complete. It is
+        // overwritten without being dropped again, also if this drop panics.
         contain_panic(|| unsafe { stage.drop_in_place() });
         // SAFETY: what was there has been dropped.
         unsafe { stage.write(Stage::Result(result)) };
@@ -133,7 +133,8 @@ unsafe fn finish<F: Future, S: Schedule>(task: NonNull<Header<S>>, result: Resul
 /// # Safety
 /// `task` is live and done, and the caller has the right to its result.
 unsafe fn take_stage<F: Future, S: Schedule>(task: NonNull<Header<S>>) -> Stage<F> {
-    // SAFETY: by the caller's promise nobody else touches the stage, which always holds a valid value.
+    // SAFETY: by the caller's promise nobody else touches the stage, which always holds a valid
+    // value.
     let replace = |stage: *mut Stage<F>| unsafe { stage.replace(Stage::Empty) };
     // SAFETY: the caller's promise.
     unsafe { with_stage(task, replace) }
@@ -158,9 +159,9 @@ unsafe fn drop_result<F: Future, S: Schedule>(task: NonNull<Header<S>>) {
 }
 
 /// # Safety
-/// Called once, for the last reference. By then the stage is empty (a root's stage is a `Ready<()>` without a span, which
-/// any thread may drop): the worker drops its reference after the end of the task, and the joiner after it
-/// has taken the result or detached.
+/// Called once, for the last reference. By then the stage is empty (a root's stage is a `Ready<()>`
+/// without a span, which any thread may drop): the worker drops its reference after the end of the
+/// task, and the joiner after it has taken the result or detached.
 unsafe fn free<F: Future, S: Schedule>(task: NonNull<Header<S>>) {
     // SAFETY: allocated as a `Box<TaskCell<F, S>>` in `TaskRef::allocate`.
     drop(unsafe { Box::from_raw(task.cast::<TaskCell<F, S>>().as_ptr()) });
@@ -169,8 +170,9 @@ unsafe fn free<F: Future, S: Schedule>(task: NonNull<Header<S>>) {
 /// A counted reference to a task that runs on `S`.
 pub(crate) struct TaskRef<S: Schedule>(NonNull<Header<S>>);
 
-// SAFETY: a reference gives access to the header, which is `Sync` (`S` is), and the last one frees the task
-// when it holds no future or result any more. The unsafe methods name the thread that may call them.
+// SAFETY: a reference gives access to the header, which is `Sync` (`S` is), and the last one frees
+// the task when it holds no future or result any more. The unsafe methods name the thread that may
+// call them.
 unsafe impl<S: Schedule> Send for TaskRef<S> {}
 // SAFETY: as above.
 unsafe impl<S: Schedule> Sync for TaskRef<S> {}
@@ -192,8 +194,8 @@ impl<S: Schedule> TaskRef<S> {
         (Self(task), Self(task))
     }
 
-    /// The task whose wakers wake a worker's root future. It is never polled itself: the root future is
-    /// polled where it is, in `span`.
+    /// The task whose wakers wake a worker's root future. It is never polled itself: the root
+    /// future is polled where it is, in `span`.
     pub(crate) fn root(scheduler: Arc<S>, identity: Identity, span: &TaskSpan) -> Self {
         let span = (span.id(), TaskSpan::none());
         Self::allocate(scheduler, ROOT, identity, span, std::future::ready(())).0
@@ -204,8 +206,8 @@ impl<S: Schedule> TaskRef<S> {
     /// # Safety
     /// On the worker's thread, not after it was ready, and not after `cancel`.
     pub(crate) unsafe fn poll(&self) -> Poll<()> {
-        // SAFETY: this waker counts no reference and is never dropped: `self` outlives it, and its clones
-        // count references themselves.
+        // SAFETY: this waker counts no reference and is never dropped: `self` outlives it, and its
+        // clones count references themselves.
         let waker = ManuallyDrop::new(unsafe { Waker::from_raw(raw_waker(self.0)) });
         // SAFETY: the caller's promise.
         unsafe { (self.vtable.poll)(self.0, &mut Context::from_waker(&waker)) }
@@ -234,7 +236,8 @@ impl<S: Schedule> TaskRef<S> {
     /// Drops the result.
     ///
     /// # Safety
-    /// The task is done, the caller is its only joiner, and the result may be dropped on this thread.
+    /// The task is done, the caller is its only joiner, and the result may be dropped on this
+    /// thread.
     pub(crate) unsafe fn drop_result(&self) {
         // SAFETY: the caller's promise.
         unsafe { (self.vtable.drop_result)(self.0) }
@@ -249,7 +252,8 @@ impl<S: Schedule> TaskRef<S> {
     pub(crate) fn waker(&self) -> Waker {
         self.span().record("waker.clone");
         let waker = raw_waker(Self::clone(self).into_raw());
-        // SAFETY: the waker owns the reference that was just cloned, and the vtable keeps the contract.
+        // SAFETY: the waker owns the reference that was just cloned, and the vtable keeps the
+        // contract.
         unsafe { Waker::from_raw(waker) }
     }
 
@@ -262,15 +266,17 @@ impl<S: Schedule> Deref for TaskRef<S> {
     type Target = Header<S>;
 
     fn deref(&self) -> &Header<S> {
-        // SAFETY: the task is live while a reference exists, and nobody makes a unique reference to it.
+        // SAFETY: the task is live while a reference exists, and nobody makes a unique reference to
+        // it.
         unsafe { self.0.as_ref() }
     }
 }
 
 impl<S: Schedule> Clone for TaskRef<S> {
     fn clone(&self) -> Self {
-        // Relaxed: a reference exists already, so nobody can be freeing the task (as in `Arc`). An overflow
-        // would take 2^64 references, each of which takes memory or is leaked one by one for centuries.
+        // Relaxed: a reference exists already, so nobody can be freeing the task (as in `Arc`). An
+        // overflow would take 2^64 references, each of which takes memory or is leaked one by one
+        // for centuries.
         self.references.fetch_add(1, Ordering::Relaxed);
         Self(self.0)
     }
@@ -278,8 +284,9 @@ impl<S: Schedule> Clone for TaskRef<S> {
 
 impl<S: Schedule> Drop for TaskRef<S> {
     fn drop(&mut self) {
-        // Release: what was done with this reference happens before the task is freed. Acquire: which the last one sees. Not by
-        // a fence, which ThreadSanitizer doesn't know; on x86-64 it is the same instruction.
+        // Release: what was done with this reference happens before the task is freed. Acquire:
+        // which the last one sees. Not by a fence, which ThreadSanitizer doesn't know; on x86-64 it
+        // is the same instruction.
         if self.references.fetch_sub(1, Ordering::AcqRel) == 1 {
             // SAFETY: it was the last reference.
             unsafe { (self.vtable.free)(self.0) };
@@ -314,7 +321,8 @@ fn raw_waker<S: Schedule>(task: NonNull<Header<S>>) -> RawWaker {
 
 /// The reference that a waker is made of; the waker is used no further.
 fn owned<S: Schedule>(data: *const ()) -> TaskRef<S> {
-    // SAFETY: called from `waker_vtable::<S>` only, with what `raw_waker::<S>` has stored, which is not null.
+    // SAFETY: called from `waker_vtable::<S>` only, with what `raw_waker::<S>` has stored, which is
+    // not null.
     TaskRef(unsafe { NonNull::new_unchecked(data.cast_mut().cast()) })
 }
 
@@ -368,8 +376,8 @@ impl<S: Schedule> NewTask<S> {
 impl<S: Schedule> Drop for NewTask<S> {
     fn drop(&mut self) {
         if let Some(task) = self.0.take() {
-            // SAFETY: never polled. If this is not the worker's thread, the task was made by `remote`, and
-            // only its `Send` closure is dropped.
+            // SAFETY: never polled. If this is not the worker's thread, the task was made by
+            // `remote`, and only its `Send` closure is dropped.
             unsafe { task.cancel() };
         }
     }

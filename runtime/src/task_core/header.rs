@@ -37,7 +37,8 @@ pub(crate) enum ResultOwner {
 pub(crate) struct TaskVtable<S: 'static> {
     /// Polls the future, and stores the result when there is one.
     pub(crate) poll: unsafe fn(NonNull<Header<S>>, &mut Context<'_>) -> Poll<()>,
-    /// Drops the future, and stores [`JoinError::cancelled`](super::join_error::JoinError::cancelled).
+    /// Drops the future, and stores
+    /// [`JoinError::cancelled`](super::join_error::JoinError::cancelled).
     pub(crate) cancel: unsafe fn(NonNull<Header<S>>),
     /// Moves the result to an `Option<Result<F::Output, JoinError>>`.
     pub(crate) take: unsafe fn(NonNull<Header<S>>, NonNull<()>),
@@ -53,7 +54,8 @@ pub(crate) struct Header<S: 'static> {
     identity: Identity,
     span: SpanId,
     key: AtomicU32,
-    /// Only the worker's thread reads and writes it, so a local wake needs no atomic read-modify-write.
+    /// Only the worker's thread reads and writes it, so a local wake needs no atomic
+    /// read-modify-write.
     queued: AtomicBool,
     remote_wake_pending: AtomicBool,
     aborted: AtomicBool,
@@ -114,7 +116,8 @@ impl<S> Header<S> {
         !queued
     }
 
-    /// Lets the next wake queue the task again. Called before the poll, so that a wake during it counts.
+    /// Lets the next wake queue the task again. Called before the poll, so that a wake during it
+    /// counts.
     pub(crate) fn begin_poll(&self) {
         self.queued.store(false, Ordering::Relaxed);
     }
@@ -124,8 +127,8 @@ impl<S> Header<S> {
         !self.remote_wake_pending.swap(true, Ordering::AcqRel)
     }
 
-    /// The worker has taken the wake message out of its inbox. The next remote wake sends a new one; the
-    /// poll that follows sees what the waking thread wrote before its wake.
+    /// The worker has taken the wake message out of its inbox. The next remote wake sends a new
+    /// one; the poll that follows sees what the waking thread wrote before its wake.
     pub(crate) fn acknowledge_remote_wake(&self) {
         self.remote_wake_pending.swap(false, Ordering::AcqRel);
     }

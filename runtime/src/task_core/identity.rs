@@ -88,7 +88,8 @@ impl Identity {
         }
     }
 
-    /// The identity of a task that subscribers don't see: it waits for blocking work, or is this crate's own.
+    /// The identity of a task that subscribers don't see: it waits for blocking work, or is this
+    /// crate's own.
     pub(crate) fn without_span(spawned: &'static Location<'static>) -> Self {
         Self {
             #[cfg(feature = "task-spans")]

@@ -41,7 +41,8 @@ impl JoinError {
         matches!(self.0, Reason::Panicked { .. })
     }
 
-    /// What the task panicked with: the argument of `panic_any`, or the message as `String` or `&str`.
+    /// What the task panicked with: the argument of `panic_any`, or the message as `String` or
+    /// `&str`.
     ///
     /// # Errors
     /// Returns the error unchanged if the task was cancelled.

@@ -1,5 +1,5 @@
-//! A task as its worker sees it: one allocation with the future, its result, and what wakers need. The handles that
-//! applications hold are in [`task`](crate::task).
+//! A task as its worker sees it: one allocation with the future, its result, and what wakers need.
+//! The handles that applications hold are in [`task`](crate::task).
 //!
 //! A future never leaves its worker and need not be `Send`. Only the header crosses threads.
 

@@ -1,15 +1,16 @@
 //! The spans of tasks, with the feature `task-spans` (without it: `no_span.rs`).
 //!
-//! Names, targets and fields are those of tokio's spans (`tokio/src/util/trace.rs`) and of what its wakers record
-//! (`tokio/src/runtime/task/waker.rs`), which `console-subscriber` looks for. `worker` is Lull's.
+//! Names, targets and fields are those of tokio's spans (`tokio/src/util/trace.rs`) and of what its
+//! wakers record (`tokio/src/runtime/task/waker.rs`), which `console-subscriber` looks for.
+//! `worker` is Lull's.
 
 use tracing::Span;
 use tracing::span::{Entered, Id};
 
 use super::identity::Identity;
 
-/// A task is polled in its span, which closes when the future is dropped. Without a subscriber that wants it, it does
-/// nothing.
+/// A task is polled in its span, which closes when the future is dropped. Without a subscriber that
+/// wants it, it does nothing.
 pub(crate) struct TaskSpan(Span);
 
 pub(crate) struct SpanId(Option<Id>);
@@ -51,7 +52,8 @@ impl TaskSpan {
         task_span!("tokio::task", "block_on", identity, size, worker = worker)
     }
 
-    /// The span of a closure of `size` bytes that may block. It takes the place of the span of the task that waits for the closure.
+    /// The span of a closure of `size` bytes that may block. It takes the place of the span of the
+    /// task that waits for the closure.
     pub(crate) fn blocking(identity: &Identity, size: usize) -> Self {
         task_span!("tokio::task::blocking", "blocking", identity, size)
     }

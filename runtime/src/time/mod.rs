@@ -1,6 +1,7 @@
 //! Sleeping, timeouts and intervals, and a clock that tests can pause.
 //!
-//! A timer belongs to the worker on which it is polled. Deadlines are [`std::time::Instant`]s, of the monotonic clock.
+//! A timer belongs to the worker on which it is polled. Deadlines are [`std::time::Instant`]s, of
+//! the monotonic clock.
 
 mod interval;
 mod paused;

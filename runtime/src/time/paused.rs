@@ -10,8 +10,8 @@ use crate::worker::current;
 /// Whether any clock of this process was ever paused. Until then nobody has to look for one.
 static ANY_PAUSED: AtomicBool = AtomicBool::new(false);
 
-/// The time on the clock of this worker's timers. It is [`Instant::now`] unless the clock was [paused](pause), and outside of a
-/// runtime.
+/// The time on the clock of this worker's timers. It is [`Instant::now`] unless the clock was
+/// [paused](pause), and outside of a runtime.
 pub fn now() -> Instant {
     if !ANY_PAUSED.load(Ordering::Relaxed) {
         return Instant::now();
@@ -23,8 +23,9 @@ pub fn now() -> Instant {
     paused.flatten().unwrap_or_else(Instant::now)
 }
 
-/// Stops the clock of this runtime's timers, for tests. It then moves only by [`advance`], and by itself: whenever the worker
-/// has nothing to run, it jumps to the next timer. So a test that waits for hours takes no time.
+/// Stops the clock of this runtime's timers, for tests. It then moves only by [`advance`], and by
+/// itself: whenever the worker has nothing to run, it jumps to the next timer. So a test that waits
+/// for hours takes no time.
 ///
 /// ```
 /// use std::time::Duration;
@@ -41,12 +42,13 @@ pub fn now() -> Instant {
 /// ```
 ///
 /// # Limits
-/// - It concerns `sleep`, `timeout`, `interval`, and what is made of them. [`Instant::now`], the kernel, sockets' timeouts,
-///   other threads and other processes have the real time. Compute deadlines for `sleep_until`, `timeout_at` and
-///   `interval_at` from [`now`].
-/// - The clock does not jump while closures of [`spawn_blocking`](crate::spawn_blocking) run, which includes the lookup of
-///   names. It does while tasks wait for sockets or other threads: what they bring may come after a timeout that has not
-///   really passed. Let such a test use channels between its tasks, or sockets of which it has both ends.
+/// - It concerns `sleep`, `timeout`, `interval`, and what is made of them. [`Instant::now`], the
+///   kernel, sockets' timeouts, other threads and other processes have the real time. Compute
+///   deadlines for `sleep_until`, `timeout_at` and `interval_at` from [`now`].
+/// - The clock does not jump while closures of [`spawn_blocking`](crate::spawn_blocking) run, which
+///   includes the lookup of names. It does while tasks wait for sockets or other threads: what they
+///   bring may come after a timeout that has not really passed. Let such a test use channels
+///   between its tasks, or sockets of which it has both ends.
 /// - The runtime has one worker, as in [`#[runtime::test]`](crate::test) by default.
 ///
 /// # Panics
@@ -75,8 +77,9 @@ pub fn resume() {
     });
 }
 
-/// Moves a paused clock by `duration`, fires the timers that are due, and lets the tasks that they wake run once. All of them
-/// see the new time: an interval of a second that is advanced by three has three ticks due.
+/// Moves a paused clock by `duration`, fires the timers that are due, and lets the tasks that they
+/// wake run once. All of them see the new time: an interval of a second that is advanced by three
+/// has three ticks due.
 ///
 /// # Panics
 /// Outside of a runtime, and if the clock is not paused.

@@ -12,9 +12,9 @@ use crate::worker::current;
 
 /// Waits until `duration` has passed.
 ///
-/// The resolution is that of `epoll_pwait2` or `io_uring_enter`: nanoseconds, as workers set their timer
-/// slack to 1 ns (`prctl(2)`, `PR_SET_TIMERSLACK`). Before Linux 5.11 the epoll driver counts in
-/// milliseconds.
+/// The resolution is that of `epoll_pwait2` or `io_uring_enter`: nanoseconds, as workers set their
+/// timer slack to 1 ns (`prctl(2)`, `PR_SET_TIMERSLACK`). Before Linux 5.11 the epoll driver counts
+/// in milliseconds.
 pub fn sleep(duration: Duration) -> Sleep {
     sleep_until(after(now(), duration))
 }
@@ -32,8 +32,9 @@ pub fn sleep_until(deadline: Instant) -> Sleep {
 
 /// The future of [`sleep`] and [`sleep_until`]. Panics when it is polled outside of a runtime.
 ///
-/// It is `Send` and `Sync`, so that a future that contains it may be, too. Its timer belongs to the worker on which it was
-/// polled: polled on another worker it sets a timer there, and the old one wakes its task once in vain.
+/// It is `Send` and `Sync`, so that a future that contains it may be, too. Its timer belongs to the
+/// worker on which it was polled: polled on another worker it sets a timer there, and the old one
+/// wakes its task once in vain.
 #[derive(Debug)]
 #[must_use = "futures do nothing unless awaited"]
 pub struct Sleep {
@@ -52,11 +53,13 @@ impl Sleep {
         now() >= self.deadline
     }
 
-    /// Sets another deadline, also after it was ready. A task that waits for it is woken at the new one.
+    /// Sets another deadline, also after it was ready. A task that waits for it is woken at the new
+    /// one.
     pub fn reset(&mut self, deadline: Instant) {
         self.deadline = deadline;
         let Some(key) = self.key.take() else { return };
-        // Without a worker, or on another one, the timer stays where it is, and wakes the task in vain.
+        // Without a worker, or on another one, the timer stays where it is, and wakes the task in
+        // vain.
         self.key = current::try_with(|worker| {
             let mut timers = worker.timers.borrow_mut();
             let waker = timers.remove(key)?;

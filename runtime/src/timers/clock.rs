@@ -7,7 +7,8 @@ pub(crate) fn monotonic_nanos() -> u64 {
     read(libc::CLOCK_MONOTONIC)
 }
 
-/// The same clock as it was at the kernel's last tick, up to 10 ms ago. It is read in a fraction of the time.
+/// The same clock as it was at the kernel's last tick, up to 10 ms ago. It is read in a fraction of
+/// the time.
 pub(crate) fn coarse_nanos() -> u64 {
     read(libc::CLOCK_MONOTONIC_COARSE)
 }

@@ -1,10 +1,10 @@
-//! A worker's timers: a hierarchical timing wheel, in which inserting and removing take constant time
-//! (Varghese and Lauck, *Hashed and Hierarchical Timing Wheels*, 1987, scheme 6).
+//! A worker's timers: a hierarchical timing wheel, in which inserting and removing take constant
+//! time (Varghese and Lauck, *Hashed and Hierarchical Timing Wheels*, 1987, scheme 6).
 //!
-//! Deadlines keep their nanoseconds; the wheel only sorts them. Level 0 has 64 slots of one tick, and a
-//! slot of each further level covers the whole level below. A timer is at the level of the highest digit
-//! (base 64) in which its tick differs from the current tick. So all slots of a level lie in the future,
-//! are in order, and come before those of the levels above.
+//! Deadlines keep their nanoseconds; the wheel only sorts them. Level 0 has 64 slots of one tick,
+//! and a slot of each further level covers the whole level below. A timer is at the level of the
+//! highest digit (base 64) in which its tick differs from the current tick. So all slots of a level
+//! lie in the future, are in order, and come before those of the levels above.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Waker;
@@ -20,8 +20,8 @@ const DIGIT_BITS: u32 = 6;
 const SLOTS: usize = 1 << DIGIT_BITS;
 /// Nine digits cover 64 bits of nanoseconds, 584 years.
 const LEVELS: usize = 9;
-/// The number of a slot's timers that are searched for the earliest one. With a fuller slot the wait ends at
-/// the slot's start instead, and its timers are sorted into the levels below.
+/// The number of a slot's timers that are searched for the earliest one. With a fuller slot the
+/// wait ends at the slot's start instead, and its timers are sorted into the levels below.
 const MAX_SEARCHED: usize = 16;
 
 static WHEELS: AtomicU64 = AtomicU64::new(0);
@@ -73,8 +73,8 @@ impl Default for TimerWheel {
             tick: 0,
             levels: std::array::from_fn(|_| Level { occupied: 0, first: [NONE; SLOTS] }),
             timers: Slab::new(),
-            // A key that outlives its wheel must not match a timer of a later one: each wheel has its own
-            // range of 2^40 sequence numbers.
+            // A key that outlives its wheel must not match a timer of a later one: each wheel has
+            // its own range of 2^40 sequence numbers.
             sequence: WHEELS.fetch_add(1, Ordering::Relaxed) << 40,
             earliest: None,
         }
@@ -87,7 +87,8 @@ impl TimerWheel {
         self.start_nanos.saturating_add(self.nanos(instant))
     }
 
-    /// The instant of a time on the clock of [`monotonic_nanos`], which [`TimerWheel::on_clock`] turns into that time.
+    /// The instant of a time on the clock of [`monotonic_nanos`], which [`TimerWheel::on_clock`]
+    /// turns into that time.
     pub(crate) fn instant(&self, time: u64) -> Instant {
         self.start + Duration::from_nanos(time.saturating_sub(self.start_nanos))
     }
@@ -124,8 +125,8 @@ impl TimerWheel {
         Some(timer.waker)
     }
 
-    /// When to call `take_due`: at the earliest deadline, or, with many timers in the first slot, somewhat
-    /// earlier.
+    /// When to call `take_due`: at the earliest deadline, or, with many timers in the first slot,
+    /// somewhat earlier.
     pub(crate) fn next(&mut self) -> Option<u64> {
         if self.earliest.is_none() {
             let (level, slot) = self.first_slot()?;
@@ -186,7 +187,8 @@ impl TimerWheel {
         Some((level, self.levels[level].occupied.trailing_zeros() as usize))
     }
 
-    /// The first tick of a slot: the current tick's digits above the level, the slot's digit, and zeros.
+    /// The first tick of a slot: the current tick's digits above the level, the slot's digit, and
+    /// zeros.
     fn tick_of(&self, level: usize, slot: usize) -> u64 {
         let shift = DIGIT_BITS * level as u32;
         let above = self.tick >> shift >> DIGIT_BITS << DIGIT_BITS << shift;
@@ -302,8 +304,8 @@ mod tests {
         x
     }
 
-    /// Against a sorted map: the same timers are due, in the same order, and `next` is never later than the
-    /// earliest deadline.
+    /// Against a sorted map: the same timers are due, in the same order, and `next` is never later
+    /// than the earliest deadline.
     #[test]
     fn random_timers_fire_as_from_a_sorted_list() {
         for seed in 1..=20 {

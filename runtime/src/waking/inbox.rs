@@ -21,8 +21,8 @@ impl<M> Default for Inbox<M> {
 }
 
 impl<M> Inbox<M> {
-    /// Adds a message. The caller wakes the worker if it is parked ([`ParkState::claim_wake`]). A closed
-    /// inbox returns the message, to be dropped outside the lock.
+    /// Adds a message. The caller wakes the worker if it is parked ([`ParkState::claim_wake`]). A
+    /// closed inbox returns the message, to be dropped outside the lock.
     pub(crate) fn push(&self, message: M) -> Result<(), M> {
         {
             let mut messages = self.lock();

@@ -9,8 +9,8 @@ use rustix::event::{EventfdFlags, eventfd};
 use super::park_state::ParkState;
 use crate::counters::Counter;
 
-/// A worker's parked state, and the two descriptors through which others wake it: its eventfd, and its
-/// ring while it waits in one. This is all that drivers know of a worker, their own or another.
+/// A worker's parked state, and the two descriptors through which others wake it: its eventfd, and
+/// its ring while it waits in one. This is all that drivers know of a worker, their own or another.
 pub(crate) struct WakeHandle {
     pub(crate) park_state: ParkState,
     /// Readable once the worker was woken while parked.
@@ -31,7 +31,8 @@ impl WakeHandle {
         })
     }
 
-    /// Claims the worker's wake-up, and counts it. `false` if the worker runs, or somebody else wakes it.
+    /// Claims the worker's wake-up, and counts it. `false` if the worker runs, or somebody else
+    /// wakes it.
     #[must_use]
     pub(crate) fn claim_wake(&self) -> bool {
         let claimed = self.park_state.claim_wake();

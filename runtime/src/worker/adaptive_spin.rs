@@ -1,18 +1,21 @@
 //! Whether to spin before a sleep.
 //!
-//! Two threads that answer each other wait a microsecond or two each time, while sleeping and being woken takes several: the
-//! core leaves its halt state, and the other core pays for the interrupt that gets it out. So after a short sleep the next
-//! wait spins first. A spin as long as a sleep costs makes a wait at most twice as expensive as the better of both (Damianakis,
-//! Chen and Felten, *Reducing Waiting Costs in User-Level Communication*, 1997). Where a sleep costs less than the spin, the
-//! growing number of short sleeps without a spin that follows each spin in vain bounds what those cost.
+//! Two threads that answer each other wait a microsecond or two each time, while sleeping and being
+//! woken takes several: the core leaves its halt state, and the other core pays for the interrupt
+//! that gets it out. So after a short sleep the next wait spins first. A spin as long as a sleep
+//! costs makes a wait at most twice as expensive as the better of both (Damianakis, Chen and
+//! Felten, *Reducing Waiting Costs in User-Level Communication*, 1997). Where a sleep costs less
+//! than the spin, the growing number of short sleeps without a spin that follows each spin in vain
+//! bounds what those cost.
 
 use std::cell::Cell;
 use std::time::Duration;
 
-/// How long to spin. A sleep costs some 3 to 10 µs on hardware, in CPU time and delay, and 20 µs and more in virtual machines.
+/// How long to spin. A sleep costs some 3 to 10 µs on hardware, in CPU time and delay, and 20 µs
+/// and more in virtual machines.
 pub(crate) const SPIN_TIME: Duration = Duration::from_micros(20);
-/// What ended a sleep of this length may have come within [`SPIN_TIME`]: the rest is the wake-up, up to some 60 µs for a core that
-/// was halted.
+/// What ended a sleep of this length may have come within [`SPIN_TIME`]: the rest is the wake-up,
+/// up to some 60 µs for a core that was halted.
 const SHORT_SLEEP: Duration = Duration::from_micros(100);
 /// The largest number of short sleeps without a spin that follow a spin in vain.
 const MAX_SKIPPED: u32 = 256;

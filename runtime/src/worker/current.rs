@@ -62,13 +62,14 @@ pub(crate) fn try_with<R>(action: impl FnOnce(&Rc<Worker>) -> R) -> Option<R> {
     Some(action(&worker))
 }
 
-/// Whether this thread has a worker for which `test` is true. `test` must not run foreign code: the thread
-/// local stays borrowed.
+/// Whether this thread has a worker for which `test` is true. `test` must not run foreign code: the
+/// thread local stays borrowed.
 pub(super) fn is_some_and(test: impl FnOnce(&Worker) -> bool) -> bool {
     CURRENT.try_with(|current| current.borrow().as_ref().is_some_and(|worker| test(worker))).unwrap_or(false)
 }
 
-/// Checks that no worker runs on this thread: a runtime inside of a runtime would block the outer one.
+/// Checks that no worker runs on this thread: a runtime inside of a runtime would block the outer
+/// one.
 ///
 /// # Panics
 /// If this thread runs a worker.
@@ -78,8 +79,8 @@ pub(crate) fn assert_none() {
     });
 }
 
-/// Makes a worker this thread's, and runs its loop until `root` is ready, or without a root until the
-/// worker is asked to stop (`None`). Its other tasks stay.
+/// Makes a worker this thread's, and runs its loop until `root` is ready, or without a root until
+/// the worker is asked to stop (`None`). Its other tasks stay.
 ///
 /// # Panics
 /// If this thread runs a worker already.
@@ -94,7 +95,8 @@ pub(crate) fn run<R>(
     worker.run(root, spawned)
 }
 
-/// Shuts a worker down when dropped, also when unwinding: its tasks are dropped, and its driver is closed.
+/// Shuts a worker down when dropped, also when unwinding: its tasks are dropped, and its driver is
+/// closed.
 pub(crate) struct ShutDown(pub(crate) Rc<Worker>);
 
 impl Drop for ShutDown {

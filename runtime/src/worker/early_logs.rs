@@ -1,5 +1,5 @@
-//! Warnings that come before the application has installed a subscriber: `#[runtime::main]` starts the workers before its
-//! body runs.
+//! Warnings that come before the application has installed a subscriber: `#[runtime::main]` starts
+//! the workers before its body runs.
 
 use std::cell::{Cell, RefCell};
 

@@ -35,7 +35,8 @@ use crate::worker::runtime_state::RuntimeState;
 
 /// A turn's time is looked at after this many polls, and after each that has used up its budget.
 const POLLS_BETWEEN_CHECKS: usize = 8;
-/// While the timers' clock is paused, it is looked at after this many nanoseconds whether blocking work has ended.
+/// While the timers' clock is paused, it is looked at after this many nanoseconds whether blocking
+/// work has ended.
 const BLOCKING_WORK_CHECK: u64 = 1_000_000;
 
 /// One thread's tasks, timers and driver.
@@ -56,8 +57,8 @@ pub(crate) struct Worker {
     times_polls: bool,
     wait: WaitStrategy,
     queue: RunQueue,
-    /// A task is taken out while it is polled, so that the slab is free for what the poll does (spawn,
-    /// wake).
+    /// A task is taken out while it is polled, so that the slab is free for what the poll does
+    /// (spawn, wake).
     tasks: RefCell<Slab<Option<TaskRef<WorkerHandle>>>>,
     spin: AdaptiveSpin,
     begun: Cell<bool>,
@@ -98,8 +99,8 @@ impl Worker {
         })
     }
 
-    /// Takes in a new task and queues it. While the worker stops, the task is dropped instead, and its
-    /// joiner gets a cancelled `JoinError`. `spawned`: the [`WorkerHandle::wake_time`] of then.
+    /// Takes in a new task and queues it. While the worker stops, the task is dropped instead, and
+    /// its joiner gets a cancelled `JoinError`. `spawned`: the [`WorkerHandle::wake_time`] of then.
     pub(crate) fn adopt(&self, task: NewTask<WorkerHandle>, spawned: u64) {
         if self.stopping.get() {
             return;
@@ -109,7 +110,8 @@ impl Worker {
         let entry = tasks.vacant_entry();
         // Four billion tasks would not fit in memory; the last key is the root's.
         task.set_key(u32::try_from(entry.key()).ok().filter(|&key| key != ROOT).expect("too many tasks"));
-        // It may be marked as queued already, without a key: woken or aborted before it was adopted.
+        // It may be marked as queued already, without a key: woken or aborted before it was
+        // adopted.
         task.mark_queued();
         self.queue.push(task.key(), spawned);
         entry.insert(Some(task));
@@ -149,7 +151,8 @@ impl Worker {
         }
     }
 
-    /// The clock that polls are timed with. The precise one takes longer to read, so it is read only for histograms.
+    /// The clock that polls are timed with. The precise one takes longer to read, so it is read
+    /// only for histograms.
     fn poll_clock(&self) -> u64 {
         if self.times_polls { monotonic_nanos() } else { coarse_nanos() }
     }
@@ -163,7 +166,8 @@ impl Worker {
         }
     }
 
-    /// Runs turns until `root` is ready, or the worker is asked to stop (`None`). `spawned`: where the root was given.
+    /// Runs turns until `root` is ready, or the worker is asked to stop (`None`). `spawned`: where
+    /// the root was given.
     pub(super) fn run<R>(
         &self,
         root: Option<Pin<&mut dyn Future<Output = R>>>,
@@ -202,7 +206,8 @@ impl Worker {
         }
     }
 
-    /// Polls queued tasks within the turn's budget. Returns how many, and the output of the root if that is ready.
+    /// Polls queued tasks within the turn's budget. Returns how many, and the output of the root if
+    /// that is ready.
     fn run_tasks<R>(&self, root: &mut Root<'_, R>, started: u64) -> (usize, Option<R>) {
         let budget = self.driver.task_budget();
         let limit = self.driver.turn_limit().as_nanos() as u64;
@@ -230,8 +235,8 @@ impl Worker {
         (ran, None)
     }
 
-    /// Waits in the driver, takes in what the wait has brought, and fires timers. `ran`: how many tasks this turn has polled.
-    /// Returns when the wait has ended.
+    /// Waits in the driver, takes in what the wait has brought, and fires timers. `ran`: how many
+    /// tasks this turn has polled. Returns when the wait has ended.
     fn wait_for_work(&self, now: u64, ran: usize, idle_since: &mut Option<u64>) -> io::Result<u64> {
         let counters = &self.handle.counters;
         let next_timer = self.timers.borrow_mut().next();
@@ -253,7 +258,8 @@ impl Worker {
         let waited = if parked { &counters.parked_ns } else { &counters.polling_ns };
         waited.add(ended - now);
         if parked {
-            // A worker that blocks spins for messages only, an adaptive one for anything but a timer.
+            // A worker that blocks spins for messages only, an adaptive one for anything but a
+            // timer.
             let (has_events, has_messages) = (outcome.events > 0, self.handle.inbox.is_filled());
             let found = match self.wait {
                 WaitStrategy::Adaptive => has_events || outcome.completed || has_messages,
@@ -277,8 +283,9 @@ impl Worker {
         Ok(ended)
     }
 
-    /// When the wait has to end at the latest, on the monotonic clock: for the queue or the next timer, or at once if the timers' clock
-    /// is paused, and so may be advanced after a wait that brings nothing.
+    /// When the wait has to end at the latest, on the monotonic clock: for the queue or the next
+    /// timer, or at once if the timers' clock is paused, and so may be advanced after a wait that
+    /// brings nothing.
     fn end_of_wait(&self, now: u64, next_timer: Option<u64>) -> Option<u64> {
         let for_queue = self.queue_control.as_ref().and_then(|control| control.end_of_wait(now));
         let for_timer = next_timer.map(|next| match self.clock.is_paused() {
@@ -315,7 +322,8 @@ impl Worker {
         Wait::Park(timeout)
     }
 
-    /// Whether an adaptive worker that has been idle for this many nanoseconds makes another pass before it sleeps.
+    /// Whether an adaptive worker that has been idle for this many nanoseconds makes another pass
+    /// before it sleeps.
     fn spins_for_anything(&self, idle: u64) -> bool {
         if self.wait != WaitStrategy::Adaptive || !self.spin.is_expecting() {
             return false;
@@ -327,8 +335,8 @@ impl Worker {
         spins
     }
 
-    /// Spins for a message if one is expected, and returns whether one has come. Not if the worker polls a queue, which
-    /// would have to wait, nor if something is to be submitted.
+    /// Spins for a message if one is expected, and returns whether one has come. Not if the worker
+    /// polls a queue, which would have to wait, nor if something is to be submitted.
     fn spins_for_message(&self, now: u64, timeout: Option<Duration>) -> bool {
         if !self.spin.is_expecting()
             || timeout.is_some_and(|timeout| timeout < SPIN_TIME)
@@ -375,12 +383,14 @@ impl Worker {
         if let Some(latency) = &counters.schedule_latency
             && let Some(woken) = woken
         {
-            // It begins where the poll before it ended, which saves a reading of the clock. The task may have been woken since.
+            // It begins where the poll before it ended, which saves a reading of the clock. The
+            // task may have been woken since.
             latency.record(self.poll_ended.get().saturating_sub(woken));
         }
     }
 
-    /// Returns whether the task has used up its budget. `woken`: when it was woken, if that is known.
+    /// Returns whether the task has used up its budget. `woken`: when it was woken, if that is
+    /// known.
     fn poll_task(&self, key: u32, woken: Option<u64>) -> bool {
         let key = key as usize;
         let Some(task) = self.tasks.borrow_mut().get_mut(key).and_then(Option::take) else { return false };

@@ -3,8 +3,8 @@
 //! - [`event_loop`]: one turn runs tasks, waits in the driver, fires timers;
 //! - [`run_queue`]: the tasks to poll;
 //! - [`worker_handle`]: what other threads see of a worker;
-//! - [`adaptive_spin`]: whether it spins before it sleeps; [`thread_wait`]: the same for threads that wait for a worker, and
-//!   [`thread_parker`]: where they sleep;
+//! - [`adaptive_spin`]: whether it spins before it sleeps; [`thread_wait`]: the same for threads
+//!   that wait for a worker, and [`thread_parker`]: where they sleep;
 //! - [`wake_task`]: what a task's waker does;
 //! - [`worker_thread`]: pins the thread, and gives it back;
 //! - [`runtime_state`]: what all workers of a runtime share;

@@ -21,12 +21,13 @@ pub struct OwnedQueue {
     pub worker: usize,
 }
 
-/// Filled at start from the interface's queues, and extended when an unknown id appears. Ids are never
-/// removed: connections of old ids live on.
+/// Filled at start from the interface's queues, and extended when an unknown id appears. Ids are
+/// never removed: connections of old ids live on.
 #[derive(Debug, Default)]
 pub(crate) struct NapiMap {
     owners: RwLock<HashMap<u32, usize>>,
-    /// The queues of the interface that this process polls, with their NAPIs when they were read last.
+    /// The queues of the interface that this process polls, with their NAPIs when they were read
+    /// last.
     queues: RwLock<Vec<OwnedQueue>>,
     /// Whether the interface's packets have the number of their queue as it is, and not one more.
     plain_numbers: AtomicBool,
@@ -46,15 +47,16 @@ struct Refresh {
 }
 
 impl NapiMap {
-    /// Restricts this process to some of the interface's queues. Called at most once, before the first
-    /// worker starts.
+    /// Restricts this process to some of the interface's queues. Called at most once, before the
+    /// first worker starts.
     pub(crate) fn restrict_to(&self, queues: Vec<u32>) {
         let _ = self.own_queues.set(queues);
     }
 
     /// This process's queues whose NAPI is known, in order: each with its NAPI.
     pub(crate) fn own_queues(&self, interface: &Interface) -> Vec<(u32, u32)> {
-        // A veth pair passes the sender's choice on; hardware and tun record theirs (`skb_record_rx_queue`).
+        // A veth pair passes the sender's choice on; hardware and tun record theirs
+        // (`skb_record_rx_queue`).
         self.plain_numbers.store(interface.driver.as_deref() == Some("veth"), Ordering::Relaxed);
         let queues = interface.queues.iter();
         let own = queues.filter(|queue| self.own_queues.get().is_none_or(|own| own.contains(&queue.index)));
@@ -72,8 +74,8 @@ impl NapiMap {
         let mut owners = self.owners.write().unwrap_or_else(PoisonError::into_inner);
         for owned in &assigned {
             owners.insert(owned.napi, owned.worker);
-            // A worker polls one NAPI, its first. Sockets of its other NAPIs are served without polling. An id that is
-            // gone is replaced.
+            // A worker polls one NAPI, its first. Sockets of its other NAPIs are served without
+            // polling. An id that is gone is replaced.
             let polled = &workers[owned.worker].napi;
             let current = polled.load(Ordering::Relaxed);
             if !queues.iter().any(|&(_, napi)| napi == current) {
@@ -99,11 +101,13 @@ impl NapiMap {
         queues.filter(|own| own.worker == worker && own.napi != polled).map(|own| own.queue).collect()
     }
 
-    /// The worker that serves the connections of a NAPI. For id 0, the worker with the fewest connections.
+    /// The worker that serves the connections of a NAPI. For id 0, the worker with the fewest
+    /// connections.
     ///
-    /// An id that did not exist at start is another interface's, or a new id of a queue whose link was reopened
-    /// (drivers without persistent NAPI configuration). It gets a worker at once, and `read` reads the interface's
-    /// queues on a thread of its own, which takes milliseconds; after that the queue's worker has it.
+    /// An id that did not exist at start is another interface's, or a new id of a queue whose link
+    /// was reopened (drivers without persistent NAPI configuration). It gets a worker at once, and
+    /// `read` reads the interface's queues on a thread of its own, which takes milliseconds; after
+    /// that the queue's worker has it.
     pub(crate) fn owner(
         self: &Arc<Self>,
         napi: u32,

@@ -18,23 +18,23 @@ use crate::driver::wait::WaitOutcome;
 
 /// How often the law is asked.
 const STEP: Duration = Duration::from_millis(10);
-/// What the kernel takes at most to receive and report one event within a wait. A wait that took no longer than its
-/// events was not a sleep.
+/// What the kernel takes at most to receive and report one event within a wait. A wait that took no
+/// longer than its events was not a sleep.
 const EVENT_TIME: Duration = Duration::from_nanos(1_500);
-/// After a turn with this many events or more, the length of a wait doesn't tell whether it slept: the ring sends the turn's replies
-/// within the wait, and the queue's kernel thread may preempt it.
+/// After a turn with this many events or more, the length of a wait doesn't tell whether it slept:
+/// the ring sends the turn's replies within the wait, and the queue's kernel thread may preempt it.
 const LONG_TURN: u32 = 3;
 /// What receiving one request, or sending one reply, takes at most. A longer wait has slept.
 const LONGEST_EVENT: Duration = Duration::from_micros(8);
-/// After one of this many long turns, the kernel's count of sleeps tells whether the wait slept (`ru_nvcsw`). Two system calls read
-/// it, in about a microsecond.
+/// After one of this many long turns, the kernel's count of sleeps tells whether the wait slept
+/// (`ru_nvcsw`). Two system calls read it, in about a microsecond.
 const ASKED: u32 = 8;
 /// The weight of a wait in what waits take for each event.
 const WAIT_WEIGHT: f64 = 0.01;
 /// For how long nobody may poll the queue when a worker stops polling.
 const LONGEST_INTERRUPTION: Duration = Duration::from_millis(1);
-/// A worker that was away from its queue for longer than this, in nanoseconds, was paused: by a long task, or by the hypervisor.
-/// The events of a turn that took so long are not counted.
+/// A worker that was away from its queue for longer than this, in nanoseconds, was paused: by a
+/// long task, or by the hypervisor. The events of a turn that took so long are not counted.
 const PAUSE: u64 = 1_000_000;
 /// About what an interrupt and its softirq take for one packet.
 const INTERRUPT: Duration = Duration::from_nanos(1_500);
@@ -60,16 +60,17 @@ struct QueueTimes {
 }
 
 impl QueueTimes {
-    /// The CPU time of the worker and of the kernel's work for its queue, and how long the worker waited for its core
-    /// beyond that, with `sleeps` in between and `packets` received.
+    /// The CPU time of the worker and of the kernel's work for its queue, and how long the worker
+    /// waited for its core beyond that, with `sleeps` in between and `packets` received.
     fn since(&self, before: &Self, sleeps: u32, packets: u64) -> (Duration, Duration) {
         let run = self.worker.run.saturating_sub(before.worker.run);
         let ready = self.worker.ready.saturating_sub(before.worker.ready);
         match self.received_since(before) {
             // While the kernel thread has the worker's core, the worker is ready.
             Some((received, _)) => (run + received, ready.saturating_sub(received)),
-            // Interrupts do the kernel's work. While they hold up the worker, it is running or ready; while it sleeps,
-            // it is neither. The rest of the time in which it was ready, other programs had the core.
+            // Interrupts do the kernel's work. While they hold up the worker, it is running or
+            // ready; while it sleeps, it is neither. The rest of the time in which it was ready,
+            // other programs had the core.
             None => {
                 let in_interrupts = ready.min(INTERRUPT * u32::try_from(packets).unwrap_or(u32::MAX));
                 (run + in_interrupts + INTERRUPT * sleeps, ready - in_interrupts)
@@ -95,7 +96,8 @@ pub(crate) struct QueueControl {
     law: RefCell<PollingLaw>,
     forced: Option<ForcedSettings>,
     change: RefCell<QueueChange>,
-    /// The worker's thread; `None` where the kernel does not count. Then the lengths of waits are used.
+    /// The worker's thread; `None` where the kernel does not count. Then the lengths of waits are
+    /// used.
     thread: Option<AwakeTime>,
     /// The kernel thread that polls the queue, if there is one.
     napi_thread: RefCell<Option<AwakeTime>>,
@@ -108,12 +110,13 @@ pub(crate) struct QueueControl {
     receiving: Cell<Duration>,
     long_turns: Cell<LongTurns>,
     backlog: Cell<Backlog>,
-    /// What a wait takes for each event that it receives, and each reply that it sends, in seconds: smoothed over the waits that did not
-    /// sleep.
+    /// What a wait takes for each event that it receives, and each reply that it sends, in seconds:
+    /// smoothed over the waits that did not sleep.
     wait_per_event: Cell<f64>,
 }
 
-/// When the packets came that a look at the queue finds. One look takes so many of them at most, so some wait for several looks.
+/// When the packets came that a look at the queue finds. One look takes so many of them at most, so
+/// some wait for several looks.
 #[derive(Debug, Clone, Copy, Default)]
 struct Backlog {
     /// What came before this moment was taken, on the monotonic clock in nanoseconds.
@@ -122,8 +125,8 @@ struct Backlog {
     most: u32,
     /// When the last look was.
     looked: u64,
-    /// Events since the last step, and the sum of the times from a look to the next one that has found some, in nanoseconds: without the
-    /// pauses between bursts.
+    /// Events since the last step, and the sum of the times from a look to the next one that has
+    /// found some, in nanoseconds: without the pauses between bursts.
     events: u32,
     coming: u64,
     /// Events per second of that time, in the last step.
@@ -137,7 +140,8 @@ impl Backlog {
         self.looked = self.looked.max(time);
     }
 
-    /// Begins a step. `average`: events in a second of the step before. A step without events leaves the rate as it was.
+    /// Begins a step. `average`: events in a second of the step before. A step without events
+    /// leaves the rate as it was.
     fn begin_step(&mut self, average: f64) {
         if self.events > 0 && self.coming > 0 {
             self.rate = f64::from(self.events) * 1e9 / self.coming as f64;
@@ -147,8 +151,8 @@ impl Backlog {
         (self.events, self.coming) = (0, 0);
     }
 
-    /// Takes in a look at the queue at `time`, which has taken `events`, or all there were if that is fewer than `budget`. Returns
-    /// between which times they have waited.
+    /// Takes in a look at the queue at `time`, which has taken `events`, or all there were if that
+    /// is fewer than `budget`. Returns between which times they have waited.
     fn look(&mut self, time: u64, events: u32, budget: u32) -> [Duration; 2] {
         let gap = time.saturating_sub(std::mem::replace(&mut self.looked, time));
         if events > 0 && gap <= PAUSE {
@@ -226,8 +230,9 @@ impl LongTurns {
 }
 
 impl QueueControl {
-    /// `ring_slots`: those of the queue's receive ring. `thread`: the worker's thread id. `napi_thread`: the id of the kernel thread
-    /// that polls the queue. `now`: on the clock of the event loop.
+    /// `ring_slots`: those of the queue's receive ring. `thread`: the worker's thread id.
+    /// `napi_thread`: the id of the kernel thread that polls the queue. `now`: on the clock of the
+    /// event loop.
     pub(crate) fn new(
         queue: u32,
         requests: Option<Arc<QueueRequests>>,
@@ -282,13 +287,15 @@ impl QueueControl {
         self.change.borrow().in_effect()
     }
 
-    /// The queue's values if this process can't set them: those that it had when the worker started.
+    /// The queue's values if this process can't set them: those that it had when the worker
+    /// started.
     pub(crate) fn kept_values(&self) -> Option<QueueSettings> {
         let change = self.change.borrow();
         (!change.can_set_values()).then(|| change.in_effect())
     }
 
-    /// Whether the next wait must not sleep, because the worker stops polling after one that returns no event.
+    /// Whether the next wait must not sleep, because the worker stops polling after one that
+    /// returns no event.
     pub(crate) fn needs_pass(&self) -> bool {
         self.change.borrow().stops_polling()
     }
@@ -306,11 +313,12 @@ impl QueueControl {
         }
     }
 
-    /// Takes in a wait from `began` to `ended`, on the monotonic clock, and the turn before it. `parked`: whether it could sleep.
+    /// Takes in a wait from `began` to `ended`, on the monotonic clock, and the turn before it.
+    /// `parked`: whether it could sleep.
     ///
-    /// An event waits from the middle, on average, of the time between two looks at the queue to the second of them; then, if the wait did
-    /// not receive it meanwhile, until all that was found is received; for half of the turn that processes it, and until half of the
-    /// replies are sent.
+    /// An event waits from the middle, on average, of the time between two looks at the queue to
+    /// the second of them; then, if the wait did not receive it meanwhile, until all that was found
+    /// is received; for half of the turn that processes it, and until half of the replies are sent.
     pub(crate) fn waited(&self, began: u64, ended: u64, parked: bool, outcome: &WaitOutcome) {
         let mut waits = self.waits.take();
         let last = waits.last;
@@ -361,7 +369,8 @@ impl QueueControl {
                 let before = self.long_turns.get();
                 let after = before.end_wait();
                 self.long_turns.set(after);
-                // The share falls where the kernel was asked, and said that this wait did not sleep.
+                // The share falls where the kernel was asked, and said that this wait did not
+                // sleep.
                 (after.slept, after.slept < before.slept)
             } else {
                 (f64::from(u8::from(may_sleep)), !may_sleep)
@@ -371,11 +380,12 @@ impl QueueControl {
             }
             waits.sleeps += slept;
             waits.slept += waited.mul_f64(slept);
-            // The first one has ended the sleep; the others came while the worker woke up. That a kernel thread on the same core takes
-            // part in a wake-up is little beside it.
-            // Until the kernel's timer polls, where that is what does.
+            // The first one has ended the sleep; the others came while the worker woke up. That a
+            // kernel thread on the same core takes part in a wake-up is little beside it. Until the
+            // kernel's timer polls, where that is what does.
             let woken = [costs.wake_latency / events.max(1), costs.wake_latency + in_effect.grace_time];
-            // After a sleep the worker receives them; otherwise it did so within the wait, and the kernel thread partly meanwhile.
+            // After a sleep the worker receives them; otherwise it did so within the wait, and the
+            // kernel thread partly meanwhile.
             let receiving = self.receiving.get();
             let delays = [
                 woken.map(|delay| delay + received + receiving),
@@ -386,7 +396,8 @@ impl QueueControl {
         self.waits.set(waits);
     }
 
-    /// Updates what a wait takes for each event from one that did not sleep. `events`: those that it received, and the replies that it sent.
+    /// Updates what a wait takes for each event from one that did not sleep. `events`: those that
+    /// it received, and the replies that it sent.
     fn take_wait(&self, waited: Duration, events: u32) {
         if events >= LONG_TURN && waited < LONGEST_EVENT * events {
             let before = self.wait_per_event.get();
@@ -488,7 +499,8 @@ impl QueueControl {
         let (interrupts, interrupting) = if is_timed { (0, 0) } else { (waits.sleeps as u32, data) };
         let packets = data + acknowledgements(reading.sent_bytes - last.sent_bytes);
         let (cpu, waiting) = match (last.threads, reading.threads) {
-            // Without acknowledgements: one interrupt takes many, and few are sent where segments are merged (GRO).
+            // Without acknowledgements: one interrupt takes many, and few are sent where segments
+            // are merged (GRO).
             (Some(before), Some(after)) => after.since(&before, interrupts, interrupting),
             _ => (duration.saturating_sub(waits.slept) + INTERRUPT * interrupts, Duration::ZERO),
         };
@@ -505,8 +517,9 @@ impl QueueControl {
 
     /// `napi`: the one that the worker polls, or 0.
     fn thread_times(&self, napi: u32) -> Option<QueueTimes> {
-        // The first field of schedstat lags behind by up to a tick while the thread runs, which is a good part of a step, and a
-        // worker that polls is hardly ever switched out. Its clock is exact at any moment.
+        // The first field of schedstat lags behind by up to a tick while the thread runs, which is
+        // a good part of a step, and a worker that polls is hardly ever switched out. Its clock is
+        // exact at any moment.
         let worker = ThreadTimes { run: this_thread_cpu_time(), ..self.thread.as_ref()?.read().ok()? };
         let mut napi_thread = self.napi_thread.borrow_mut();
         let mut receiver = napi_thread.as_ref().and_then(|thread| thread.read().ok());
@@ -534,8 +547,8 @@ impl QueueControl {
     }
 
     fn set_waiting(&self, now: u64, settings: QueueSettings, worker: &WorkerHandle, driver: &Driver) {
-        // A saturated worker may have no wait without events for long. Then the kernel resumes the queue after the
-        // suspend timeout, which is short where packets come often.
+        // A saturated worker may have no wait without events for long. Then the kernel resumes the
+        // queue after the suspend timeout, which is short where packets come often.
         let is_short = self.in_effect().suspend_timeout <= LONGEST_INTERRUPTION;
         let end = is_short.then(|| Duration::from_nanos(now) + STEP);
         let step = self.change.borrow_mut().values_set(settings, end);
@@ -582,8 +595,9 @@ fn data_packets(events: u64, received_bytes: u64) -> u64 {
     events.max(received_bytes / SEGMENT)
 }
 
-/// About how many packets acknowledge this many sent bytes: one for each two segments (RFC 9293, section 3.8.6.3), fewer where the
-/// peer merges segments. They are in the receive ring too, and are no events.
+/// About how many packets acknowledge this many sent bytes: one for each two segments (RFC 9293,
+/// section 3.8.6.3), fewer where the peer merges segments. They are in the receive ring too, and
+/// are no events.
 fn acknowledgements(sent_bytes: u64) -> u64 {
     sent_bytes / (2 * SEGMENT)
 }
@@ -618,7 +632,8 @@ mod tests {
         // A ring that is full holds no more than its slots.
         let full = Backlog { most: 64, rate: 100_000.0, ..Backlog::default() }.look(micros(900), 16, 16);
         assert_eq!(waited(full), [480, 640]);
-        // 47 packets in the 480 µs before the looks that found them. The 100 µs before a look that found nothing don't count.
+        // 47 packets in the 480 µs before the looks that found them. The 100 µs before a look that
+        // found nothing don't count.
         backlog.begin_step(1.0);
         assert!((96_000.0..99_000.0).contains(&backlog.rate), "{backlog:?}");
         backlog.begin_step(0.0);

@@ -1,4 +1,5 @@
-//! Which policy is in effect on a worker, read back from the kernel, and why it is not the one asked for.
+//! Which policy is in effect on a worker, read back from the kernel, and why it is not the one
+//! asked for.
 
 use std::fmt;
 use std::time::Duration;
@@ -28,8 +29,8 @@ pub enum Running {
     KernelPolling,
     /// Kernel polling was asked for: busy-polls with deferral, without suspension.
     BusyPollingWithDeferral,
-    /// Busy-polls, but interrupts are not deferred or suspended between polls, or the NAPI's settings can't be
-    /// read.
+    /// Busy-polls, but interrupts are not deferred or suspended between polls, or the NAPI's
+    /// settings can't be read.
     BusyPolling,
     /// The wait doesn't poll; reads of sockets do (`SO_BUSY_POLL`).
     SoBusyPoll,
@@ -69,10 +70,12 @@ pub struct WorkerReport {
     pub asked: Policy,
     /// What is in effect.
     pub running: Running,
-    /// Why that is less than what was asked for, and which settings failed although the policy is in effect: a sentence each.
+    /// Why that is less than what was asked for, and which settings failed although the policy is
+    /// in effect: a sentence each.
     pub steps_down: Vec<String>,
-    /// What limits the policy although it runs as asked: values of the queue that others have set and that it keeps, and a wait
-    /// strategy that the policy leaves without effect. A sentence each.
+    /// What limits the policy although it runs as asked: values of the queue that others have set
+    /// and that it keeps, and a wait strategy that the policy leaves without effect. A sentence
+    /// each.
     pub notes: Vec<String>,
     /// The settings of the NAPI whose sockets its epoll instance holds, as the kernel has them.
     pub napi: Option<Napi>,
@@ -82,7 +85,8 @@ pub struct WorkerReport {
     pub queue: Option<QueueSettings>,
     /// The law's budgets. `None` if the queue's values are fixed.
     pub budgets: Option<Budgets>,
-    /// For how long the law has tried polling, or given it up for a moment to measure interrupts, since the start: as of the last change.
+    /// For how long the law has tried polling, or given it up for a moment to measure interrupts,
+    /// since the start: as of the last change.
     pub trials: Duration,
     /// The driver in use.
     pub driver: DriverKind,
@@ -93,8 +97,8 @@ pub struct WorkerReport {
 }
 
 impl WorkerReport {
-    /// How its queue is driven at present: by the law, or by fixed values. `None` unless kernel polling is in
-    /// effect.
+    /// How its queue is driven at present: by the law, or by fixed values. `None` unless kernel
+    /// polling is in effect.
     pub fn queue_status(&self) -> Option<QueueStatus> {
         if let Some(settings) = &self.queue {
             return Some(QueueStatus::new(settings, self.budgets).with_trials(self.trials));
@@ -165,7 +169,8 @@ pub(crate) struct ReportInputs<'a> {
     pub(crate) unpolled: Vec<u32>,
     /// The budgets of the worker's law; `None` without a law.
     pub(crate) budgets: Option<Budgets>,
-    /// Why no law chooses how the queue is polled, although the grace time is adaptive, and nothing polls it.
+    /// Why no law chooses how the queue is polled, although the grace time is adaptive, and nothing
+    /// polls it.
     pub(crate) no_law: Option<NoLaw>,
     /// The values that the queue keeps, because the law can't set others.
     pub(crate) keeps: Option<QueueSettings>,

@@ -3,11 +3,13 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 
-/// The keys of tasks to poll, in the order in which they were woken. A key may be outdated, and refer to no task or to a
-/// later one: a task that is woken during its last poll leaves such a key. The later task is then polled once in vain.
+/// The keys of tasks to poll, in the order in which they were woken. A key may be outdated, and
+/// refer to no task or to a later one: a task that is woken during its last poll leaves such a key.
+/// The later task is then polled once in vain.
 pub(super) struct RunQueue {
     keys: RefCell<VecDeque<u32>>,
-    /// When the tasks were woken, in the order of `keys`; `None` unless schedule latency is recorded.
+    /// When the tasks were woken, in the order of `keys`; `None` unless schedule latency is
+    /// recorded.
     wake_times: Option<RefCell<VecDeque<u64>>>,
 }
 

@@ -34,7 +34,8 @@ pub(crate) struct HostState {
     pub(crate) notes: Vec<String>,
     /// The queues that the settings are for, in order; worker `i` polls the `i`-th.
     pub(crate) queues: Vec<u32>,
-    /// Those of them whose values a supervisor may adapt, as far as this was permitted when the plan was made.
+    /// Those of them whose values a supervisor may adapt, as far as this was permitted when the
+    /// plan was made.
     pub(crate) adaptable: Vec<u32>,
     /// Where workers ask for their queues' values; `None` if nobody sets them.
     pub(crate) requests: Option<Arc<QueueRequests>>,
@@ -82,7 +83,8 @@ impl RuntimeState {
         self.napis.owner(napi, &self.workers, move |napis| read_queues(napis, interface.as_deref()))
     }
 
-    /// Reads which NAPIs the queues have now: a link that was opened again may have others, and a ring polls by their ids.
+    /// Reads which NAPIs the queues have now: a link that was opened again may have others, and a
+    /// ring polls by their ids.
     pub(crate) fn reread_napis(&self) {
         if let Some(queues) = read_queues(&self.napis, self.config.interface.as_deref()) {
             self.napis.assign(&queues, &self.workers);
@@ -102,8 +104,8 @@ impl RuntimeState {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// A worker for a task that may be on any: one after the other. If there are others, without a worker 0 that only runs in
-    /// `block_on`.
+    /// A worker for a task that may be on any: one after the other. If there are others, without a
+    /// worker 0 that only runs in `block_on`.
     pub(crate) fn next_worker(&self) -> usize {
         let first = usize::from(!self.config.background && self.workers.len() > 1);
         first + self.spawned.fetch_add(1, Ordering::Relaxed) % (self.workers.len() - first)

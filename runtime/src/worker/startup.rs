@@ -21,11 +21,12 @@ use crate::driver::{Driver, QueuePolling};
 use crate::timers::clock::monotonic_nanos;
 use crate::worker::runtime_state::RuntimeState;
 
-/// The shortest time for which a ring is set to busy-poll where the queue's values are fixed: with 0 it would poll once.
+/// The shortest time for which a ring is set to busy-poll where the queue's values are fixed: with
+/// 0 it would poll once.
 const RING_BUSY_POLL: Duration = Duration::from_micros(50);
 
-/// Makes the calling thread's worker, and stores its report. The worker stays on this thread, which is a
-/// [`WorkerThread`](super::worker_thread::WorkerThread) while it runs.
+/// Makes the calling thread's worker, and stores its report. The worker stays on this thread, which
+/// is a [`WorkerThread`](super::worker_thread::WorkerThread) while it runs.
 pub(crate) fn make_worker(runtime: &Arc<RuntimeState>, index: usize) -> io::Result<Rc<Worker>> {
     let handle = Arc::clone(&runtime.workers[index]);
     let thread_id = rustix::thread::gettid().as_raw_nonzero().get();
@@ -131,8 +132,8 @@ fn queue_control(runtime: &RuntimeState, worker: usize, napi_id: u32, thread: i3
     let interface = runtime.config.interface.as_deref().unwrap_or_default();
     let may_set = |queue: u32| {
         let knob = Knob::NapiDeferHardIrqs { queue };
-        // The supervisor may still set them where this thread has given up its privileges since, as that of worker 0 can
-        // between `build` and `block_on`.
+        // The supervisor may still set them where this thread has given up its privileges since, as
+        // that of worker 0 can between `build` and `block_on`.
         let can_be_set = || runtime.host.requests.as_ref().is_some_and(|requests| requests.can_be_set());
         runtime.host.adaptable.contains(&queue)
             && (policies::may_set(&knob, interface).is_ok() || can_be_set())

@@ -10,7 +10,8 @@ const ASLEEP: u8 = 1;
 /// The future was woken since it was last polled.
 const NOTIFIED: u8 = 2;
 
-/// Each `block_on` has its own parker, so a nested `block_on` can't consume the outer future's notification.
+/// Each `block_on` has its own parker, so a nested `block_on` can't consume the outer future's
+/// notification.
 #[derive(Default)]
 pub(crate) struct ThreadParker {
     state: AtomicU8,

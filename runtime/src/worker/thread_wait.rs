@@ -1,4 +1,5 @@
-//! `Handle::block_on`: a thread outside of the runtime polls a future, and spins and sleeps between polls as `WaitStrategy` says.
+//! `Handle::block_on`: a thread outside of the runtime polls a future, and spins and sleeps between
+//! polls as `WaitStrategy` says.
 
 use std::future::Future;
 use std::pin::pin;
@@ -29,7 +30,8 @@ pub(crate) fn block_on<F: Future>(future: F, strategy: WaitStrategy) -> F::Outpu
             WaitStrategy::Block => parker.sleep(),
             WaitStrategy::Spin => while !spin(&parker) {},
             WaitStrategy::Adaptive => {
-                // Fails if a destructor of another thread-local calls `block_on` while the thread exits.
+                // Fails if a destructor of another thread-local calls `block_on` while the thread
+                // exits.
                 if SPIN.try_with(|expected| wait_adaptively(&parker, expected)).is_err() {
                     parker.sleep();
                 }

@@ -14,8 +14,9 @@ impl Schedule for WorkerHandle {
             return;
         }
         let worker = task.scheduler();
-        // This thread's worker wakes the other one with its next wait, if it can, but not while a task's own code runs:
-        // that may compute for long, or block its thread for what the other one does.
+        // This thread's worker wakes the other one with its next wait, if it can, but not while a
+        // task's own code runs: that may compute for long, or block its thread for what the other
+        // one does.
         if worker.push(Message::Wake(task.clone(), worker.wake_time())) && !defer_wake(worker) {
             worker.wake.wake();
         }

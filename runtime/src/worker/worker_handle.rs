@@ -34,7 +34,8 @@ pub(crate) struct WorkerHandle {
     pub(crate) connections: AtomicUsize,
     report: Mutex<Option<WorkerReport>>,
     pub(crate) thread: OnceLock<i32>,
-    /// Whether the thread runs the worker's loop. Between two `block_on`s worker 0's is its caller's.
+    /// Whether the thread runs the worker's loop. Between two `block_on`s worker 0's is its
+    /// caller's.
     in_loop: Mutex<bool>,
     /// The core that handles its queue's interrupt, if the worker follows that.
     followed_core: AtomicU32,
@@ -59,8 +60,8 @@ impl WorkerHandle {
         })
     }
 
-    /// Sends a message, and wakes the worker at once if it is parked. The message is dropped if the worker
-    /// has stopped.
+    /// Sends a message, and wakes the worker at once if it is parked. The message is dropped if the
+    /// worker has stopped.
     pub(crate) fn send(&self, message: Message) {
         if self.push(message) {
             self.wake.wake();
@@ -78,8 +79,8 @@ impl WorkerHandle {
         self.wake.park_state.is_parked()
     }
 
-    /// The time at which a task is woken, on the monotonic clock; 0, without a look at the clock, unless schedule latency is
-    /// recorded.
+    /// The time at which a task is woken, on the monotonic clock; 0, without a look at the clock,
+    /// unless schedule latency is recorded.
     pub(crate) fn wake_time(&self) -> u64 {
         if self.counters.schedule_latency.is_some() { monotonic_nanos() } else { 0 }
     }
@@ -101,7 +102,8 @@ impl WorkerHandle {
         *self.locked_report() = Some(report);
     }
 
-    /// Reports the settings with which the worker's queue is driven now, and how long the law's trials have taken.
+    /// Reports the settings with which the worker's queue is driven now, and how long the law's
+    /// trials have taken.
     pub(crate) fn set_queue_settings(&self, settings: QueueSettings, trials: Duration) {
         if let Some(report) = &mut *self.locked_report() {
             report.set_queue_settings(settings, trials);
@@ -128,8 +130,8 @@ impl WorkerHandle {
         }
     }
 
-    /// Moves the worker's thread to a core, or lets a thread that doesn't run the worker now start there. A core
-    /// that this process may not use leaves the worker where it is.
+    /// Moves the worker's thread to a core, or lets a thread that doesn't run the worker now start
+    /// there. A core that this process may not use leaves the worker where it is.
     pub(crate) fn follow(&self, core: u32) {
         if !Cpus::allowed().is_ok_and(|allowed| allowed.contains(core)) {
             return;

@@ -11,8 +11,8 @@ use super::worker_handle::WorkerHandle;
 use crate::thread_settings::KeptSettings;
 use crate::worker::runtime_state::RuntimeState;
 
-/// While it lives, the calling thread runs a worker. Dropping it puts the thread's affinity and timer slack back: the
-/// thread of a `block_on` is its caller's.
+/// While it lives, the calling thread runs a worker. Dropping it puts the thread's affinity and
+/// timer slack back: the thread of a `block_on` is its caller's.
 pub(crate) struct WorkerThread {
     handle: Arc<WorkerHandle>,
     /// Put back after the worker has ceased to follow its interrupt.

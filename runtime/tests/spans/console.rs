@@ -1,4 +1,5 @@
-//! tokio-console shows Lull's tasks: what `console-subscriber` sends to it is read here by the console's own client.
+//! tokio-console shows Lull's tasks: what `console-subscriber` sends to it is read here by the
+//! console's own client.
 //!
 //! `.ci/console` sets the flag; without it, `console-subscriber` is not compiled.
 #![cfg(console_without_tokio_unstable)]

@@ -1,4 +1,5 @@
-//! The spans of tasks, as a subscriber sees them: what they say, when they are entered, and when they close.
+//! The spans of tasks, as a subscriber sees them: what they say, when they are entered, and when
+//! they close.
 
 #[path = "../suite/drivers.rs"]
 mod drivers;

@@ -28,7 +28,8 @@ async fn the_settings_of_an_attribute_are_taken() {
     assert!(lull::reports().iter().all(|report| report.driver == lull::DriverKind::Epoll));
 }
 
-/// Not run: whether core 0 may be used, and whether settings of `lo` may be changed, depends on the machine.
+/// Not run: whether core 0 may be used, and whether settings of `lo` may be changed, depends on the
+/// machine.
 mod compiled {
     #[allow(dead_code, reason = "it only has to compile")]
     #[lull::main(crate = "super::lull", interface = "lo", cores = "0")]

@@ -1,4 +1,5 @@
-//! The runtime's metrics: that they count what happens, and that their page is one that Prometheus reads.
+//! The runtime's metrics: that they count what happens, and that their page is one that Prometheus
+//! reads.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;

@@ -46,7 +46,8 @@ async fn what_is_not_a_named_pipe_is_refused_by_its_name() {
 async fn a_write_fails_once_nobody_reads() {
     let (mut sender, receiver) = runtime::pipe::pair().unwrap();
     drop(receiver);
-    // A process that another test starts has the reading end until it runs its program. Until then the pipe fills.
+    // A process that another test starts has the reading end until it runs its program. Until then
+    // the pipe fills.
     let write = async {
         loop {
             if let Err(error) = sender.write_all(&[0; 100]).await {

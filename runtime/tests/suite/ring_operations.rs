@@ -53,7 +53,8 @@ fn memory_file(bytes: &[u8]) -> File {
 fn read(file: &File, mut keep: Counted) -> RingOperation<Counted> {
     let fd = types::Fd(file.as_raw_fd());
     let entry = opcode::Read::new(fd, keep.bytes.as_mut_ptr(), keep.bytes.len() as u32).offset(u64::MAX);
-    // SAFETY: the kernel writes to the vector's bytes, which are on the heap, and which nobody else uses.
+    // SAFETY: the kernel writes to the vector's bytes, which are on the heap, and which nobody else
+    // uses.
     unsafe { submit(entry.build(), keep) }.unwrap_or_else(|(no_ring, _)| panic!("{no_ring}"))
 }
 

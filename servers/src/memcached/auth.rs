@@ -28,8 +28,8 @@ pub struct Users {
     entries: RwLock<Vec<Credentials>>,
 }
 
-/// A user and a password, padded with zeros, and their lengths. The fixed size makes every comparison take the
-/// same time.
+/// A user and a password, padded with zeros, and their lengths. The fixed size makes every
+/// comparison take the same time.
 #[derive(Clone, PartialEq, Eq)]
 struct Credentials([u8; 2 * MAX_LENGTH + 4]);
 
@@ -88,7 +88,8 @@ impl Users {
         Ok(())
     }
 
-    /// Whether a user has this password. Compares with every entry, so that the time reveals nothing.
+    /// Whether a user has this password. Compares with every entry, so that the time reveals
+    /// nothing.
     pub fn verify(&self, user: &[u8], password: &[u8]) -> bool {
         let Some(given) = Credentials::new(user, password) else { return false };
         let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);

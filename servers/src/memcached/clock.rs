@@ -5,11 +5,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// The largest relative expiry, 30 days; larger values are Unix times (`protocol.txt`, "Expiration times").
+/// The largest relative expiry, 30 days; larger values are Unix times (`protocol.txt`, "Expiration
+/// times").
 const MAX_RELATIVE: i64 = 60 * 60 * 24 * 30;
 
-/// Counts seconds from shortly before its start, so that expiry 0 can mean never and 1 already expired. Setting the wall
-/// clock does not change it, and it goes on while the machine is suspended.
+/// Counts seconds from shortly before its start, so that expiry 0 can mean never and 1 already
+/// expired. Setting the wall clock does not change it, and it goes on while the machine is
+/// suspended.
 #[derive(Debug)]
 pub struct Clock {
     started: Duration,
@@ -29,8 +31,8 @@ impl Clock {
         Self { started: since_boot(), epoch, second: AtomicU32::new(FIRST_SECOND) }
     }
 
-    /// The second of the last [`Clock::refresh`]. Reading the kernel's clock for each request would cost more
-    /// than looking up an item.
+    /// The second of the last [`Clock::refresh`]. Reading the kernel's clock for each request would
+    /// cost more than looking up an item.
     pub fn now(&self) -> u32 {
         self.second.load(Ordering::Relaxed)
     }
@@ -67,10 +69,11 @@ impl Clock {
     }
 }
 
-/// `CLOCK_BOOTTIME`. `CLOCK_MONOTONIC`, which is that of `Instant`, stands still in a suspend: lifetimes would be longer by
-/// that time, and all later Unix times off by it.
+/// `CLOCK_BOOTTIME`. `CLOCK_MONOTONIC`, which is that of `Instant`, stands still in a suspend:
+/// lifetimes would be longer by that time, and all later Unix times off by it.
 fn since_boot() -> Duration {
-    // It is not negative, not even in a time namespace: the kernel refuses such offsets (`proc_timens_set_offset`).
+    // It is not negative, not even in a time namespace: the kernel refuses such offsets
+    // (`proc_timens_set_offset`).
     Duration::try_from(clock_gettime(ClockId::Boottime)).unwrap_or(Duration::ZERO)
 }
 

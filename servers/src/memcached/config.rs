@@ -23,14 +23,15 @@ const DEFAULT_KEEPALIVE: Duration = Duration::from_secs(300);
 /// What a server is started with. Each field names memcached's flag for it.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Addresses to listen on, each with an optional port that overrides `port` (`-l`). Default: 127.0.0.1.
+    /// Addresses to listen on, each with an optional port that overrides `port` (`-l`). Default:
+    /// 127.0.0.1.
     pub listen: Vec<(IpAddr, Option<u16>)>,
     /// The TCP port (`-p`); 0 takes any free port, `None` disables TCP. Default: 11211.
     pub port: Option<u16>,
     /// The UDP port (`-U`). Default: `None`, which disables UDP.
     pub udp_port: Option<u16>,
-    /// Whether all commands are executed over UDP, not only gets (`--udp-all-commands`). Anybody can forge the sender of
-    /// a datagram. Default: false.
+    /// Whether all commands are executed over UDP, not only gets (`--udp-all-commands`). Anybody
+    /// can forge the sender of a datagram. Default: false.
     pub udp_all_commands: bool,
     /// The path of a Unix socket to listen on instead of TCP and UDP (`-s`).
     pub unix_socket: Option<PathBuf>,
@@ -46,20 +47,24 @@ pub struct Config {
     pub cas: bool,
     /// Open connections at one time (`-c`). Default: 1024.
     pub max_connections: usize,
-    /// Whether a connection beyond `max_connections` receives an error and is closed (`-o maxconns_fast`).
-    /// If not, up to `backlog` connections wait for others to close. Default: true.
+    /// Whether a connection beyond `max_connections` receives an error and is closed
+    /// (`-o maxconns_fast`). If not, up to `backlog` connections wait for others to close. Default:
+    /// true.
     pub refuse_when_full: bool,
     /// How long a connection may be idle before it is closed (`-o idle_timeout`). Default: forever.
     pub idle_timeout: Option<Duration>,
-    /// The kernel probes a client after this time without traffic, as it may have vanished without closing the
-    /// connection; 1 s or more. How often it repeats that is the host's setting (`tcp(7)`, `tcp_keepalive_intvl` and
-    /// `tcp_keepalive_probes`, by default 11 minutes in all) (`--keepalive`). Default: 300 s.
+    /// The kernel probes a client after this time without traffic, as it may have vanished without
+    /// closing the connection; 1 s or more. How often it repeats that is the host's setting
+    /// (`tcp(7)`, `tcp_keepalive_intvl` and `tcp_keepalive_probes`, by default 11 minutes in all)
+    /// (`--keepalive`). Default: 300 s.
     pub keepalive: Duration,
     /// The size of the largest item, in bytes, with its key (`-I`). Default: 1 MiB.
     pub max_item: usize,
-    /// The protocol of all connections (`-B`). Default: `None`, which detects it from the first byte.
+    /// The protocol of all connections (`-B`). Default: `None`, which detects it from the first
+    /// byte.
     pub protocol: Option<Protocol>,
-    /// Requests that one connection executes before others run (`-R`); of a get, 50 keys are as much as one. Default: 20.
+    /// Requests that one connection executes before others run (`-R`); of a get, 50 keys are as
+    /// much as one. Default: 20.
     pub requests_per_turn: u32,
     /// Whether `flush_all` is allowed (`-F` disables it). Default: true.
     pub flush_allowed: bool,
@@ -67,14 +72,15 @@ pub struct Config {
     pub dump_allowed: bool,
     /// Whether the `shutdown` command is allowed (`-A`). Default: false.
     pub shutdown_allowed: bool,
-    /// A file of `user:password` lines (`-Y`, or `-S` with `sasl`). If set, clients must authenticate.
+    /// A file of `user:password` lines (`-Y`, or `-S` with `sasl`). If set, clients must
+    /// authenticate.
     pub users_file: Option<PathBuf>,
     /// Whether clients authenticate by SASL on the binary protocol (`-S`). Default: false.
     pub sasl: bool,
     /// TLS on all TCP connections (`-Z`). Needs the cargo feature `tls`. Default: `None`.
     pub tls: Option<TlsConfig>,
-    /// Whether to listen on publicly reachable addresses although clients need not authenticate. Default:
-    /// false.
+    /// Whether to listen on publicly reachable addresses although clients need not authenticate.
+    /// Default: false.
     pub listen_unauthenticated: bool,
     /// The network interface whose packet counters `stats policy` reports.
     pub interface: Option<String>,

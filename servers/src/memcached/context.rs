@@ -78,8 +78,8 @@ impl ServerContext {
         })
     }
 
-    /// The time since the start, by the precise clock of the runtime's timers. It stands still while the machine is
-    /// suspended, unlike the store's clock.
+    /// The time since the start, by the precise clock of the runtime's timers. It stands still
+    /// while the machine is suspended, unlike the store's clock.
     pub fn uptime(&self) -> Duration {
         runtime::time::now().saturating_duration_since(self.started)
     }

@@ -182,7 +182,8 @@ impl FuzzedConnection<'_> {
         self.session.is_authenticated()
     }
 
-    /// Sends `input` in chunks and returns the replies. Nothing is sent on a connection that is closed.
+    /// Sends `input` in chunks and returns the replies. Nothing is sent on a connection that is
+    /// closed.
     ///
     /// # Panics
     /// If the session has a fault, or `chunk_size` is 0.

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use super::config::Config;
 use super::error::StartError;
 
-/// For this long after its end a server may still accept connections on its Unix socket, as its io_uring
-/// instance keeps the socket open.
+/// For this long after its end a server may still accept connections on its Unix socket, as its
+/// io_uring instance keeps the socket open.
 const STALE_SOCKET_TIMEOUT: Duration = Duration::from_secs(1);
 const STALE_SOCKET_RETRY: Duration = Duration::from_millis(20);
 
@@ -37,8 +37,8 @@ fn is_public(ip: IpAddr) -> bool {
     }
 }
 
-/// Removes a Unix socket that no server listens on, as a killed server leaves it behind. Anything else at the
-/// path is an error.
+/// Removes a Unix socket that no server listens on, as a killed server leaves it behind. Anything
+/// else at the path is an error.
 pub fn remove_stale_socket(path: &Path) -> io::Result<()> {
     match std::fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -65,7 +65,8 @@ pub struct BoundPath {
     identity: (u64, u64, i64, i64),
 }
 
-/// Device, inode and time of creation: inode numbers are used again, and a socket's modification time never changes.
+/// Device, inode and time of creation: inode numbers are used again, and a socket's modification
+/// time never changes.
 fn identity(metadata: &Metadata) -> (u64, u64, i64, i64) {
     (metadata.dev(), metadata.ino(), metadata.mtime(), metadata.mtime_nsec())
 }
@@ -79,7 +80,8 @@ impl BoundPath {
     /// Removes the socket, unless another has taken its path.
     pub fn remove(&self) {
         if std::fs::symlink_metadata(&self.path).is_ok_and(|found| identity(&found) == self.identity) {
-            // Fails if the user may not write to the directory. The next server there replaces the socket.
+            // Fails if the user may not write to the directory. The next server there replaces the
+            // socket.
             let _ = std::fs::remove_file(&self.path);
         }
     }

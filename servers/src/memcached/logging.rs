@@ -14,8 +14,8 @@ pub fn set_verbosity(level: u32) {
     VERBOSITY.store(level, Ordering::Relaxed);
 }
 
-/// The log level of the current verbosity: warnings, then info, debug and trace. The process's subscriber
-/// should ask for it for each message, as clients may change it.
+/// The log level of the current verbosity: warnings, then info, debug and trace. The process's
+/// subscriber should ask for it for each message, as clients may change it.
 pub fn level() -> LevelFilter {
     match VERBOSITY.load(Ordering::Relaxed) {
         0 => LevelFilter::WARN,

@@ -1,5 +1,5 @@
-//! A server that speaks memcached's protocols: the text protocol with its classic and its meta commands, the
-//! binary protocol, and text requests over UDP.
+//! A server that speaks memcached's protocols: the text protocol with its classic and its meta
+//! commands, the binary protocol, and text requests over UDP.
 
 mod auth;
 mod clock;
@@ -28,6 +28,6 @@ pub use net::{Alignment, ShutdownReport};
 pub use server::Server;
 pub use tls::{ClientCertificates, TlsConfig, TlsError};
 
-/// The reply to `version`: the memcached version whose protocols the server implements, followed by the
-/// crate's version. Clients parse the leading number to detect features.
+/// The reply to `version`: the memcached version whose protocols the server implements, followed by
+/// the crate's version. Clients parse the leading number to detect features.
 pub const VERSION: &str = concat!("1.6.45-lull-", env!("CARGO_PKG_VERSION"));

@@ -108,7 +108,8 @@ pub fn store_item<B: AsRef<[u8]>>(
             false => StoreOutcome::NotStored,
         };
     };
-    // As in memcached: without CAS uniques `cas` never stores in place of an item, and others ignore the number.
+    // As in memcached: without CAS uniques `cas` never stores in place of an item, and others
+    // ignore the number.
     let expected_cas = if store.has_cas() { request.expected_cas } else { 0 };
     let cas_matches = expected_cas == 0 || expected_cas == old.cas;
     match request.condition {
@@ -237,7 +238,8 @@ pub fn apply_delta(store: &Store, entry: &mut LockedEntry<'_>, delta: Delta) -> 
     // A number that became shorter is padded with spaces to its old length.
     let padding = vec![b' '; (old.length as usize).saturating_sub(text.len())];
     let cas = new_cas(store, delta.new_cas);
-    // As in memcached, where a longer number makes a new item: one that nobody has fetched, and that is not stale.
+    // As in memcached, where a longer number makes a new item: one that nobody has fetched, and
+    // that is not stale.
     let is_binary = old.bits.intersects(ItemBits::KEY_BINARY);
     let bits = match text.len() > old.length as usize {
         true => ItemBits::default().with_if(ItemBits::KEY_BINARY, is_binary),

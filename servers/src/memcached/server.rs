@@ -21,7 +21,8 @@ use super::listen::{BoundPath, check_address, remove_stale_socket};
 use super::udp;
 use crate::listen::bind;
 
-/// How often the store is maintained, and for how long: at most about 2 % of a core, and at least one segment.
+/// How often the store is maintained, and for how long: at most about 2 % of a core, and at least
+/// one segment.
 const MAINTENANCE_INTERVAL: Duration = Duration::from_millis(100);
 const MAINTENANCE_TIME: Duration = Duration::from_millis(2);
 
@@ -39,8 +40,8 @@ impl Server {
     /// Starts to listen, on every worker of the current runtime.
     ///
     /// # Errors
-    /// If an address cannot be listened on or is not protected, or if the users or the certificates cannot be
-    /// read.
+    /// If an address cannot be listened on or is not protected, or if the users or the certificates
+    /// cannot be read.
     pub fn start(config: &Config) -> Result<Self, StartError> {
         let context = Arc::new(ServerContext::new(config, runtime::workers())?);
         let (serving, addresses, udp) = (Vec::new(), Vec::new(), Vec::new());
@@ -121,8 +122,8 @@ impl Server {
         let context = Arc::clone(&self.context);
         let local: Arc<str> = format!("tcp:{local}").into();
         let serving = listener.serve(move |stream: TcpStream| {
-            // Replies are written in one piece, so Nagle's algorithm would only delay them. Both fail only if the client
-            // has disconnected.
+            // Replies are written in one piece, so Nagle's algorithm would only delay them. Both
+            // fail only if the client has disconnected.
             let _ = stream.set_nodelay(true);
             let _ = stream.set_keepalive(Some(TcpKeepalive::new().with_time(context.config.keepalive)));
             let peer = stream.peer_addr().map_or_else(|_| "tcp:".to_owned(), |peer| format!("tcp:{peer}"));
@@ -167,8 +168,8 @@ impl Server {
         async move { context.shutdown_requested().await }
     }
 
-    /// Stops listening and waits until connections have finished their current requests. Connections that have
-    /// not finished after `deadline` are aborted.
+    /// Stops listening and waits until connections have finished their current requests.
+    /// Connections that have not finished after `deadline` are aborted.
     pub async fn shutdown(self, deadline: Duration) -> ShutdownReport {
         let mut total = ShutdownReport::default();
         // While this server listens, no other takes its path. One that starts later may.
@@ -184,14 +185,14 @@ impl Server {
     }
 }
 
-/// Calls `work` at intervals for as long as the server exists, also after a panic in it: without maintenance the
-/// store's clock stands still, and nothing expires.
+/// Calls `work` at intervals for as long as the server exists, also after a panic in it: without
+/// maintenance the store's clock stands still, and nothing expires.
 async fn repeat<T>(interval: Duration, context: Weak<T>, mut work: impl FnMut(&T)) {
     loop {
         runtime::sleep(interval).await;
         let Some(context) = context.upgrade() else { return };
-        // The panic hook has reported it. A part of the store that it left inconsistent is emptied when it is locked
-        // next. The payload is leaked, as it may panic when it is dropped.
+        // The panic hook has reported it. A part of the store that it left inconsistent is emptied
+        // when it is locked next. The payload is leaked, as it may panic when it is dropped.
         if let Err(payload) = std::panic::catch_unwind(AssertUnwindSafe(|| work(&context))) {
             std::mem::forget(payload);
             tracing::error!("the maintenance of the store panicked; it goes on");

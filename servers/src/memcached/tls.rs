@@ -1,4 +1,5 @@
-//! TLS on TCP connections, if the cargo feature `tls` is on. Its settings and errors exist without it, too.
+//! TLS on TCP connections, if the cargo feature `tls` is on. Its settings and errors exist without
+//! it, too.
 
 use std::path::PathBuf;
 
@@ -14,8 +15,8 @@ pub struct TlsConfig {
     pub certificates: PathBuf,
     /// The private key, a PEM file (`-o ssl_key`).
     pub key: PathBuf,
-    /// The authorities that sign clients' certificates, a PEM file (`-o ssl_ca_cert`). Without it clients are
-    /// not asked for a certificate.
+    /// The authorities that sign clients' certificates, a PEM file (`-o ssl_ca_cert`). Without it
+    /// clients are not asked for a certificate.
     pub authorities: Option<PathBuf>,
     /// Whether clients present a certificate (`-o ssl_verify_mode`).
     pub client_certificates: ClientCertificates,
@@ -46,7 +47,8 @@ pub enum TlsError {
     Unusable(Box<dyn std::error::Error + Send + Sync>),
 }
 
-/// TLS on accepted connections, by `adapters`. Certificates are read from files and can be reloaded.
+/// TLS on accepted connections, by `adapters`. Certificates are read from files and can be
+/// reloaded.
 #[cfg(feature = "tls")]
 mod enabled {
     use std::io;

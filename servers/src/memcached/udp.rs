@@ -1,4 +1,5 @@
-//! Requests in UDP datagrams: a frame header of eight bytes, then a request (`protocol.txt`, "UDP protocol").
+//! Requests in UDP datagrams: a frame header of eight bytes, then a request (`protocol.txt`, "UDP
+//! protocol").
 //!
 //! Each datagram is a session with one request. Requests of several datagrams are ignored.
 
@@ -14,12 +15,13 @@ use super::context::ServerContext;
 use super::session::{Session, SessionStep};
 use super::stats::counters::WorkerCounters;
 
-/// Bytes of a frame header: request ID, sequence number, number of datagrams, reserved; 16 bits each.
+/// Bytes of a frame header: request ID, sequence number, number of datagrams, reserved; 16 bits
+/// each.
 const FRAME_HEADER: usize = 8;
 /// The largest datagram that is sent, in bytes, as in memcached.
 const MAX_DATAGRAM: usize = 1400;
-/// The largest reply, in bytes. The sender of a datagram may be forged: this bounds what a forger can make the server
-/// send to somebody else.
+/// The largest reply, in bytes. The sender of a datagram may be forged: this bounds what a forger
+/// can make the server send to somebody else.
 const MAX_REPLY: usize = 16 << 10;
 
 /// How many requests one call receives at most, each into a buffer of the largest datagram's size.
@@ -37,7 +39,8 @@ async fn serve_socket(socket: UdpSocket, context: Arc<ServerContext>) {
     let mut replies = Vec::new();
     let mut served = 0;
     loop {
-        // The error belongs to an earlier reply whose port is closed. The next datagram may be fine.
+        // The error belongs to an earlier reply whose port is closed. The next datagram may be
+        // fine.
         let Ok(received) = socket.recv_batch(&mut requests).await else {
             runtime::yield_now().await;
             continue;
@@ -112,8 +115,8 @@ pub async fn answer(
     let mut session = Session::new(context, counters);
     session.gets_only = !context.config.udp_all_commands;
     let bytes = execute(request, session).await;
-    // Errors are not sent: they might be replies to another server's errors, and a forged sender could make
-    // two servers exchange errors forever.
+    // Errors are not sent: they might be replies to another server's errors, and a forged sender
+    // could make two servers exchange errors forever.
     if bytes.starts_with(b"ERROR") || bytes.starts_with(b"CLIENT_ERROR") {
         return None;
     }

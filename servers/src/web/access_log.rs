@@ -80,7 +80,8 @@ fn escape(line: &mut String, bytes: &[u8]) {
     }
 }
 
-/// As `06/Nov/1994:08:49:37 +0000`, from the format of HTTP's headers, as `Sun, 06 Nov 1994 08:49:37 GMT`.
+/// As `06/Nov/1994:08:49:37 +0000`, from the format of HTTP's headers, as
+/// `Sun, 06 Nov 1994 08:49:37 GMT`.
 fn write_time(line: &mut String, now: SystemTime) {
     let date = httpdate::fmt_http_date(now);
     let part = |range: std::ops::Range<usize>| date.get(range).unwrap_or_default();
@@ -91,7 +92,8 @@ fn write_time(line: &mut String, now: SystemTime) {
 const WRITE_AT: usize = 64 << 10;
 /// How often smaller amounts are written.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// What a worker keeps at most while the disk is slow, in bytes; lines beyond are dropped and counted.
+/// What a worker keeps at most while the disk is slow, in bytes; lines beyond are dropped and
+/// counted.
 const MAX_KEPT: usize = 4 << 20;
 
 /// An access log. Each worker gathers its lines, and a thread of blocking work writes them.
@@ -232,8 +234,8 @@ impl AccessLog {
         }
     }
 
-    /// Opens the path, to append to the file, on a thread of blocking work; also again, when what rotates logs has moved the
-    /// file away.
+    /// Opens the path, to append to the file, on a thread of blocking work; also again, when what
+    /// rotates logs has moved the file away.
     ///
     /// # Errors
     /// Those of `open(2)`, with the path; the file that is open stays in use.
@@ -296,7 +298,8 @@ impl AccessLog {
 }
 
 impl Drop for AccessLog {
-    /// After a reload with another path the last connection of the old site drops its log, on a worker.
+    /// After a reload with another path the last connection of the old site drops its log, on a
+    /// worker.
     fn drop(&mut self) {
         let runtime = if self.is_handed_over { None } else { runtime::Handle::try_current() };
         let Some(runtime) = runtime else {

@@ -8,8 +8,9 @@ use hyper::{Request, Version};
 
 /// Whether the end of a chunked request is certain: it was read, and no trailers were before it.
 ///
-/// hyper takes a bare LF for a byte of a trailer, and so what follows for more trailers: perhaps the head of a request, whose
-/// body would be read as the next. So nothing is read after trailers, nor after a body that may still end with some.
+/// hyper takes a bare LF for a byte of a trailer, and so what follows for more trailers: perhaps
+/// the head of a request, whose body would be read as the next. So nothing is read after trailers,
+/// nor after a body that may still end with some.
 #[derive(Debug, Clone, Default)]
 pub struct ChunkedEnd(Rc<Cell<bool>>);
 

@@ -23,7 +23,8 @@ pub struct ServerContext {
     accept_errors: Mutex<Vec<AcceptErrors>>,
 }
 
-/// What a configuration says of requests. A reload replaces it; connections keep the one that they began with.
+/// What a configuration says of requests. A reload replaces it; connections keep the one that they
+/// began with.
 #[derive(Debug)]
 pub struct Site {
     pub files: Option<Arc<Files>>,
@@ -88,7 +89,8 @@ impl Site {
         Ok(Self { files, routes, stats: config.stats.clone(), access_log, limits: config.limits.clone() })
     }
 
-    /// Opens the access log, and starts the tasks that a site in use has. `previous` as in [`new`](Self::new).
+    /// Opens the access log, and starts the tasks that a site in use has. `previous` as in
+    /// [`new`](Self::new).
     pub async fn start(&self, previous: Option<&Self>) -> Result<(), StartError> {
         if let Some(log) = &self.access_log {
             let failed = |source| StartError::AccessLog { path: log.path().to_owned(), source };

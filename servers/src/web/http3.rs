@@ -34,13 +34,16 @@ use super::service::Connection;
 
 /// Streams of one direction that a client may have open: HTTP/3 needs three.
 const ONE_WAY_STREAMS: u32 = 16;
-/// A longer frame of a head, in header sizes, closes its connection. A shorter one is answered by h3, with status 431.
+/// A longer frame of a head, in header sizes, closes its connection. A shorter one is answered by
+/// h3, with status 431.
 const LONGEST_FRAME: u64 = 2;
-/// A connection may have its share of this, by how many are open, of responses that its client has not acknowledged.
+/// A connection may have its share of this, by how many are open, of responses that its client has
+/// not acknowledged.
 const SHARED_SEND_WINDOW: u64 = 256 << 20;
 /// At least for a few packets in flight, at most for 80 Mbit/s over 100 ms.
 const SEND_WINDOW: RangeInclusive<u64> = 64 << 10..=1 << 20;
-/// What a client has to take of a response within its time, as a body may be one part of any length.
+/// What a client has to take of a response within its time, as a body may be one part of any
+/// length.
 const PART: usize = 16 << 10;
 /// How long a client may take to close its connection after the last response.
 const LINGER: Duration = Duration::from_secs(2);
@@ -74,7 +77,8 @@ impl Http3 {
             };
             async move {
                 let places = client.context.connections.clone();
-                // From half of the limit on clients have to show that their addresses are theirs: forged ones would take places.
+                // From half of the limit on clients have to show that their addresses are theirs:
+                // forged ones would take places.
                 if places.open() >= client.limits.connections / 2 && incoming.may_retry() {
                     let _ = incoming.retry();
                     return;
@@ -109,7 +113,8 @@ fn transport(limits: &Limits) -> TransportConfig {
         .receive_window(VarInt::from_u32(RequestWindow::LEAST))
         .send_window(*SEND_WINDOW.start())
         .datagram_receive_buffer_size(None)
-        // A client that has gone is found by its silence. One that waits for a slow response need not send anything.
+        // A client that has gone is found by its silence. One that waits for a slow response need
+        // not send anything.
         .max_idle_timeout(IdleTimeout::try_from(limits.header_timeout).ok())
         .keep_alive_interval(Some(limits.header_timeout / 3));
     transport
@@ -147,7 +152,8 @@ impl Client {
         .await?;
         let (quic, mut http) = connected?;
         let connection = Rc::new(Connection::new(&context, &peer, None));
-        // Streams whose heads are to come, and those of requests. The first don't keep a connection: any client can open them.
+        // Streams whose heads are to come, and those of requests. The first don't keep a
+        // connection: any client can open them.
         let mut heads = JoinSet::new();
         let mut requests = JoinSet::new();
         let mut idle = runtime::sleep(limit);
@@ -216,7 +222,8 @@ impl Client {
 
 /// From now on h3 rejects streams, but the next.
 async fn go_away(http: &mut h3::server::Connection<CheckedConnection, Bytes>) -> Result<(), BoxError> {
-    // Of 0 more h3 makes the last request's id. Clients would take that request for not processed (RFC 9114, section 5.2).
+    // Of 0 more h3 makes the last request's id. Clients would take that request for not processed
+    // (RFC 9114, section 5.2).
     Ok(runtime::timeout(LINGER, http.shutdown(1)).await??)
 }
 
@@ -251,7 +258,8 @@ async fn answer(
     Ok(())
 }
 
-/// A response, which must not look complete when it is broken off by an error, by a panic, or as its task is dropped.
+/// A response, which must not look complete when it is broken off by an error, by a panic, or as
+/// its task is dropped.
 struct Sending {
     stream: RequestStream<h3_quinn::SendStream<Bytes>, Bytes>,
     is_complete: bool,

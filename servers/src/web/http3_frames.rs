@@ -1,5 +1,5 @@
-//! Limits the length of what h3 reads completely before it looks at it: every frame but those with data. So what it keeps of a
-//! connection's frames that have begun is limited.
+//! Limits the length of what h3 reads completely before it looks at it: every frame but those with
+//! data. So what it keeps of a connection's frames that have begun is limited.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,14 +10,16 @@ use h3::error::Code;
 use h3::quic::{self, ConnectionErrorIncoming, OpenStreams, StreamErrorIncoming, StreamId, WriteBuf};
 use h3_quinn::quinn::{self, VarInt};
 
-/// The stream with a client's settings (RFC 9114, section 6.2.1). The only one in one direction whose frames h3 reads.
+/// The stream with a client's settings (RFC 9114, section 6.2.1). The only one in one direction
+/// whose frames h3 reads.
 const CONTROL_STREAM: u64 = 0;
 /// A frame with a part of a body (section 7.2.1).
 const DATA: u64 = 0;
 
 type SendStream = h3_quinn::SendStream<Bytes>;
 
-/// A connection that is closed when a frame is longer than allowed, or those that have begun are together.
+/// A connection that is closed when a frame is longer than allowed, or those that have begun are
+/// together.
 pub struct CheckedConnection {
     http: h3_quinn::Connection,
     quic: quinn::Connection,
@@ -200,7 +202,8 @@ impl Frames {
         self.begun.bytes.fetch_sub(std::mem::take(&mut self.counted), Ordering::Relaxed);
     }
 
-    /// Whether no frame that begins in these bytes is too long, and not too much has come of those that have begun.
+    /// Whether no frame that begins in these bytes is too long, and not too much has come of those
+    /// that have begun.
     fn accept(&mut self, mut bytes: &[u8]) -> bool {
         while let [first, rest @ ..] = bytes {
             if matches!(self.next, Next::Anything) {

@@ -1,5 +1,5 @@
-//! A web server: static files and a reverse proxy, by HTTP/1.1 and HTTP/2, with and without TLS, and by HTTP/3 with the
-//! feature `http3`.
+//! A web server: static files and a reverse proxy, by HTTP/1.1 and HTTP/2, with and without TLS,
+//! and by HTTP/3 with the feature `http3`.
 //!
 //! ```
 //! use adapters::hyper::Client;

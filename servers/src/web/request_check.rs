@@ -1,11 +1,12 @@
-//! Refuses requests that hyper accepts and RFC 9112 does not, and those that h3 accepts and RFC 9114 does not.
+//! Refuses requests that hyper accepts and RFC 9112 does not, and those that h3 accepts and RFC
+//! 9114 does not.
 
 use hyper::header::{CONNECTION, CONTENT_LENGTH, HOST, TRANSFER_ENCODING, UPGRADE};
 use hyper::http::uri::Authority;
 use hyper::{HeaderMap, Request, StatusCode, Version};
 
-/// The status that a request is refused with. Servers before and behind this one may understand it otherwise, so a
-/// connection of HTTP/1 has to be closed. A stream of HTTP/3 ends with its request.
+/// The status that a request is refused with. Servers before and behind this one may understand it
+/// otherwise, so a connection of HTTP/1 has to be closed. A stream of HTTP/3 ends with its request.
 pub fn refusal<B>(request: &Request<B>) -> Option<StatusCode> {
     if request.version() == Version::HTTP_3 {
         return (!is_well_formed(request.headers())).then_some(StatusCode::BAD_REQUEST);

@@ -13,7 +13,8 @@ pub enum Routing<'a> {
     /// Answered with a file of the root folder.
     Files,
     Proxy(&'a Arc<ProxyRoute>),
-    /// Nowhere: the server that it is forwarded to could take its path for another than this one does.
+    /// Nowhere: the server that it is forwarded to could take its path for another than this one
+    /// does.
     Ambiguous,
 }
 
@@ -33,9 +34,10 @@ impl Routes {
 
     /// Finds the route of a URI's path: `/api` takes `/api` and what is below it.
     ///
-    /// The path is forwarded as it is. So one is refused that another server could take for one of another route: servers
-    /// differ in what they decode before they resolve dots (`/api/..%2Fadmin`), and in what they cut off at a semicolon
-    /// (`/api/..;/admin`) or take for a slash (`\\`).
+    /// The path is forwarded as it is. So one is refused that another server could take for one of
+    /// another route: servers differ in what they decode before they resolve dots
+    /// (`/api/..%2Fadmin`), and in what they cut off at a semicolon (`/api/..;/admin`) or take for
+    /// a slash (`\\`).
     pub fn find(&self, path: &str) -> Routing<'_> {
         if self.0.is_empty() {
             return Routing::Files;

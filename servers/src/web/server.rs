@@ -42,7 +42,8 @@ impl Server {
     /// Starts to listen, on every worker of the current runtime.
     ///
     /// # Errors
-    /// If an address cannot be listened on, or something that the configuration names cannot be used.
+    /// If an address cannot be listened on, or something that the configuration names cannot be
+    /// used.
     ///
     /// # Panics
     /// Outside of a runtime.
@@ -52,12 +53,12 @@ impl Server {
         Ok(server)
     }
 
-    /// As [`start`](Self::start), but connections are not accepted until [`resume`](Self::resume) is called: between the two
-    /// the process can drop the privileges that ports and keys need.
+    /// As [`start`](Self::start), but connections are not accepted until [`resume`](Self::resume)
+    /// is called: between the two the process can drop the privileges that ports and keys need.
     ///
-    /// It takes listening sockets that the process inherited, as from systemd, if there are any. They
-    /// take the place of the configuration's addresses. TLS is spoken on those whose port is 443 or one of
-    /// [`TlsConfig::listen`](super::TlsConfig::listen).
+    /// It takes listening sockets that the process inherited, as from systemd, if there are any.
+    /// They take the place of the configuration's addresses. TLS is spoken on those whose port is
+    /// 443 or one of [`TlsConfig::listen`](super::TlsConfig::listen).
     ///
     /// # Errors
     /// As [`start`](Self::start).
@@ -102,7 +103,8 @@ impl Server {
     /// Begins to accept connections, after [`start_paused`](Self::start_paused).
     ///
     /// # Errors
-    /// If the folder cannot be used, or the access log not be opened, as the user that the process runs as now.
+    /// If the folder cannot be used, or the access log not be opened, as the user that the process
+    /// runs as now.
     pub async fn resume(&self) -> Result<(), StartError> {
         Self::check_access(&self.config)?;
         self.context.site().start(None).await?;
@@ -112,7 +114,8 @@ impl Server {
         Ok(())
     }
 
-    /// Reads and opens everything that the configuration names, except addresses and the access log.
+    /// Reads and opens everything that the configuration names, except addresses and the access
+    /// log.
     ///
     /// # Errors
     /// As [`start`](Self::start).
@@ -181,7 +184,8 @@ impl Server {
         Ok(())
     }
 
-    /// Serves HTTP/3 beside an address with TLS, if it is asked for. Returns what the others are told about it.
+    /// Serves HTTP/3 beside an address with TLS, if it is asked for. Returns what the others are
+    /// told about it.
     #[cfg(feature = "http3")]
     fn serve_http3(&mut self, address: SocketAddr, encrypted: bool) -> io::Result<Option<HeaderValue>> {
         let wanted = encrypted && self.config.tls.as_ref().is_some_and(|tls| tls.http3);
@@ -211,11 +215,12 @@ impl Server {
         self.context.totals()
     }
 
-    /// Takes a new configuration: reads its certificates, opens the access log again, and uses the other values for later
-    /// connections.
+    /// Takes a new configuration: reads its certificates, opens the access log again, and uses the
+    /// other values for later connections.
     ///
     /// # Errors
-    /// If it cannot be used, or has other addresses or limits of the listeners. Then the present one stays in use.
+    /// If it cannot be used, or has other addresses or limits of the listeners. Then the present
+    /// one stays in use.
     pub async fn reload(&mut self, config: &Config) -> Result<(), StartError> {
         let listeners = |config: &Config| {
             let tls = config.tls.as_ref().map(|tls| (tls.listen.clone(), tls.http3));

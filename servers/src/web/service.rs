@@ -106,7 +106,8 @@ impl Connection {
     }
 }
 
-/// Takes the body away, as HTTP/2 has it sent otherwise, and leaves its length. An upstream has sent none.
+/// Takes the body away, as HTTP/2 has it sent otherwise, and leaves its length. An upstream has
+/// sent none.
 fn without_body(response: Response<ResponseBody>) -> Response<ResponseBody> {
     if matches!(response.body(), ResponseBody::Upstream(_)) {
         return response;

@@ -8,11 +8,12 @@ use syn::{Ident, ItemFn, LitStr, ReturnType, Token};
 
 /// Runs a test in a separate process: the test harness starts itself again with this test only.
 ///
-/// Goes below `#[test]` and above `#[serial]`, which then covers all of the test's processes, on a function without a return value. The process has `LULL_TEST_ISOLATED` set, and
-/// its arguments select the test, so that it can start itself once more.
+/// Goes below `#[test]` and above `#[serial]`, which then covers all of the test's processes, on a
+/// function without a return value. The process has `LULL_TEST_ISOLATED` set, and its arguments
+/// select the test, so that it can start itself once more.
 ///
-/// - `drivers = "epoll, uring"`: one process for each driver, one after the other, with the driver in
-///   `LULL_TEST_DRIVER` (see `tests::isolated::driver`).
+/// - `drivers = "epoll, uring"`: one process for each driver, one after the other, with the driver
+///   in `LULL_TEST_DRIVER` (see `tests::isolated::driver`).
 /// - `root`: skips the test where `tests::root` is `None`. Available where the crate `tests` is.
 #[proc_macro_attribute]
 pub fn isolated(attribute: TokenStream, item: TokenStream) -> TokenStream {

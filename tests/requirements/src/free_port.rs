@@ -19,8 +19,9 @@ pub fn free_port() -> u16 {
     ports.find(|port| can_be_bound(*port).is_ok()).expect("a free port")
 }
 
-/// Fails if another socket listens on the port. This one does not listen: a process that another thread starts
-/// holds a copy of it until its `execve`, and would accept connections that the port's server is to get.
+/// Fails if another socket listens on the port. This one does not listen: a process that another
+/// thread starts holds a copy of it until its `execve`, and would accept connections that the
+/// port's server is to get.
 fn can_be_bound(port: u16) -> rustix::io::Result<()> {
     let socket = socket(AddressFamily::INET, SocketType::STREAM, None)?;
     // The server binds the port while such a copy is there.

@@ -1,5 +1,5 @@
-//! What tests need of the machine they run on. A test that lacks something is skipped and noted in a list, which
-//! `tests/skipped` prints: cargo shows nothing of tests that pass.
+//! What tests need of the machine they run on. A test that lacks something is skipped and noted in
+//! a list, which `tests/skipped` prints: cargo shows nothing of tests that pass.
 #![forbid(unsafe_code)]
 
 mod free_port;
@@ -37,7 +37,8 @@ mod tests {
     fn the_list_is_of_this_run_of_cargo() {
         let Some(run) = skipped_tests::run_of_cargo() else { return };
         let Some(path) = skipped_tests::path() else { return };
-        // Removes what an earlier run has left, also where nothing is skipped. The build may belong to another user.
+        // Removes what an earlier run has left, also where nothing is skipped. The build may belong
+        // to another user.
         if skipped_tests::add("").is_err() {
             return;
         }

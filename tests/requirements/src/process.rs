@@ -17,7 +17,8 @@ pub fn once_more() -> Command {
     command
 }
 
-/// Requires that a process may have `count` descriptors, and raises the soft limit of this process to the hard one.
+/// Requires that a process may have `count` descriptors, and raises the soft limit of this process
+/// to the hard one.
 ///
 /// # Panics
 /// See [`require`].

@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::process::Command;
 
-/// A command by which `python` passes a listening socket as descriptor 3 to a program. Arguments that are added to it are the
-/// program's.
+/// A command by which `python` passes a listening socket as descriptor 3 to a program. Arguments
+/// that are added to it are the program's.
 pub fn with_inherited_socket(python: &Path, program: &Path, port: u16) -> Command {
     let pass = "import os, socket, sys\n\
         listener = socket.create_server(('127.0.0.1', int(sys.argv[2])))\n\

@@ -7,8 +7,8 @@ use std::process::{Child, ExitStatus, Output};
 
 use rustix::process::Signal;
 
-/// A child process. Dropping it kills it, and panics if it had crashed before: ended by `SIGSEGV`, `SIGABRT`, `SIGBUS`, `SIGILL` or
-/// `SIGFPE`, which no assertion of a test might notice.
+/// A child process. Dropping it kills it, and panics if it had crashed before: ended by `SIGSEGV`,
+/// `SIGABRT`, `SIGBUS`, `SIGILL` or `SIGFPE`, which no assertion of a test might notice.
 #[derive(Debug)]
 pub struct KillOnDrop(Option<Child>);
 
@@ -65,7 +65,8 @@ impl Drop for KillOnDrop {
     }
 }
 
-/// The signal of a crash that a process ended by. A shell reports that of its command as an exit status.
+/// The signal of a crash that a process ended by. A shell reports that of its command as an exit
+/// status.
 fn crash_signal(status: ExitStatus) -> Option<i32> {
     const SHELL: i32 = 128;
     let signal = status.signal().or_else(|| status.code()?.checked_sub(SHELL))?;

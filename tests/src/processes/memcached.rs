@@ -79,7 +79,8 @@ impl Memcached {
         stream
     }
 
-    /// As [`connect`](Self::connect), with system buffers that hold little, so that the server holds what is not read.
+    /// As [`connect`](Self::connect), with system buffers that hold little, so that the server
+    /// holds what is not read.
     pub fn connect_with_small_buffer(&self, bytes: usize) -> TcpStream {
         let socket =
             socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).expect("a socket");
@@ -172,7 +173,8 @@ pub fn read_some(stream: &mut (impl Read + ?Sized), buffer: &mut [u8]) -> io::Re
     uninterrupted(|| stream.read(buffer))
 }
 
-/// Repeats a call that a signal interrupts. A read with a time limit is interrupted also by signals that are ignored.
+/// Repeats a call that a signal interrupts. A read with a time limit is interrupted also by signals
+/// that are ignored.
 pub fn uninterrupted<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     loop {
         match call() {

@@ -4,9 +4,9 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-/// What a server writes to standard error. A test fails at its end if the server has panicked: panics of a connection
-/// are contained, and could not be seen otherwise. So it does if ThreadSanitizer, with which the server may be built, has
-/// reported a race.
+/// What a server writes to standard error. A test fails at its end if the server has panicked:
+/// panics of a connection are contained, and could not be seen otherwise. So it does if
+/// ThreadSanitizer, with which the server may be built, has reported a race.
 #[derive(Debug)]
 pub(crate) struct ServerLog(File);
 

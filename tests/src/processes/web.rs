@@ -98,7 +98,8 @@ impl Web {
         stream
     }
 
-    /// Sends bytes on a new connection, and returns everything that comes until the server closes it.
+    /// Sends bytes on a new connection, and returns everything that comes until the server closes
+    /// it.
     pub fn talk(&self, input: impl AsRef<[u8]>) -> Vec<u8> {
         let mut stream = self.connect();
         // Fails if the server has refused the first of it already.

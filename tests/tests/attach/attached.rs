@@ -117,7 +117,8 @@ pub fn is_aligned(observation: &Observation) -> bool {
     observation.instances().any(|instance| instance.fitness == Fitness::Aligned)
 }
 
-/// Loads a server, attaches it until busy polls bring packets, and detaches it. Everything is as before.
+/// Loads a server, attaches it until busy polls bring packets, and detaches it. Everything is as
+/// before.
 fn attach_and_detach(testbed: &Testbed, server: &Server) {
     let load = Load::start(testbed, server.address, server.exchange, CONNECTIONS);
     wait_until("the server serves", || load.requests() > 100);

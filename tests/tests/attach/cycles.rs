@@ -58,12 +58,14 @@ fn attaching_and_detaching_stalls_no_more_requests_than_the_machine() {
     assert!(stalled <= (plain * 4.0).max(0.005), "stalls {plain:.5} before, {stalled:.5} meanwhile");
 }
 
-/// Attaches a server under load until it is polled, and detaches it. Returns how long each request took.
+/// Attaches a server under load until it is polled, and detaches it. Returns how long each request
+/// took.
 fn attach_and_detach_repeatedly(testbed: &Testbed, server: &Server, cycles: u32) -> Vec<Duration> {
     let load = Load::start(testbed, server.address, server.exchange, CONNECTIONS);
     wait_until("the server serves", || load.requests() > 100);
     let before = state(&[server.pid()]);
-    // The first one opens a pair of sockets for the rest of the process; the first cycle may not come to it.
+    // The first one opens a pair of sockets for the rest of the process; the first cycle may not
+    // come to it.
     let _signals = policies::signals::on_termination(|| ()).unwrap();
     let mut held = None;
     for _ in 0..cycles {

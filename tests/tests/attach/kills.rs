@@ -62,7 +62,8 @@ fn changes_something(call: &SystemCall) -> bool {
             file.starts_with("/run/lull")
         }
         libc::SYS_ioctl => is_set(call),
-        // Most messages only ask. A generic netlink message has its type at byte 4 and its command at byte 16.
+        // Most messages only ask. A generic netlink message has its type at byte 4 and its command
+        // at byte 16.
         libc::SYS_sendto => {
             let mut message = [0; 17];
             let at = RemoteIoVec { base: arguments[1] as usize, len: message.len() };
@@ -95,8 +96,8 @@ fn spread(count: usize) -> Vec<usize> {
 /// The process to which a process of this program attaches.
 const ATTACHES: &str = "LULL_TEST_ATTACHES_TO";
 
-/// Attaches until SIGTERM, as `policies attach` does, but so that waits poll whenever packets come, which the law leaves to the timer
-/// below saturation.
+/// Attaches until SIGTERM, as `policies attach` does, but so that waits poll whenever packets come,
+/// which the law leaves to the timer below saturation.
 #[test]
 fn attaches_if_asked() {
     let Ok(pid) = std::env::var(ATTACHES) else { return };
@@ -123,7 +124,8 @@ fn wherever_an_attachment_is_killed_restore_puts_everything_back_and_the_server_
     let pause = Duration::from_micros(500);
     let load = Load::start_paced(&testbed, server.address, server.exchange, 6, pause);
     wait_until("the server serves", || load.requests() > 100);
-    // As in the tests of `policies apply`: on one core no wake-up between tracer and traced crosses cores.
+    // As in the tests of `policies apply`: on one core no wake-up between tracer and traced crosses
+    // cores.
     Cpus::one(1).pin(None).unwrap();
     let before = state(&[server.pid()]);
     let policies = tests::own_program("policies");

@@ -1,4 +1,5 @@
-//! Servers of other projects under kernel polling, attached from outside, on the two-namespace testbed.
+//! Servers of other projects under kernel polling, attached from outside, on the two-namespace
+//! testbed.
 
 mod attached;
 mod commands;

@@ -14,8 +14,8 @@ use super::servers;
 /// `EPIOCGPARAMS` and `EPIOCSPARAMS` of `linux/eventpoll.h`.
 const EPOLL_PARAMS: [u32; 2] = [0x8008_8a02, 0x4008_8a01];
 
-/// Attaches to a memcached of another user by a command before `policies`. It has to fail with these words, without having
-/// changed anything.
+/// Attaches to a memcached of another user by a command before `policies`. It has to fail with
+/// these words, without having changed anything.
 fn is_refused(wrapper: &[&str], expected: &[&str]) {
     let testbed = enter(1);
     let Some(server) = servers::memcached(&["-t", "1"]) else { return };

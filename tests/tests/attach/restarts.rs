@@ -31,7 +31,8 @@ fn a_worker_that_nginx_starts_on_reload_is_attached_in_place_of_the_old_one() {
     let old = family(server.pid());
     kill_process(Pid::from_child(&server.child), Signal::HUP).unwrap();
     wait_until("nginx has another worker", || family(server.pid()).iter().any(|pid| !old.contains(pid)));
-    // The old worker serves its connections until they are closed, and closes those that it finds idle.
+    // The old worker serves its connections until they are closed, and closes those that it finds
+    // idle.
     load.end_with_closed_connections();
     wait_until("the old worker has ended", || {
         let now = family(server.pid());

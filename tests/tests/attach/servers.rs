@@ -269,7 +269,8 @@ fn serve_by_hand(what: &str) {
             let ready: Vec<bool> = polled.iter().map(|fd| !fd.revents().is_empty()).collect();
             let ready_streams = streams.iter_mut().zip(&ready[1..]).filter(|(_, ready)| **ready);
             for (stream, _) in ready_streams {
-                // A client that has closed its connection stays ready, for as long as the test runs.
+                // A client that has closed its connection stays ready, for as long as the test
+                // runs.
                 let _ = echo(stream, &mut buffer);
             }
             if ready[0]

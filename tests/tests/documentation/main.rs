@@ -1,5 +1,6 @@
-//! The pages: README, the book under `docs/`, CONTRIBUTING and the others. Every relative link leads to a file and a
-//! heading that exist, every page of the book is in its summary, and the README stays short.
+//! The pages: README, the book under `docs/`, CONTRIBUTING and the others. Every relative link
+//! leads to a file and a heading that exist, every page of the book is in its summary, and the
+//! README stays short.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

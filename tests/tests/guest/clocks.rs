@@ -1,4 +1,5 @@
-//! Clocks that jump, processes that are stopped, machines that are suspended: what the memcached server makes of them.
+//! Clocks that jump, processes that are stopped, machines that are suspended: what the memcached
+//! server makes of them.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -14,7 +15,8 @@ use super::machine::{Machine, Nic};
 const LIMIT: Duration = Duration::from_secs(16);
 /// A client must log in within this time.
 const LOGIN_LIMIT: Duration = Duration::from_secs(10);
-/// How much later than its limit a client may be disconnected: 1.25 s, and what an emulated machine takes.
+/// How much later than its limit a client may be disconnected: 1.25 s, and what an emulated machine
+/// takes.
 const LAG: Duration = Duration::from_secs(4);
 const DAY: i64 = 86_400;
 
@@ -120,7 +122,8 @@ fn lifetimes_and_time_limits_are_elapsed_time_when_the_wall_clock_jumps() {
         guest.run(&format!("date -s @{} >/dev/null", before + jump));
         assert!((wall_clock(&mut guest) - before - jump).abs() < 60, "the clock has jumped");
         assert!(["relative", "absolute", "ever"].iter().all(|key| has(active, key)), "{jump}");
-        // A Unix time is compared with the wall clock as it was when the server started, as in memcached.
+        // A Unix time is compared with the wall clock as it was when the server started, as in
+        // memcached.
         store(active, "late", before + jump + lifetime);
         match jump {
             DAY => {

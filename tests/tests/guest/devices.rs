@@ -101,7 +101,8 @@ fn values(settings: &Value) -> [Option<u64>; 3] {
     ["defer_hard_irqs", "gro_flush_timeout", "irq_suspend_timeout"].map(|name| napi[name].as_u64())
 }
 
-/// A VLAN on virtio-net, and a bond of virtio-net and e1000e. The host may have no VLANs, so only the bond is loaded.
+/// A VLAN on virtio-net, and a bond of virtio-net and e1000e. The host may have no VLANs, so only
+/// the bond is loaded.
 fn expect_what_is_above_to_lead_to_the_queues(guest: &mut Machine) {
     let (first, second) = (guest.interfaces[0].clone(), guest.interfaces[1].clone());
     let before = guest.settings(&first);
@@ -147,8 +148,8 @@ const POLICIES: [&str; 5] = ["vanilla", "packing", "suppression", "kernel-pollin
 /// So many that an emulated guest serves them, and a worker sleeps between most of them.
 const RATE: u64 = 400;
 
-/// Each policy is explained, planned, applied, watched and restored, then served by a program that is loaded and ends, and by
-/// one that is killed.
+/// Each policy is explained, planned, applied, watched and restored, then served by a program that
+/// is loaded and ends, and by one that is killed.
 #[test]
 #[serial]
 fn every_policy_runs_on_every_device_and_is_restored_after_sigkill_too() {
@@ -183,7 +184,8 @@ fn every_policy_runs_on_every_device_and_is_restored_after_sigkill_too() {
             guest.run(&format!("policies restore {interface}"));
             assert_eq!(guest.settings(&interface), before, "{kind:?}, {policy}, after apply");
 
-            // At so few requests the law leaves interrupts on; a fixed grace time polls at every load.
+            // At so few requests the law leaves interrupts on; a fixed grace time polls at every
+            // load.
             let fixed = if policy == "kernel-polling" { "--gro-flush-timeout 200" } else { "" };
             let workers = format!("-t {queues} --cores 0-{} {fixed}", queues - 1);
             start(&mut guest, nic, policy, &workers);

@@ -1,5 +1,6 @@
-//! Which of the kernel's three loops (interrupt, timer, busy poll) drives a queue in each of its modes, on devices that
-//! interrupt: counted by tracepoints. `policies/queue_modes.rs` does so on a veth, which has a thread in place of interrupts.
+//! Which of the kernel's three loops (interrupt, timer, busy poll) drives a queue in each of its
+//! modes, on devices that interrupt: counted by tracepoints. `policies/queue_modes.rs` does so on a
+//! veth, which has a thread in place of interrupts.
 
 use serial_test::serial;
 
@@ -12,10 +13,11 @@ use super::queue_modes::set_deferrals;
 /// Requests per second, so few that the worker sleeps before each of them, also under emulation.
 const SPARSE: u64 = 100;
 const SATURATION: u64 = 0;
-/// Longer than an emulated worker takes for a request, in µs: the wait suspends the queue only if it comes within this time
-/// after a packet.
+/// Longer than an emulated worker takes for a request, in µs: the wait suspends the queue only if
+/// it comes within this time after a packet.
 const TIMER: u32 = 1_000;
-/// One worker on the core that the queue's interrupt comes to. The epoll driver's waits are the same in every mode.
+/// One worker on the core that the queue's interrupt comes to. The epoll driver's waits are the
+/// same in every mode.
 const DRIVER: &str = "--driver epoll";
 
 /// What happened on a queue during a load.
@@ -25,7 +27,8 @@ struct Loops {
     interrupts: u64,
     /// Those of them that came while the worker's thread had the core.
     of_the_worker: u64,
-    /// Polls of the interface's NAPIs by softirqs, after an interrupt or the timer, and the packets that they took.
+    /// Polls of the interface's NAPIs by softirqs, after an interrupt or the timer, and the packets
+    /// that they took.
     softirq_polls: u64,
     softirq_packets: u64,
     busy_polls: u64,
@@ -144,7 +147,8 @@ fn interrupts_drive_a_plain_queue_and_no_interrupt_reaches_a_busy_worker_in_grac
         assert!(grace.interrupts_per_packet() < 0.15, "{nic:?}, grace: {grace:?}");
         assert!(grace.timer > 5 * grace.interrupts, "{nic:?}, grace: {grace:?}");
         for (grace, plain) in [(grace, plain), (grace_saturated, plain_saturated)] {
-            // virtio's device may raise an interrupt that is just being masked (`virtqueue_disable_cb` is a hint).
+            // virtio's device may raise an interrupt that is just being masked
+            // (`virtqueue_disable_cb` is a hint).
             let most = if nic == Nic::Virtio { 0.25 * plain.worker_share() } else { 0.001 };
             let share = grace.worker_share();
             assert!(
@@ -152,7 +156,8 @@ fn interrupts_drive_a_plain_queue_and_no_interrupt_reaches_a_busy_worker_in_grac
                 "{nic:?}, grace: {share} of the packets interrupted the worker: {grace:?}"
             );
         }
-        // On virtio, whose emulated driver is slower, it depends on the host which of timer and worker comes first.
+        // On virtio, whose emulated driver is slower, it depends on the host which of timer and
+        // worker comes first.
         if nic == Nic::E1000e {
             assert!(first_saturated.busy_share() > 0.2, "interrupt-first, saturated: {first_saturated:?}");
             assert!(grace_saturated.busy_share() > 0.15, "grace, saturated: {grace_saturated:?}");

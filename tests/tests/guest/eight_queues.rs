@@ -1,5 +1,5 @@
-//! Eight queues and eight workers, four queues and two workers: each connection is served, and its packets are received, on the
-//! core of the worker that owns its queue.
+//! Eight queues and eight workers, four queues and two workers: each connection is served, and its
+//! packets are received, on the core of the worker that owns its queue.
 
 use serde_json::Value;
 use serial_test::serial;
@@ -28,8 +28,8 @@ fn sum(received: &[Received], of: impl Fn(&Received) -> bool) -> u64 {
     received.iter().filter(|received| of(received)).map(|received| received.packets).sum()
 }
 
-/// Loads a server that runs with as many workers, and says which NAPIs they have. Nothing is received by another one of the
-/// device, and nothing but on the worker's core.
+/// Loads a server that runs with as many workers, and says which NAPIs they have. Nothing is
+/// received by another one of the device, and nothing but on the worker's core.
 fn expect_a_queue_for_each_worker(guest: &mut Machine, nic: usize, kind: Nic, workers: usize) -> Vec<u64> {
     let names = guest.interfaces.clone();
     let others = names.iter().enumerate().filter(|(other, _)| *other != nic);
@@ -57,14 +57,14 @@ fn expect_a_queue_for_each_worker(guest: &mut Machine, nic: usize, kind: Nic, wo
     assert_eq!(unpolled, 0, "{kind:?}: {lines:?} {received:?}");
     let aligned: u64 = lines.iter().map(|line| line.number("aligned")).sum();
     let misaligned: u64 = lines.iter().map(|line| line.number("misaligned")).sum();
-    // A tap chooses the queue of a flow, and may choose another one while the flow lives (`tun_automq_select_queue`). One
-    // such connection was seen in six runs.
+    // A tap chooses the queue of a flow, and may choose another one while the flow lives
+    // (`tun_automq_select_queue`). One such connection was seen in six runs.
     let most = u64::from(kind == Nic::Virtio);
     assert!(misaligned <= most, "{kind:?}: {lines:?}");
     assert!(aligned + misaligned >= 2 * CONNECTIONS as u64, "{lines:?}");
     let (packets, polled) = (sum(&received, |_| true), sum(&received, |it| !it.by_softirq));
-    // On the worker's core softirqs receive, too: most packets, where the guest's CPUs share few cores with the load. QEMU's
-    // igb interrupts for each packet, and may leave busy polls none.
+    // On the worker's core softirqs receive, too: most packets, where the guest's CPUs share few
+    // cores with the load. QEMU's igb interrupts for each packet, and may leave busy polls none.
     assert!(kind == Nic::Igb || polled > 0, "{received:?}");
     println!("{kind:?}: {aligned} connections aligned, {polled} of {packets} packets by busy polling");
     own
@@ -95,8 +95,8 @@ fn eight_workers_receive_and_serve_the_connections_of_their_own_queues() {
     }
 }
 
-/// The device gets as many queues as there are workers, and has its own again at the end. Where the driver can't, the queues
-/// that nobody polls are named.
+/// The device gets as many queues as there are workers, and has its own again at the end. Where the
+/// driver can't, the queues that nobody polls are named.
 pub fn expect_no_queue_without_a_worker(guest: &mut Machine, nics: &[Nic]) {
     for (nic, kind) in nics.iter().copied().enumerate() {
         let interface = guest.interfaces[nic].clone();

@@ -1,4 +1,5 @@
-//! Histograms of tracepoints, which the guest's kernel keeps: how often an event happened, by the values of its fields.
+//! Histograms of tracepoints, which the guest's kernel keeps: how often an event happened, by the
+//! values of its fields.
 
 use super::machine::Machine;
 

@@ -1,5 +1,5 @@
-//! Instructions of a request, counted as `lab instructions` does: a change that makes requests dearer fails here, however noisy
-//! the machine.
+//! Instructions of a request, counted as `lab instructions` does: a change that makes requests
+//! dearer fails here, however noisy the machine.
 
 use lab::instructions::{self, Counting};
 
@@ -12,8 +12,9 @@ const STEADY: f64 = 0.02;
 /// Here by 2 %: how many packets a poll finds is decided by a timer.
 const POLLING: f64 = 0.04;
 
-/// Driver, policy, instructions of user code and of the kernel a request, and by what share they may differ. Without
-/// suppression, which spins: its instructions are those of the time, and differ by 5 %.
+/// Driver, policy, instructions of user code and of the kernel a request, and by what share they
+/// may differ. Without suppression, which spins: its instructions are those of the time, and differ
+/// by 5 %.
 ///
 /// After a change that is meant to have others, paste what the test prints.
 const FIGURES: &[(&str, &str, f64, f64, f64)] = &[

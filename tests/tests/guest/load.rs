@@ -63,7 +63,8 @@ pub fn load(guest: &mut Machine, nic: usize, rate: u64) -> Counted {
         arguments.extend(["-q", &rate]);
     }
     let output = guest.outside("loadgen", &arguments).unwrap();
-    // Latencies in an emulated machine mean nothing, and the run may be invalid (3): packets are counted.
+    // Latencies in an emulated machine mean nothing, and the run may be invalid (3): packets are
+    // counted.
     let measured = matches!(output.status.code(), Some(0 | 3));
     assert!(measured, "{output:?}");
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -77,7 +78,8 @@ pub fn load(guest: &mut Machine, nic: usize, rate: u64) -> Counted {
     }
 }
 
-/// The packets that each CPU of the guest has handed to protocols: the first column of `softnet_stat`.
+/// The packets that each CPU of the guest has handed to protocols: the first column of
+/// `softnet_stat`.
 pub fn received_by_cpu(guest: &mut Machine) -> Vec<u64> {
     let lines = guest.run("cat /proc/net/softnet_stat");
     lines.lines().map(|line| u64::from_str_radix(line.split(' ').next().unwrap(), 16).unwrap()).collect()

@@ -13,11 +13,12 @@ use lab::tied_process::kill_with_thread;
 use serde_json::Value;
 use tests::KillOnDrop;
 
-/// A network device of the guest. On the N-th of them the guest is 10.9.N.2, and the host's namespace 10.9.N.1.
+/// A network device of the guest. On the N-th of them the guest is 10.9.N.2, and the host's
+/// namespace 10.9.N.1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Nic {
-    /// Intel 82576: up to 8 queues, one per CPU. Up to 4 queues have a receive and a transmit interrupt each, more have
-    /// one for both. It coalesces.
+    /// Intel 82576: up to 8 queues, one per CPU. Up to 4 queues have a receive and a transmit
+    /// interrupt each, more have one for both. It coalesces.
     Igb,
     E1000e,
     /// Paravirtual, with as many queues as a node has CPUs.
@@ -164,8 +165,9 @@ impl Machine {
         answer.text
     }
 
-    /// Suspends the guest to memory, for a time that begins when it sleeps, and wakes it. Not by an alarm of the guest: on a
-    /// loaded host that may ring before the guest sleeps. `wait_until_awake` must return when the guest's programs run again.
+    /// Suspends the guest to memory, for a time that begins when it sleeps, and wakes it. Not by an
+    /// alarm of the guest: on a loaded host that may ring before the guest sleeps.
+    /// `wait_until_awake` must return when the guest's programs run again.
     pub fn suspend(&mut self, time: Duration, wait_until_awake: impl FnOnce()) {
         const REQUEST: &str = "echo deep >/sys/power/mem_sleep && echo mem >/sys/power/state";
         let monitor = UnixStream::connect(&self.monitor).unwrap();
@@ -180,8 +182,8 @@ impl Machine {
         (&monitor).write_all(b"{\"execute\": \"system_wakeup\"}\n").unwrap();
         messages.find(|message| message.contains("\"WAKEUP\"")).unwrap();
         wait_until_awake();
-        // A guest that wakes takes its port for disconnected until QEMU tells it of a new connection. It is about to write its
-        // answer: a read would end.
+        // A guest that wakes takes its port for disconnected until QEMU tells it of a new
+        // connection. It is about to write its answer: a read would end.
         self.port.get_ref().shutdown(Shutdown::Both).unwrap();
         self.port = BufReader::new(UnixStream::connect(&self.socket).unwrap());
         self.port.get_ref().set_read_timeout(Some(ANSWER)).unwrap();
@@ -203,8 +205,8 @@ impl Machine {
         }
     }
 
-    /// All settings of an interface that a policy may change. Without what is only observed: the core of the
-    /// last interrupt, and notes.
+    /// All settings of an interface that a policy may change. Without what is only observed: the
+    /// core of the last interrupt, and notes.
     pub fn settings(&mut self, interface: &str) -> Value {
         let mut settings = self.json(&format!("policies --format json show {interface}"));
         settings["notes"].take();

@@ -88,7 +88,8 @@ fn kernel_polling_gets_ten_times_the_packets_per_interrupt() {
         let mut seen: Vec<[Counted; 2]> = Vec::new();
         for policy in POLICIES {
             let before = guest.settings(&guest.interfaces[index].clone());
-            // At half load kernel polling adapts to plain interrupts; a fixed grace time polls at every load.
+            // At half load kernel polling adapts to plain interrupts; a fixed grace time polls at
+            // every load.
             let flags = if policy == "kernel-polling" { "--gro-flush-timeout 200" } else { "" };
             println!("{}", serve(&mut guest, index, policy, flags).trim());
             let saturation = load(&mut guest, index, 0);
@@ -114,15 +115,17 @@ fn kernel_polling_gets_ten_times_the_packets_per_interrupt() {
         for (load, name) in ["saturation", "half load"].iter().enumerate() {
             let per_interrupt = |policy: usize| seen[policy][load].packets_per_rx_interrupt();
             match nic {
-                // QEMU's model of the 82576 does not mask a queue's interrupt when it is delivered (it
-                // leaves out EIAM), so deferral and suspension can't keep it away. It does coalesce.
+                // QEMU's model of the 82576 does not mask a queue's interrupt when it is delivered
+                // (it leaves out EIAM), so deferral and suspension can't keep it away. It does
+                // coalesce.
                 Nic::Igb => {
                     assert!(per_interrupt(2) > 1.5 * per_interrupt(0), "suppression, {name}: {seen:?}");
                 }
                 Nic::E1000e => {
                     assert!(per_interrupt(3) >= 10.0 * per_interrupt(0), "{nic:?}, {name}: {seen:?}");
                 }
-                // A guest that lacks a core polls late, and virtio has two queues: mostly it is 10, too.
+                // A guest that lacks a core polls late, and virtio has two queues: mostly it is 10,
+                // too.
                 Nic::Virtio | Nic::Vmxnet3 => {
                     assert!(per_interrupt(3) >= 4.0 * per_interrupt(0), "{nic:?}, {name}: {seen:?}");
                 }
@@ -131,7 +134,8 @@ fn kernel_polling_gets_ten_times_the_packets_per_interrupt() {
     }
 }
 
-/// What the testbed's kernel threads stand in for: `policies/receiving_core.rs` asserts the same on a veth.
+/// What the testbed's kernel threads stand in for: `policies/receiving_core.rs` asserts the same on
+/// a veth.
 #[test]
 #[serial]
 fn under_vanilla_a_nics_packets_are_received_on_the_workers_core() {

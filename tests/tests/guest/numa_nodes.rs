@@ -14,7 +14,8 @@ fn queues_and_memory_are_placed_on_the_devices_numa_node_first() {
     for interface in guest.interfaces.clone() {
         plans_take_the_cores_of_the_devices_node(&mut guest, &interface);
     }
-    // The kernel would move pages to the node that uses them. Where they are touched first is what is tested.
+    // The kernel would move pages to the node that uses them. Where they are touched first is what
+    // is tested.
     guest.run("echo 0 >/proc/sys/kernel/numa_balancing");
     for nic in 0..guest.interfaces.len() {
         memory_is_on_the_workers_node(&mut guest, nic, [2, 3], 1);
@@ -44,8 +45,8 @@ fn pages(guest: &mut Machine) -> [u64; 2] {
     pages_in(&maps)
 }
 
-/// Pages of the server's anonymous mappings on each node, without the heap of the main thread: the buffers that the kernel
-/// receives into are there, and segments of the store.
+/// Pages of the server's anonymous mappings on each node, without the heap of the main thread: the
+/// buffers that the kernel receives into are there, and segments of the store.
 fn mapped_pages(guest: &mut Machine) -> [u64; 2] {
     let maps = guest.run("grep anon= /proc/$(pidof memcached)/numa_maps | grep -v -e file= -e heap -e stack");
     pages_in(&maps)
@@ -99,7 +100,8 @@ fn memory_is_on_the_workers_node(guest: &mut Machine, nic: usize, cores: [u64; 2
     for (index, worker) in workers.iter().enumerate() {
         let napi = &served["queues"][index]["napi"]["id"];
         assert_eq!((worker.number("core"), json!(worker.number("napi"))), (cores[index], napi.clone()));
-        // With more queues than workers (igb), a connection of a queue in excess counts as misaligned.
+        // With more queues than workers (igb), a connection of a queue in excess counts as
+        // misaligned.
         if served["queues"].as_array().unwrap().len() == workers.len() {
             assert_eq!(worker.number("misaligned"), 0, "{workers:?}");
         }

@@ -1,5 +1,5 @@
-//! Which CPU of the guest received each packet, and in which context: the tracepoint `napi_gro_receive_entry`, where a NAPI
-//! hands over each packet.
+//! Which CPU of the guest received each packet, and in which context: the tracepoint
+//! `napi_gro_receive_entry`, where a NAPI hands over each packet.
 
 use super::event_histograms::{Bucket, Histogram, SOFTIRQ, trace as trace_events};
 use super::machine::Machine;

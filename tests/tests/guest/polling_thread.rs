@@ -1,4 +1,5 @@
-//! `kernel-thread` on devices that interrupt: a kernel thread polls all the time, and the interrupt stays masked.
+//! `kernel-thread` on devices that interrupt: a kernel thread polls all the time, and the interrupt
+//! stays masked.
 
 use serde_json::Value;
 use serial_test::serial;

@@ -12,8 +12,8 @@ const SPARSE: u64 = 100;
 /// The epoll driver's waits are the same in every mode.
 const DRIVER: &str = "--driver epoll";
 
-/// Set in the environment, it makes a test measure all rows of the table that the results have, not only those that it
-/// compares.
+/// Set in the environment, it makes a test measure all rows of the table that the results have, not
+/// only those that it compares.
 const WHOLE_TABLE: &str = "LULL_GUEST_TABLE";
 
 /// The latency budgets and fixed grace times, µs.
@@ -113,8 +113,8 @@ fn print(nic: Nic, load: &str, drive: Drive, counted: &Counted, mode: &str) {
     );
 }
 
-/// How often each of two servers is measured at a sparse load: whether the interrupts of a request and of its reply are one
-/// depends on when the host runs the guest.
+/// How often each of two servers is measured at a sparse load: whether the interrupts of a request
+/// and of its reply are one depends on when the host runs the guest.
 const ROUNDS: usize = 3;
 
 #[test]

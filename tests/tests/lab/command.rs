@@ -22,7 +22,8 @@ fn lab_compares_the_contenders_that_it_was_asked_for_under_every_load() {
     assert_eq!(report["experiment"]["references"], serde_json::json!([0, 1]));
     let kinds: Vec<&Value> =
         array(&report["results"]["measurements"]).iter().map(|load| &load["kind"]).collect();
-    // A disturbed machine may prevent the search for the capacity. Then there is no load at a share of it.
+    // A disturbed machine may prevent the search for the capacity. Then there is no load at a share
+    // of it.
     assert!(kinds == ["capacity", "open", "closed"] || kinds == ["capacity", "closed"], "{kinds:?}");
     // Two rounds are too few. Empty where the machine disturbed both.
     let verdict = report["verdict"].to_string();

@@ -41,8 +41,9 @@ fn settings_of_the_kernel_are_read_back_and_the_verdicts_row_is_measured_under_e
     let turns = array(&report["results"]["measurements"]).iter().flat_map(|load| array(&load["turns"]));
     let mut with_wakes = Vec::new();
     for turn in turns {
-        // No thread is woken under packet steering, and yet the server's core receives. One that was at work when steering began may go
-        // on for as long as it finds packets, on a core that is busy otherwise.
+        // No thread is woken under packet steering, and yet the server's core receives. One that
+        // was at work when steering began may go on for as long as it finds packets, on a core that
+        // is busy otherwise.
         with_wakes.extend((turn["figures"]["wakes"].as_f64() != Some(0.0)).then_some(turn));
         assert!(turn["figures"]["received-share"].as_f64().unwrap() > 90.0, "{turn}");
     }

@@ -23,15 +23,16 @@ fn listener(testbed: &Testbed) -> (TcpListener, SocketAddrV4) {
     (listener, address)
 }
 
-/// Loads a server that ends each connection of the fleet with its first request, and says that it goes on if it has
-/// one that polls the queue alone.
+/// Loads a server that ends each connection of the fleet with its first request, and says that it
+/// goes on if it has one that polls the queue alone.
 fn run_against_a_server_that_hangs_up(reset: bool) -> Result<FleetMeasurement, FleetError> {
     let testbed = Testbed::new(1).unwrap();
     let (listener, address) = listener(&testbed);
     thread::spawn(move || {
         while let Ok((mut stream, _)) = listener.accept() {
             thread::spawn(move || {
-                // Ends the connection that polls the queue, which is silent, when the fleet closes it.
+                // Ends the connection that polls the queue, which is silent, when the fleet closes
+                // it.
                 let _ = stream.read(&mut [0; 4096]);
                 if reset {
                     SockRef::from(&stream).set_linger(Some(Duration::ZERO)).unwrap();

@@ -16,8 +16,8 @@ fn open_and_closed(policy: Policy, connections: usize) -> [Run; 2] {
     let think_us = connections as f64 * 500.0;
     serve(policy, connections, move |testbed, address| {
         let mut fleet = connect(address, connections).unwrap();
-        // An unoptimized server accepts more slowly than the fleet connects. Where its queue overflowed, the kernel sends
-        // the second segment of the handshake again after 1 s.
+        // An unoptimized server accepts more slowly than the fleet connects. Where its queue
+        // overflowed, the kernel sends the second segment of the handshake again after 1 s.
         let settle = FleetLoad { pacing: FleetPacing::Open { rate: 2000.0 }, warm_up: 0.0, duration: 2.0 };
         fleet.run(&settle).unwrap();
         let runs = [FleetPacing::Open { rate: 2000.0 }, FleetPacing::Closed { think_us }].map(|pacing| {

@@ -10,8 +10,8 @@ use tests::isolated;
 
 use super::server::{connect, serve};
 
-/// The largest distance between the distribution of the gaps and the exponential one of the same mean
-/// (Kolmogorov-Smirnov).
+/// The largest distance between the distribution of the gaps and the exponential one of the same
+/// mean (Kolmogorov-Smirnov).
 fn distance_to_exponential(gaps: &[f64]) -> f64 {
     let mut sorted = gaps.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);
@@ -24,8 +24,9 @@ fn distance_to_exponential(gaps: &[f64]) -> f64 {
     distances.fold(0.0, f64::max)
 }
 
-/// What counts as exponential. A sample of 4,000 is farther away by chance never (once in 10^21 times); the rest is for gaps
-/// that a pause of the machine made longer, and for the time until the server's side takes a packet.
+/// What counts as exponential. A sample of 4,000 is farther away by chance never (once in 10^21
+/// times); the rest is for gaps that a pause of the machine made longer, and for the time until the
+/// server's side takes a packet.
 const MOST: f64 = 0.08;
 
 #[test]

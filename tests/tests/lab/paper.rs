@@ -10,8 +10,8 @@ use tests::isolated;
 
 use super::reports::array;
 
-/// Every table and figure with measurements; figures 1 to 4 are drawings. Beside them is one of our own: memcached
-/// attached.
+/// Every table and figure with measurements; figures 1 to 4 are drawings. Beside them is one of our
+/// own: memcached attached.
 const EXHIBITS: [&str; 10] = [
     "Table 1", "Table 2", "Table 3", "Table 4", "Table 5", "Figure 5", "Figure 6", "Figure 7", "Figure 8",
     "Figure 9",
@@ -29,7 +29,8 @@ fn paper(prefix: &[&str], folder: &Path) -> Output {
     Command::new(arguments[0]).args(&arguments[1..]).output().unwrap()
 }
 
-/// Checks that all files have every table and figure with the paper's numbers, and returns the results.
+/// Checks that all files have every table and figure with the paper's numbers, and returns the
+/// results.
 fn has_every_exhibit(output: &Output, folder: &Path) -> Value {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let read = |name: &str| fs::read_to_string(folder.join(name)).unwrap();
@@ -80,7 +81,8 @@ fn lab_paper_reports_every_table_and_figure() {
         let expected = ["is not installed", "no turn was valid"];
         assert!(expected.iter().any(|it| reason.contains(it)), "{name}: {reason}");
     }
-    // The machine may have disturbed the only turn of a contestant, but not what it is compared with.
+    // The machine may have disturbed the only turn of a contestant, but not what it is compared
+    // with.
     let policies = &first["parts"][0][1]["Ok"];
     if measured[0].1.is_none() {
         assert_eq!(policies["reference"], "vanilla, epoll", "{policies}");

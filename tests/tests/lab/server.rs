@@ -17,7 +17,8 @@ use tests::testbed::{enter, server_builder};
 
 pub const RECORDS: u64 = 100;
 
-/// Serves memcached on core 0 while `client` runs on the other side, on the last core. Returns what `client` returned.
+/// Serves memcached on core 0 while `client` runs on the other side, on the last core. Returns what
+/// `client` returned.
 pub fn serve<T: Send + 'static>(
     policy: Policy,
     max_connections: usize,
@@ -54,7 +55,8 @@ pub fn serve<T: Send + 'static>(
 /// Runs `client` on the client's side, on the last core.
 pub fn on_client_side<T: Send>(testbed: &Testbed, client: impl FnOnce() -> T + Send) -> T {
     let run = || {
-        // Not the allowed cores: a thread that a worker has started may run on the worker's core alone.
+        // Not the allowed cores: a thread that a worker has started may run on the worker's core
+        // alone.
         let last = Cpus::online().unwrap().iter().last().unwrap();
         Cpus::one(last).pin(None).map_err(io::Error::other)?;
         Ok(client())

@@ -189,7 +189,8 @@ fn an_interrupted_agent_makes_the_run_invalid() {
 fn the_coordinator_decides_when_the_confidence_interval_is_reached() {
     let server = Memcached::start(&[]);
     let agent = Agent::start(&[]);
-    // An agent with hundreds of requests would reach this interval at once; the coordinator, with few, does not.
+    // An agent with hundreds of requests would reach this interval at once; the coordinator, with
+    // few, does not.
     let arguments =
         ["-q", "2000", "-t", "3", "-w", "0", "--until-ci", "60%", "-C", "1", "-Q", "10", "-c", "4"];
     let output = coordinator(server.address, &[&agent], &arguments).output().unwrap();
@@ -289,8 +290,8 @@ fn an_agent_that_is_missing_or_busy_or_of_another_version_is_named_with_the_reas
     agent.wait_for("run started");
     refused(&agent.name(), "another coordinator");
     drop(busy);
-    // An agent refuses what it can't do before the run begins. It is free again when it has noticed that the connection
-    // is closed, or reset with a heartbeat that nobody read.
+    // An agent refuses what it can't do before the run begins. It is free again when it has noticed
+    // that the connection is closed, or reset with a heartbeat that nobody read.
     let mut refusal = String::new();
     wait_until("it is free again", || {
         let output =

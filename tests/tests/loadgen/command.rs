@@ -101,8 +101,8 @@ fn the_output_has_the_lines_of_mutilate() {
 #[ignore = "timing"]
 #[serial]
 fn a_search_finds_the_rate_at_which_a_server_of_known_speed_is_too_slow() {
-    // One response in half a millisecond: at most two thousand per second, whatever the machine, and enough in a second to
-    // judge a quarter of that.
+    // One response in half a millisecond: at most two thousand per second, whatever the machine,
+    // and enough in a second to judge a quarter of that.
     let server = FakeServer::answering(|_| {
         std::thread::sleep(Duration::from_micros(500));
         MISS.to_vec()
@@ -122,7 +122,8 @@ fn a_search_finds_the_rate_at_which_a_server_of_known_speed_is_too_slow() {
         |verdict: &str| found["tried"].as_array().unwrap().iter().any(|it| it["verdict"] == verdict);
     // By the mean of the runs, where they differ.
     assert!(verdict("below") || verdict("below-by-mean"), "{found}");
-    // No rate keeps a bound below the time of one response; at low rates there are too few requests to judge.
+    // No rate keeps a bound below the time of one response; at low rates there are too few requests
+    // to judge.
     let arguments = ["-s", &address, "--noload", "-t", "1", "--search", "90:300", "--format", "json"];
     let output = loadgen(&arguments).output().unwrap();
     // 1 if requests get too few before a rate is judged too slow.

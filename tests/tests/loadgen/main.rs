@@ -1,4 +1,5 @@
-//! The load generator against memcached, against servers whose behavior is known, and against a packet capture.
+//! The load generator against memcached, against servers whose behavior is known, and against a
+//! packet capture.
 
 mod agents;
 mod assignment;

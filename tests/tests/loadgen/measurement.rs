@@ -7,8 +7,9 @@ use serial_test::serial;
 use tests::fake_server::{FakeServer, MISS, Stall};
 use tests::load::{config, open, run};
 
-/// Repeats a run, at most three times, until the hypervisor has not taken the core away for long. Returns with it
-/// the relative error that its percentiles may have, which is larger if every run was disturbed.
+/// Repeats a run, at most three times, until the hypervisor has not taken the core away for long.
+/// Returns with it the relative error that its percentiles may have, which is larger if every run
+/// was disturbed.
 fn run_undisturbed(config: &Config) -> (Report, f64) {
     let stolen = || {
         let stat = std::fs::read_to_string("/proc/stat").unwrap();

@@ -74,7 +74,8 @@ fn every_operation_runs_in_either_protocol_and_is_verified() {
         let config = Config { workload, protocol, connections: 8, depth: 8, ..config(server.address) };
         let report = load_and_run(&config, 2).unwrap();
         assert_eq!((report.errors, report.wrong, report.unanswered), (0, 0, 0), "{}", report.table());
-        // Sixteen connections store the same records, so that some CAS numbers are stale; deletes make misses.
+        // Sixteen connections store the same records, so that some CAS numbers are stale; deletes
+        // make misses.
         assert!(report.hits > 0 && report.misses > 0 && report.conflicts > 0, "{}", report.table());
         for summary in [&report.read, &report.update, &report.other] {
             assert!(summary.count > 0, "{}", report.table());

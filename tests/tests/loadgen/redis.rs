@@ -65,7 +65,8 @@ fn redis_counts_the_gets_and_sets_that_are_reported() {
 fn rate_and_percentiles_are_those_that_redis_benchmark_finds() {
     const CONNECTIONS: usize = 8;
     let Some(benchmark) = program("redis-benchmark") else { return };
-    // A GET has five lines, of which the last is the key. redis-benchmark asks for settings first, which this server doesn't have.
+    // A GET has five lines, of which the last is the key. redis-benchmark asks for settings first,
+    // which this server doesn't have.
     let server = FakeServer::answering(|line| match line.text {
         "save" | "appendonly" => b"-ERR\r\n".to_vec(),
         text if line.index % 5 == 4 && !["CONFIG", "GET"].contains(&text) => {

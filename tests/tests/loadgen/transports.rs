@@ -86,8 +86,8 @@ fn a_client_without_a_certificate_or_with_a_strangers_is_refused_where_one_is_re
     };
     let report = load_and_run(&with(Some((&known, &known_key))), 1).unwrap();
     assert!(report.hits > 0 && !report.has_failures(), "{}", report.table());
-    // The alert of the server says why. The stranger's certificate names the authority as its issuer, but another key
-    // signed it.
+    // The alert of the server says why. The stranger's certificate names the authority as its
+    // issuer, but another key signed it.
     for (own, alert) in [(None, "CertificateRequired"), (Some((&stranger, &stranger_key)), "DecryptError")] {
         let error = load_and_run(&with(own), 1).unwrap_err().to_string();
         assert!(error.contains(alert), "{alert}: {error}");

@@ -9,8 +9,8 @@ use tests::capture::{Capture, Packet};
 use tests::load::config;
 use tests::memcached::Memcached;
 
-/// Runs a load while packets are captured. The generator spins, so that the wakeup time of an idle core is not
-/// measured.
+/// Runs a load while packets are captured. The generator spins, so that the wakeup time of an idle
+/// core is not measured.
 fn captured_run(config: &Config, port: u16) -> (loadgen::Report, Vec<Packet>) {
     let builder = runtime::Builder::new().ignore_environment().workers(1).wait(WaitStrategy::Spin);
     let mut runtime = builder.build().unwrap();
@@ -30,8 +30,9 @@ fn gaps_between_requests_on_the_wire_are_exponential() {
     let server = Memcached::start(&[]);
     let closed = Config { connections: 16, workers_spin: true, ..config(server.address) };
     let mut misfits = Vec::new();
-    // At half of the highest rate, or where the machine pauses the generator too often for that, at the highest rate
-    // at which it is on time: the longer the gaps, the less a pause of some microseconds distorts them.
+    // At half of the highest rate, or where the machine pauses the generator too often for that, at
+    // the highest rate at which it is on time: the longer the gaps, the less a pause of some
+    // microseconds distorts them.
     for share in [2.0, 2.0, 4.0, 4.0, 8.0, 8.0, 16.0, 16.0] {
         let highest = captured_run(&closed, server.address.port()).0.qps;
         let rate = highest / share;
@@ -47,8 +48,9 @@ fn gaps_between_requests_on_the_wire_are_exponential() {
     panic!("at no rate were gaps exponential (requests/s, misfit if on time): {misfits:?}");
 }
 
-/// The Kolmogorov-Smirnov statistic of the gaps against an exponential distribution: the largest distance between
-/// both, times the root of their number. `None` for a disturbed run, in which late requests are sent together.
+/// The Kolmogorov-Smirnov statistic of the gaps against an exponential distribution: the largest
+/// distance between both, times the root of their number. `None` for a disturbed run, in which late
+/// requests are sent together.
 fn misfit(open: &Config, rate: f64, port: u16) -> Option<f64> {
     let (report, packets) = captured_run(open, port);
     let sent: Vec<Duration> =
@@ -57,8 +59,8 @@ fn misfit(open: &Config, rate: f64, port: u16) -> Option<f64> {
     if (sent.len() as f64) < report.requests as f64 * 0.9 || late > LATE {
         return None;
     }
-    // One thread can't send two packets at once: gaps are no shorter than a send takes. The excess over any
-    // length is exponential again, with the same mean.
+    // One thread can't send two packets at once: gaps are no shorter than a send takes. The excess
+    // over any length is exponential again, with the same mean.
     let gaps = sent.windows(2).map(|pair| (pair[1] - pair[0]).as_secs_f64() * rate);
     let mut above: Vec<f64> =
         gaps.filter_map(|gap| Some(gap - THRESHOLD).filter(|above| *above > 0.0)).collect();
@@ -74,6 +76,6 @@ fn misfit(open: &Config, rate: f64, port: u16) -> Option<f64> {
 /// The length, in mean gaps, whose excess is tested.
 const THRESHOLD: f64 = 1.5;
 
-/// How many mean gaps late a request in a hundred may be sent: later ones are sent together with their followers, and
-/// the gaps on the wire are then the machine's.
+/// How many mean gaps late a request in a hundred may be sent: later ones are sent together with
+/// their followers, and the gaps on the wire are then the machine's.
 const LATE: f64 = 10.0;

@@ -150,7 +150,8 @@ fn responses_are_those_of_memcached_1_6_45() {
     assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), lines.len() / 2, wrong.join("\n"));
 }
 
-/// Large values are received into their item's memory; in the binary protocol no line end follows them.
+/// Large values are received into their item's memory; in the binary protocol no line end follows
+/// them.
 #[test]
 #[parallel]
 fn large_values_are_stored_and_returned_whole_in_both_protocols() {

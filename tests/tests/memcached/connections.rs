@@ -1,5 +1,5 @@
-//! What becomes of connections whose clients vanish or are idle, and the descriptors that all may take. What of it the
-//! transport may change is in `transports.rs`.
+//! What becomes of connections whose clients vanish or are idle, and the descriptors that all may
+//! take. What of it the transport may change is in `transports.rs`.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -23,7 +23,8 @@ fn clients_are_probed_as_they_may_vanish() {
     let mut stream = server.connect();
     stream.write_all(b"mn\r\n").unwrap();
     expect(&mut stream, b"MN\r\n").unwrap();
-    // `proc(5)`: local and remote address in hexadecimal, state, queues, then the timer; 02 is the keepalive's.
+    // `proc(5)`: local and remote address in hexadecimal, state, queues, then the timer; 02 is the
+    // keepalive's.
     let ends = (server.address.port(), stream.local_addr().unwrap().port());
     let timer = || {
         let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
@@ -58,7 +59,8 @@ fn an_idle_client_that_is_disconnected_sees_the_end_of_the_stream() {
     }
 }
 
-/// Where the kernel fills a ring's buffers to their ends, a line can be cut at any byte, even one that was sent whole.
+/// Where the kernel fills a ring's buffers to their ends, a line can be cut at any byte, even one
+/// that was sent whole.
 #[test]
 #[parallel]
 fn a_get_of_many_keys_may_come_in_segments_on_every_driver() {

@@ -14,14 +14,15 @@ const SLOW_READERS: usize = 120;
 /// Replies of 12 MiB, more than a connection's buffers take.
 const REPLIES: usize = 12;
 
-/// Clients that fill their send paths and don't read take all descriptors. Those in the queue wait. The server must not
-/// try to accept them all the time; it disconnects the slow ones, and then serves the others.
+/// Clients that fill their send paths and don't read take all descriptors. Those in the queue wait.
+/// The server must not try to accept them all the time; it disconnects the slow ones, and then
+/// serves the others.
 fn slow_readers_take_all_descriptors(driver: &str) {
     let Some(setpriv) = tests::program("setpriv") else { return };
     let port = free_port();
     let mut command = Command::new("sh");
-    // With this capability root raises the limit. The ring of io_uring takes the limit of the time at which it starts to
-    // accept, so it is set before.
+    // With this capability root raises the limit. The ring of io_uring takes the limit of the time
+    // at which it starts to accept, so it is set before.
     let script =
         format!("ulimit -n {DESCRIPTORS}; exec \"$0\" --bounding-set=-sys_resource --inh-caps=-all \"$@\"");
     command.arg("-c").arg(script).arg(setpriv).arg(binary());
@@ -57,8 +58,8 @@ fn slow_readers_take_all_descriptors(driver: &str) {
     let share = (server.cpu_time() - cpu).as_secs_f64() / start.elapsed().as_secs_f64();
     println!("{driver}: {share:.3} of a core without descriptors");
     assert!(share < 0.3, "the server spins without descriptors: {share:.3} of a core");
-    // The slow ones are disconnected after their idle time, which lets the next ones in, which are slow too. This one is
-    // the last in the queue.
+    // The slow ones are disconnected after their idle time, which lets the next ones in, which are
+    // slow too. This one is the last in the queue.
     let start = Instant::now();
     let mut late = server.connect();
     late.set_read_timeout(Some(Duration::from_millis(1))).unwrap();

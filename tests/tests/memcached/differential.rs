@@ -1,6 +1,7 @@
 //! Random commands to this server and to the memcached that is installed: both answer the same.
 //!
-//! `LULL_SEQUENCES=10000 cargo test -p tests --test memcached random_` runs more of them, `LULL_SEED=N` those from a seed on.
+//! `LULL_SEQUENCES=10000 cargo test -p tests --test memcached random_` runs more of them,
+//! `LULL_SEED=N` those from a seed on.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -21,7 +22,8 @@ const COMMANDS: usize = 40;
 /// The version that this server follows.
 const FOLLOWED: [u32; 3] = [1, 6, 45];
 
-/// What is not asked, as the answers differ. The first word of a text command, a part of it, and why.
+/// What is not asked, as the answers differ. The first word of a text command, a part of it, and
+/// why.
 const DIFFERENCES: &[(&str, &str, &str)] = &[
     ("mg", " T-1", "memcached's `t` wraps around when a request sets the lifetime to the past"),
     ("mg", " N-1", "as for T-1"),
@@ -91,7 +93,8 @@ impl Commands {
 
     fn text_command(&mut self) -> String {
         if self.0.below(200) == 0 {
-            // Near the largest. Not for other keys: memcached keeps it in chunks, which `incr` refuses before it compares.
+            // Near the largest. Not for other keys: memcached keeps it in chunks, which `incr`
+            // refuses before it compares.
             let length = 1_048_400 + self.0.below(200);
             return format!("set large 7 0 {length}\r\n{}\r\nget large\r\n", "v".repeat(length));
         }
@@ -166,7 +169,8 @@ impl Commands {
         }
     }
 
-    /// A packet of the binary protocol, without its CAS unique, and whether it gets the last that the server has shown.
+    /// A packet of the binary protocol, without its CAS unique, and whether it gets the last that
+    /// the server has shown.
     fn packet(&mut self) -> (Vec<u8>, bool) {
         const GETS: [u8; 4] = [0x00, 0x09, 0x0c, 0x0d];
         const STORES: [u8; 6] = [0x01, 0x02, 0x03, 0x11, 0x12, 0x13];
@@ -308,7 +312,8 @@ fn start_installed() -> Option<(KillOnDrop, SocketAddr, bool)> {
     let port = free_port();
     let mut command = Command::new(program);
     command.args(["-u", "root", "-l", "127.0.0.1", "-t", "1", "-p", &port.to_string()]);
-    // Its maintainer holds items at times, and then `incr` and `decr` don't pad numbers that become shorter.
+    // Its maintainer holds items at times, and then `incr` and `decr` don't pad numbers that become
+    // shorter.
     command.args(["-o", "no_lru_maintainer,no_lru_crawler"]);
     let child = KillOnDrop::from(command.stderr(Stdio::null()).spawn().unwrap());
     let address = SocketAddr::from(([127, 0, 0, 1], port));
@@ -316,7 +321,8 @@ fn start_installed() -> Option<(KillOnDrop, SocketAddr, bool)> {
     Some((child, address, is_older))
 }
 
-/// Runs sequences against both servers. `ask` makes a command, asks both, and returns it with the answers.
+/// Runs sequences against both servers. `ask` makes a command, asks both, and returns it with the
+/// answers.
 fn compare(ask: impl Fn(&mut Commands, bool, &mut [Side; 2]) -> Option<(String, [Vec<u8>; 2])>) {
     let Some((_child, address, is_older)) = start_installed() else { return };
     let server = Memcached::start(&["-t", "1"]);

@@ -1,5 +1,5 @@
-//! No change is lost and none happens twice, whatever happens at the same time: eviction, flushes, and a memory limit
-//! that changes.
+//! No change is lost and none happens twice, whatever happens at the same time: eviction, flushes,
+//! and a memory limit that changes.
 
 use std::collections::{HashMap, HashSet};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -165,7 +165,8 @@ fn no_change_is_lost_or_made_twice_under_eviction_flushes_and_a_changing_limit()
             }
         }
     });
-    // Within each incarnation the numbers have no gaps: an acknowledged change is in its successors.
+    // Within each incarnation the numbers have no gaps: an acknowledged change is in its
+    // successors.
     for (key, numbers) in &all {
         for number in numbers.iter().filter(|number| *number & 0xffff_ffff > 1) {
             assert!(numbers.contains(&(number - 1)), "{key}: no change led to {}", number - 1);

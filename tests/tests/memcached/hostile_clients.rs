@@ -1,7 +1,8 @@
 //! Ten thousand connections, half of them hostile: the others hardly wait longer.
 //!
-//! All clients run on the server's two cores, and the work for hostile ones takes time there. So the comparison is with the
-//! same hostile clients at another server on these cores: what the others wait longer than then, their own server has caused.
+//! All clients run on the server's two cores, and the work for hostile ones takes time there. So
+//! the comparison is with the same hostile clients at another server on these cores: what the
+//! others wait longer than then, their own server has caused.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -16,11 +17,12 @@ const THREADS: usize = 5;
 const CONNECTIONS: usize = 1000;
 const ROUNDS: usize = 3;
 const ROUND: Duration = Duration::from_secs(1);
-/// The p99 below which no ratio is computed: the hypervisor, and the load itself, which has the server's two cores, make
-/// the figures differ by that.
+/// The p99 below which no ratio is computed: the hypervisor, and the load itself, which has the
+/// server's two cores, make the figures differ by that.
 const FLOOR: Duration = Duration::from_millis(50);
 
-/// What is measured: without hostile clients, with those of another server on the same cores, and with the server's own.
+/// What is measured: without hostile clients, with those of another server on the same cores, and
+/// with the server's own.
 const QUIET: u8 = 0;
 const ELSEWHERE: u8 = 1;
 const HOSTILE: u8 = 2;
@@ -30,7 +32,8 @@ const OVER: u8 = 3;
 const COMING_ELSEWHERE: u8 = 4;
 const COMING: u8 = 5;
 const GOING: u8 = 6;
-/// Between two requests of a hostile thread. Faster ones would measure only that they take the server's cores.
+/// Between two requests of a hostile thread. Faster ones would measure only that they take the
+/// server's cores.
 const HOSTILE_PACE: Duration = Duration::from_millis(5);
 
 /// What a hostile client sends next. It never waits for an answer.
@@ -111,8 +114,8 @@ fn behave(server: &Memcached, phase: &AtomicU8, round: &AtomicUsize) -> Times {
     times
 }
 
-/// The p99 of the best round: what else runs on the machine rarely disturbs all of them. None may have starved the
-/// well-behaved, who would send some 2500 requests if nothing else ran.
+/// The p99 of the best round: what else runs on the machine rarely disturbs all of them. None may
+/// have starved the well-behaved, who would send some 2500 requests if nothing else ran.
 fn p99(mut rounds: [Vec<Duration>; ROUNDS]) -> Duration {
     let requests = rounds.each_ref().map(Vec::len);
     assert!(requests.iter().all(|requests| *requests >= 100), "{requests:?} requests in the rounds");

@@ -133,7 +133,8 @@ fn a_pkcs8_key_under_the_label_of_another_format_is_accepted() {
     let options = format!("ssl_chain_cert={},ssl_key={}", chain.display(), key.display());
     let server = Memcached::start(&["-Z", "-o", &options]);
     let mut stream = server.connect();
-    // A server with TLS answers plain text with an alert record (type 21); one without TLS answers `END`.
+    // A server with TLS answers plain text with an alert record (type 21); one without TLS answers
+    // `END`.
     stream.write_all(b"get nothing\r\n").unwrap();
     let mut answer = Vec::new();
     let _ = stream.read_to_end(&mut answer);
@@ -290,7 +291,8 @@ fn gets_are_answered_by_udp_in_frames() {
     parts.sort();
     let answer: Vec<u8> = parts.into_iter().flat_map(|(_, part)| part).collect();
     assert_eq!(answer, [b"VALUE k 0 5000\r\n".to_vec(), value, b"\r\nEND\r\n".to_vec()].concat());
-    // A datagram that is no frame, a part of a request, or a bad command gets no response, and does no harm.
+    // A datagram that is no frame, a part of a request, or a bad command gets no response, and does
+    // no harm.
     for silent in [&b"short"[..], b"\0\x01\0\0\0\x02\0\0get k\r\n", b"\0\x01\0\0\0\x01\0\0bogus\r\n"] {
         socket.send(silent).unwrap();
     }

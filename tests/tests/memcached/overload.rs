@@ -1,4 +1,5 @@
-//! Clients that ask for too much or send too slowly: the others are served, and memory stays bounded.
+//! Clients that ask for too much or send too slowly: the others are served, and memory stays
+//! bounded.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -9,8 +10,8 @@ use loadgen::medians::percentile;
 use serial_test::{parallel, serial};
 use tests::memcached::{Memcached, expect, read_some, wait_until};
 
-/// Within 5 % of the limit, whatever the sizes and however they change, in addition to the memory of a server
-/// without items.
+/// Within 5 % of the limit, whatever the sizes and however they change, in addition to the memory
+/// of a server without items.
 #[test]
 #[serial]
 fn the_memory_limit_holds_in_resident_memory() {
@@ -66,7 +67,8 @@ fn values_that_are_not_read_or_half_sent_do_not_exceed_the_memory_limit() {
     let mut greedy: Vec<TcpStream> = (0..CLIENTS).map(|_| connect(&b"get 2399\r\n".repeat(20))).collect();
     let half = [format!("set half 0 0 {VALUE}\r\n").as_bytes(), &value[..VALUE / 2]].concat();
     let halves: Vec<TcpStream> = (0..CLIENTS).map(|_| connect(&half)).collect();
-    // A thirty-second of the limit is free. The ring holds up to 64 KiB that are not sent for each who does not read.
+    // A thirty-second of the limit is free. The ring holds up to 64 KiB that are not sent for each
+    // who does not read.
     let most = LIMIT_MIB * 1024 * 33 / 32 + CLIENTS as u64 * 64 + (16 << 10);
     let connected = 2 * CLIENTS as u64;
     let mut peak = 0;
@@ -244,8 +246,8 @@ fn p99_while(server: &Memcached, misbehave: impl FnOnce() + Send) -> Duration {
     })
 }
 
-/// A p99 above this means that the client was not served along with the others. Shorter delays come from the
-/// hypervisor, which takes the core away at times.
+/// A p99 above this means that the client was not served along with the others. Shorter delays come
+/// from the hypervisor, which takes the core away at times.
 const SERVED_WITHIN: Duration = Duration::from_millis(250);
 
 fn with_other_item() -> Memcached {

@@ -1,4 +1,5 @@
-//! A server that is started by root: the user that it runs as, and what it can still do as that user.
+//! A server that is started by root: the user that it runs as, and what it can still do as that
+//! user.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -79,7 +80,8 @@ fn locked_memory_is_enough_after_the_switch_to_another_user_or_refused_at_the_st
     assert!(stderr.contains("-k: up to ") && stderr.contains("ulimit -l"), "{stderr}");
 }
 
-/// With `-k` all memory is locked, which a limit may forbid. Nothing must be half locked, or end later.
+/// With `-k` all memory is locked, which a limit may forbid. Nothing must be half locked, or end
+/// later.
 #[test]
 #[parallel]
 fn too_little_locked_memory_is_refused_at_the_start_and_root_needs_no_limit() {

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use serial_test::parallel;
 use tests::memcached::{Memcached, command, free_port};
 
-/// The names of memcached 1.6.45 in `stats`, as it is configured by default. Exporters, for example that of Prometheus,
-/// read a part of them.
+/// The names of memcached 1.6.45 in `stats`, as it is configured by default. Exporters, for example
+/// that of Prometheus, read a part of them.
 const GENERAL: &str = "\
     pid uptime time version libevent pointer_size rusage_user rusage_system max_connections curr_connections \
     total_connections rejected_connections connection_structures response_obj_oom response_obj_count \

@@ -143,8 +143,9 @@ impl Server {
     }
 }
 
-/// Reads this many bytes every 20 ms for some time, then everything. The kernel lets the server write again when a third
-/// of its send buffer is free, up to 1.3 MiB. That must not take as long as the idle timeout.
+/// Reads this many bytes every 20 ms for some time, then everything. The kernel lets the server
+/// write again when a third of its send buffer is free, up to 1.3 MiB. That must not take as long
+/// as the idle timeout.
 fn read_slowly(client: &mut dyn Client, bytes: usize, time: Duration) -> u64 {
     let (start, mut taken) = (Instant::now(), 0);
     let mut buffer = vec![0; bytes];

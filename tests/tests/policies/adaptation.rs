@@ -16,10 +16,11 @@ use tests::testbed::{self, napi, receive_on_client_core, server_builder};
 use super::echo::server::{Connection, ECHO, EchoServer, Load, preempt_on_client_core, quantile};
 
 const CONNECTIONS: usize = 16;
-/// What the server computes for a request: several times what the client takes for one, so that the server is the
-/// bottleneck on any machine.
+/// What the server computes for a request: several times what the client takes for one, so that the
+/// server is the bottleneck on any machine.
 const WORK: Duration = Duration::from_micros(100);
-/// The same where another program waits for the server's batches: 16 requests of it are the longest batch.
+/// The same where another program waits for the server's batches: 16 requests of it are the longest
+/// batch.
 const SHORT_WORK: Duration = Duration::from_micros(15);
 /// The time between two requests of the sparse load.
 const PAUSE: Duration = Duration::from_millis(5);
@@ -94,7 +95,8 @@ fn busy_poll_share(time: Duration) -> f64 {
     Snapshot::take(&interface).unwrap().since(&before).busy_poll_share()
 }
 
-/// Saturates a queue until it is in timed mode, and returns the share of packets that busy polls take from then on.
+/// Saturates a queue until it is in timed mode, and returns the share of packets that busy polls
+/// take from then on.
 fn saturate(adapting: &mut Adapting, load: &Load) -> f64 {
     load.on();
     let sleep = || std::thread::sleep(Duration::from_millis(2));
@@ -104,7 +106,8 @@ fn saturate(adapting: &mut Adapting, load: &Load) -> f64 {
     share
 }
 
-/// Whether the wait polls, or does not, and the queue soon has the values of the mode that is in effect.
+/// Whether the wait polls, or does not, and the queue soon has the values of the mode that is in
+/// effect.
 fn has_values_of_mode(adapting: &mut Adapting, polls: bool) -> bool {
     let give_up = Instant::now() + Duration::from_millis(300);
     while Instant::now() < give_up {
@@ -128,8 +131,8 @@ fn check_adaptation(budget: Duration) {
     assert_eq!(deferral(), (0, Duration::ZERO));
     let load = Load::open(&testbed, adapting.server.address, CONNECTIONS, ECHO);
     let share = saturate(&mut adapting, &load);
-    // Under interrupts it is 0. After pauses of the machine the watchdog polls instead, and of a ring's polls the kernel doesn't
-    // count every second one (`busy_poll_stop`).
+    // Under interrupts it is 0. After pauses of the machine the watchdog polls instead, and of a
+    // ring's polls the kernel doesn't count every second one (`busy_poll_stop`).
     assert!(share > 0.3, "{share:.2} of the packets by busy polls: {}", adapting.history(start));
     assert!(has_values_of_mode(&mut adapting, true), "{:?}: {}", deferral(), adapting.history(start));
     check_way_back(&testbed, &mut adapting, load);
@@ -142,8 +145,8 @@ fn check_way_back(testbed: &Testbed, adapting: &mut Adapting, load: Load) {
     let start = Instant::now();
     preempt_on_client_core();
     let mut probe = Connection::open_on(testbed, adapting.server.address);
-    // Without packets timed mode stays for a moment. The median of three, because the hypervisor pauses a core
-    // now and then.
+    // Without packets timed mode stays for a moment. The median of three, because the hypervisor
+    // pauses a core now and then.
     let mut firsts: Vec<Duration> = (0..3)
         .map(|_| {
             load.on();
@@ -195,7 +198,8 @@ fn with_a_budget_a_saturated_queue_is_polled_by_its_worker_and_a_sparse_one_plai
     check_adaptation(Duration::from_micros(50));
 }
 
-/// Round trips of a server without a policy on the queue of a loaded server: median, 99th percentile, longest.
+/// Round trips of a server without a policy on the queue of a loaded server: median, 99th
+/// percentile, longest.
 fn neighbour_trips(testbed: &Testbed, policy: Policy, budget: Duration) -> [Duration; 3] {
     let budget = LatencyBudget::new(budget).unwrap();
     let loaded =
@@ -220,7 +224,8 @@ fn neighbour_trips(testbed: &Testbed, policy: Policy, budget: Duration) -> [Dura
 fn another_program_on_an_adapted_queue_waits_for_little_longer() {
     const ROUNDS: usize = 5;
     const BUDGET: Duration = Duration::from_micros(50);
-    // The neighbour shares its core with the load: a thread that receives there would delay it more than the queue does.
+    // The neighbour shares its core with the load: a thread that receives there would delay it more
+    // than the queue does.
     let testbed = testbed::enter(1);
     let mut rounds = [const { Vec::new() }; 2];
     for _ in 0..ROUNDS {
@@ -229,7 +234,8 @@ fn another_program_on_an_adapted_queue_waits_for_little_longer() {
         }
     }
     println!("vanilla {:?}\nadapted {:?}", rounds[0], rounds[1]);
-    // Medians of rounds, because the hypervisor pauses a core now and then, for tens of milliseconds.
+    // Medians of rounds, because the hypervisor pauses a core now and then, for tens of
+    // milliseconds.
     let median = |rounds: &[[Duration; 3]], which: usize| {
         let mut trips: Vec<Duration> = rounds.iter().map(|round| round[which]).collect();
         trips.sort_unstable();
@@ -269,8 +275,8 @@ fn no_packet_is_stuck_while_the_mode_changes_often() {
                 } else {
                     load.off()
                 }
-                // 60 to 100 ms, so that a change meets every phase of the law; and without a load for a window of few packets
-                // longer.
+                // 60 to 100 ms, so that a change meets every phase of the law; and without a load
+                // for a window of few packets longer.
                 let quiet = if step % 2 == 0 { 0 } else { 100 };
                 let time = Duration::from_millis(60 + step * 13 % 41 + quiet);
                 if ended.recv_timeout(time) == Err(RecvTimeoutError::Disconnected) {

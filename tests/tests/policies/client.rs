@@ -1,4 +1,5 @@
-//! A client under kernel polling, such as a proxy or a load generator, on the two-namespace testbed.
+//! A client under kernel polling, such as a proxy or a load generator, on the two-namespace
+//! testbed.
 
 use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
@@ -17,12 +18,13 @@ use tests::isolated;
 use tests::testbed::{enter, preempt_other_programs, server_builder};
 
 const CONNECTIONS: usize = 24;
-/// What a client computes for each reply: so long that it is never idle, and a batch still takes less than the
-/// suspend timeout of 20 ms.
+/// What a client computes for each reply: so long that it is never idle, and a batch still takes
+/// less than the suspend timeout of 20 ms.
 const WORK: Duration = Duration::from_micros(200);
 const MESSAGE: usize = 64;
 
-/// Echoes under vanilla on the testbed's other side, on core 1, until the returned stream is dropped.
+/// Echoes under vanilla on the testbed's other side, on core 1, until the returned stream is
+/// dropped.
 fn start_echo(testbed: &Testbed) -> (SocketAddr, UnixStream) {
     let (stop, stopped) = UnixStream::pair().unwrap();
     stopped.set_nonblocking(true).unwrap();
@@ -58,7 +60,8 @@ fn start_echo(testbed: &Testbed) -> (SocketAddr, UnixStream) {
     (address.recv().unwrap(), stop)
 }
 
-/// Sends requests on all connections in a closed loop. Returns how many, and what the interface counted meanwhile.
+/// Sends requests on all connections in a closed loop. Returns how many, and what the interface
+/// counted meanwhile.
 async fn run_closed_loop(address: SocketAddr, time: Duration) -> (u64, Delta) {
     let mut streams = Vec::new();
     for _ in 0..CONNECTIONS {
@@ -103,14 +106,16 @@ async fn run_closed_loop(address: SocketAddr, time: Duration) -> (u64, Delta) {
 fn replies_wait_for_the_poll_of_a_busy_client_and_do_not_interrupt_it() {
     let testbed = enter(1);
     let (address, _stop) = start_echo(&testbed);
-    // As short a grace time as this leaves no doubt: what is not suspended is interrupted many times a batch.
+    // As short a grace time as this leaves no doubt: what is not suspended is interrupted many
+    // times a batch.
     let grace_time = GraceTime::Fixed(Duration::from_micros(20));
     let mut runtime = server_builder(Policy::KernelPolling, 1).grace_time(grace_time).build().unwrap();
     preempt_other_programs();
     let (requests, delta) = runtime.block_on(run_closed_loop(address, Duration::from_secs(1)));
     assert!(requests > 1000, "only {requests} requests");
-    // What polls did not bring, an interrupt or the grace timer brought, between the requests of a batch. Nearly all come
-    // by polls, on a machine that others use too a third. Without suspension each batch would have one poll.
+    // What polls did not bring, an interrupt or the grace timer brought, between the requests of a
+    // batch. Nearly all come by polls, on a machine that others use too a third. Without suspension
+    // each batch would have one poll.
     let share = delta.busy_poll_share();
     assert!(share > 0.2, "busy polls brought only {share:.3} of the packets");
 }

@@ -1,5 +1,5 @@
-//! `policies apply`, `policies restore`, the memcached server and its guardian, killed before each of their system calls
-//! that changes something.
+//! `policies apply`, `policies restore`, the memcached server and its guardian, killed before each
+//! of their system calls that changes something.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
@@ -14,9 +14,9 @@ use tests::testbed::enter;
 
 use super::guardian::{self, Guarded};
 
-/// System calls with a lasting effect: wherever a process is killed between two of them, the outcome is the
-/// same. Messages to the kernel are among them, including requests that only read. Opening is not: a file
-/// that it creates exists when the next call comes.
+/// System calls with a lasting effect: wherever a process is killed between two of them, the
+/// outcome is the same. Messages to the kernel are among them, including requests that only read.
+/// Opening is not: a file that it creates exists when the next call comes.
 const CHANGES: [i64; 17] = [
     libc::SYS_write,
     libc::SYS_writev,
@@ -95,15 +95,16 @@ fn step() -> usize {
 #[serial]
 fn wherever_an_apply_is_killed_restore_puts_everything_back() {
     let _testbed = enter(1);
-    // This thread and the process that it traces take turns, thousands of times. On one core no wake-up crosses cores,
-    // which on a virtual machine takes most of the time.
+    // This thread and the process that it traces take turns, thousands of times. On one core no
+    // wake-up crosses cores, which on a virtual machine takes most of the time.
     Cpus::one(1).pin(None).unwrap();
     let fresh = set_by_operator();
     let policies = tests::own_program("policies");
     let policies = policies.to_str().unwrap();
     for policy in Policy::ALL {
         let apply = [policies, "apply", SERVER_INTERFACE, "--policy", policy.name(), "--worker-cores", "0"];
-        // Where the kernel has no threads that poll all the time, vanilla is applied, and the command fails.
+        // Where the kernel has no threads that poll all the time, vanilla is applied, and the
+        // command fails.
         let status = i32::from(policy == Policy::KernelThread);
         let stops = run_until(&apply, Traced::All, usize::MAX, status, is_change);
         assert_ne!(settings(), fresh, "{policy} sets nothing");

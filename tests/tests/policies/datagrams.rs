@@ -72,8 +72,8 @@ async fn echo(socket: UdpSocket) {
     }
 }
 
-/// Serves the load on one worker until the queue is in timed mode, and some datagrams more. Returns the modes that it was in, and the
-/// share of packets that busy polling received in the end.
+/// Serves the load on one worker until the queue is in timed mode, and some datagrams more. Returns
+/// the modes that it was in, and the share of packets that busy polling received in the end.
 fn serve_until_timed(testbed: &Testbed, mut runtime: Runtime) -> (Vec<QueueMode>, f64) {
     runtime.block_on(async {
         let socket = UdpSocket::bind((SERVER_ADDRESS, 0)).unwrap();
@@ -108,11 +108,13 @@ fn a_queue_that_brings_only_datagrams_is_polled() {
     // Polling is chosen at any load here: what is not chosen was not seen.
     let (modes, share) = serve_until_timed(&testbed, server_runtime(Policy::KernelPolling, 1));
     assert_eq!(modes.last(), Some(&QueueMode::Timed), "{modes:?}");
-    // The kernel doesn't count what the last poll of an enter brings (`busy_poll_stop`), on io_uring half of a full look.
+    // The kernel doesn't count what the last poll of an enter brings (`busy_poll_stop`), on
+    // io_uring half of a full look.
     assert!(share > 0.1, "busy polls brought only {share:.3} of the packets");
 }
 
-/// How many datagrams each worker has received, and how many of them by a socket whose NAPI is not the worker's.
+/// How many datagrams each worker has received, and how many of them by a socket whose NAPI is not
+/// the worker's.
 type Received = Arc<Mutex<Vec<(usize, usize)>>>;
 
 async fn count(socket: UdpSocket, received: Received) {
@@ -136,7 +138,8 @@ async fn count(socket: UdpSocket, received: Received) {
 fn with_two_queues_each_datagram_is_received_by_the_worker_of_its_queue() {
     let testbed = enter(2);
     let mut runtime = server_runtime(Policy::KernelPolling, 2);
-    // A socket's NAPI is that of its first datagram, so that each round tells of one datagram a worker.
+    // A socket's NAPI is that of its first datagram, so that each round tells of one datagram a
+    // worker.
     for _ in 0..4 {
         let received: Received = Arc::new(Mutex::new(vec![(0, 0); 2]));
         let counted = Arc::clone(&received);
@@ -149,7 +152,8 @@ fn with_two_queues_each_datagram_is_received_by_the_worker_of_its_queue() {
             let counts = || received.lock().unwrap().clone();
             let enough =
                 |counts: Vec<(usize, usize)>| counts.iter().all(|(received, _)| *received >= CLIENTS);
-            // A worker whose core is taken by other programs begins late: the other has received much by then.
+            // A worker whose core is taken by other programs begins late: the other has received
+            // much by then.
             let begun = Instant::now();
             while !enough(counts()) && begun.elapsed() < PATIENCE {
                 runtime::sleep(Duration::from_millis(5)).await;

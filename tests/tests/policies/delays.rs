@@ -15,17 +15,20 @@ use super::echo::{RoundTrips, echo_with};
 
 /// The grace time under kernel polling: a packet in the gap waits for at most this time.
 const GRACE_TIME: Duration = Duration::from_micros(50);
-/// What kernel polling may add to vanilla's median round trip, in µs: the grace time, and the timer's wake-up of the
-/// kernel thread in an unoptimized build. 65 to 90 µs were seen, so 100 µs more of delay exceed it.
+/// What kernel polling may add to vanilla's median round trip, in µs: the grace time, and the
+/// timer's wake-up of the kernel thread in an unoptimized build. 65 to 90 µs were seen, so 100 µs
+/// more of delay exceed it.
 const LONGEST_ADDED: f64 = 130.0;
-/// Turns of each policy. A median of odd rounds is robust against those that the hypervisor disturbs.
+/// Turns of each policy. A median of odd rounds is robust against those that the hypervisor
+/// disturbs.
 const ROUNDS: usize = 9;
 /// Enough to see starvation, in which every round trip takes 20 ms.
 const FEW_ROUNDS: usize = 3;
 const TURN: Duration = Duration::from_millis(200);
 
-/// Measures the median round trip under vanilla and under kernel polling in alternating turns, and checks that kernel
-/// polling adds less than `longest` µs to it. `beside` runs on the server's worker.
+/// Measures the median round trip under vanilla and under kernel polling in alternating turns, and
+/// checks that kernel polling adds less than `longest` µs to it. `beside` runs on the server's
+/// worker.
 fn check_added_delay<B: Future<Output = ()> + 'static>(
     rounds: usize,
     longest: f64,
@@ -56,8 +59,8 @@ fn check_added_delay<B: Future<Output = ()> + 'static>(
         };
         println!("vanilla {:?}, kernel polling {:?}", vanilla.median(), polling.median());
         added.push((polling.median().as_secs_f64() - vanilla.median().as_secs_f64()) * 1e6);
-        // A packet that nothing polls for waits until the suspension ends, after 20 ms. Without any policy the client may
-        // wait for its core as long.
+        // A packet that nothing polls for waits until the suspension ends, after 20 ms. Without any
+        // policy the client may wait for its core as long.
         let late = |trips: &RoundTrips| trips.share_above(Duration::from_millis(5));
         stuck += (late(&polling) - late(&vanilla)) / rounds as f64;
     }
@@ -110,8 +113,8 @@ fn a_storm_of_cross_thread_wakes_does_not_delay_the_network() {
 #[isolated(root, drivers = "epoll")]
 #[serial]
 fn a_descriptor_that_is_always_ready_does_not_starve_the_network() {
-    // With each event the worker leaves the queue to the timer again, and the other thread competes with the client for
-    // its core: from 0.1 to 2 ms were seen. So only starvation is checked.
+    // With each event the worker leaves the queue to the timer again, and the other thread competes
+    // with the client for its core: from 0.1 to 2 ms were seen. So only starvation is checked.
     check_added_delay(FEW_ROUNDS, f64::INFINITY, Duration::from_millis(1), || async {
         use std::io::{Read, Write};
         let (ours, mut theirs) = std::os::unix::net::UnixStream::pair().unwrap();

@@ -1,4 +1,5 @@
-//! What ends a worker's polls: its supervisor hangs or has ended, or the polls fail. Interrupts drive the queue then.
+//! What ends a worker's polls: its supervisor hangs or has ended, or the polls fail. Interrupts
+//! drive the queue then.
 
 use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::atomic::AtomicBool;
@@ -116,11 +117,13 @@ fn empty_epolls() -> Vec<RawFd> {
     numbers.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(is_empty).collect()
 }
 
-/// Makes the worker's polls fail: its poller can't take in sockets that it has. `server`: the address of the server's connections.
+/// Makes the worker's polls fail: its poller can't take in sockets that it has. `server`: the
+/// address of the server's connections.
 fn break_poller(server: std::net::SocketAddr) {
     let sockets = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
     let numbers: Vec<RawFd> = sockets.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
-    // SAFETY: nobody closes what is borrowed here before the load ends; another descriptor is refused.
+    // SAFETY: nobody closes what is borrowed here before the load ends; another descriptor is
+    // refused.
     let borrow = |number: RawFd| unsafe { BorrowedFd::borrow_raw(number) };
     let is_connection = |number: &RawFd| {
         let address = rustix::net::getsockname(borrow(*number)).ok();

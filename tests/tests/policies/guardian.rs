@@ -1,4 +1,5 @@
-//! The memcached server's guardian: a process that keeps root privileges after the server has dropped them.
+//! The memcached server's guardian: a process that keeps root privileges after the server has
+//! dropped them.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -194,8 +195,10 @@ fn restore_leaves(policies: &Path, policy: Policy) {
     assert_eq!(settings(), before, "{policy}: {restored:?}");
 }
 
-/// In the process that [`a_guardian_stays_while_its_server_holds_its_settings_whatever_else_it_restores`] has started:
-/// applies a policy and starts a guardian. After a line on standard input it closes the guardian's pipe, and keeps running.
+/// In the process that
+/// [`a_guardian_stays_while_its_server_holds_its_settings_whatever_else_it_restores`] has started:
+/// applies a policy and starts a guardian. After a line on standard input it closes the guardian's
+/// pipe, and keeps running.
 fn stands_for_a_server() -> bool {
     if std::env::var_os("GUARDED").is_none() {
         return false;
@@ -274,7 +277,8 @@ fn the_queue_of_an_unprivileged_server_is_adapted_and_after_sigkill_restored() {
     // Its only worker: other programs on the core would keep it from being saturated.
     scheduler::set_fifo_priority(Pid::from_raw(server.child.id().try_into().unwrap()).unwrap(), 1).unwrap();
     let load = Load::open(&testbed, (SERVER_ADDRESS, port).into(), 16, MISSES);
-    // No request is under way when the server is killed, and the law has not yet seen that the queue is idle.
+    // No request is under way when the server is killed, and the law has not yet seen that the
+    // queue is idle.
     wait_until("the law defers interrupts", || {
         load.on();
         wait_until("interrupts are deferred", is_deferred);

@@ -148,7 +148,8 @@ fn a_restore_to_which_proc_shows_no_other_process_leaves_running_ones() {
     let held = napi();
     assert_ne!(held, fresh);
     let program = tests::own_program("policies");
-    // Without CAP_SYS_PTRACE, as in a systemd unit with a small bounding set. Root's group would see everything.
+    // Without CAP_SYS_PTRACE, as in a systemd unit with a small bounding set. Root's group would
+    // see everything.
     const HIDE: &str = "mount -t proc -o hidepid=invisible,gid=65534 proc /proc || exit 43
         exec setpriv --bounding-set=-sys_ptrace --inh-caps=-sys_ptrace \
             sh -c 'test -e /proc/$0 && exit 42; exec \"$1\" restore' \"$0\" \"$1\"";
@@ -327,7 +328,8 @@ fn a_process_that_sets_what_another_could_not_restore_takes_over_the_original_va
     assert_ne!(napi().defer_hard_irqs, Some(3));
     let taken = journals();
     assert!(taken.len() == 1 && taken[0] != path, "{taken:?}");
-    // Nothing is restored under the process that runs, and its own restore knows the original value.
+    // Nothing is restored under the process that runs, and its own restore knows the original
+    // value.
     assert!(restore().status.success());
     kill(owner);
     let restored = restore();
@@ -344,8 +346,8 @@ fn a_process_that_sets_what_another_could_not_restore_takes_over_the_original_va
     assert!(!Path::new(JOURNALS).exists());
 }
 
-/// A tap device, which takes any number of frames to gather, and makes at most 64 of it (`tun_set_coalesce`). It ends with
-/// the testbed's namespace. Returns its index.
+/// A tap device, which takes any number of frames to gather, and makes at most 64 of it
+/// (`tun_set_coalesce`). It ends with the testbed's namespace. Returns its index.
 fn clamping_device() -> Option<u32> {
     tests::require("/dev/net/tun", fs::metadata("/dev/net/tun").ok())?;
     let ip = tests::program("ip")?;

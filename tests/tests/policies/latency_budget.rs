@@ -25,8 +25,9 @@ use tests::testbed::{enter, napi, server_builder, server_runtime};
 
 use super::echo::{hammer, serve};
 
-/// Several times what a client needs for a request in an unoptimized build, so that the server is the bottleneck; and
-/// less than the 5 deferrals of a grace time of 50 µs take, so that suspension can begin.
+/// Several times what a client needs for a request in an unoptimized build, so that the server is
+/// the bottleneck; and less than the 5 deferrals of a grace time of 50 µs take, so that suspension
+/// can begin.
 const WORK: Duration = Duration::from_micros(100);
 
 /// Deferrals, grace time in µs, and suspend timeout in µs.
@@ -43,8 +44,8 @@ fn policies(line: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// A thread on the client's side that saturates the server whose address it is sent, for two seconds, and then
-/// leaves it idle for one.
+/// A thread on the client's side that saturates the server whose address it is sent, for two
+/// seconds, and then leaves it idle for one.
 fn client(testbed: &Arc<Testbed>) -> (Sender<SocketAddr>, JoinHandle<u64>) {
     let testbed = Arc::clone(testbed);
     let (sender, addresses) = channel();
@@ -69,7 +70,8 @@ struct Observation {
     values: (u64, u64, u64),
 }
 
-/// Serves the client, and returns what was observed meanwhile, and the share of packets that busy polling received.
+/// Serves the client, and returns what was observed meanwhile, and the share of packets that busy
+/// polling received.
 fn observe(
     runtime: &mut Runtime,
     (address_of, client): (Sender<SocketAddr>, JoinHandle<u64>),
@@ -252,7 +254,8 @@ fn load_until_closed(address: SocketAddr) {
 fn without_capabilities_a_worker_polls_a_prepared_queue_and_keeps_its_values() {
     let testbed = Arc::new(enter(1));
     let fresh = napi();
-    // As `policies apply` prepares it. The timer must not fire while the worker computes, or interrupts take over.
+    // As `policies apply` prepares it. The timer must not fire while the worker computes, or
+    // interrupts take over.
     let prepared = QueueSettings::fixed(LatencyBudget::new(WORK * 2).unwrap());
     let settings = Settings {
         worker_cores: vec![0],
@@ -268,7 +271,8 @@ fn without_capabilities_a_worker_polls_a_prepared_queue_and_keeps_its_values() {
     let prepared = napi();
     assert_eq!(values(&prepared), (QueueSettings::GRACE_DEFERRALS, 200, 20_000));
     let client = client(&testbed);
-    // Drops the effective capabilities of this thread and of those that it starts; the permitted ones remain.
+    // Drops the effective capabilities of this thread and of those that it starts; the permitted
+    // ones remain.
     let sets = capabilities(None).unwrap();
     set_capabilities(None, CapabilitySets { effective: CapabilitySet::empty(), ..sets }).unwrap();
     let mut runtime = server_runtime(Policy::KernelPolling, 1);

@@ -1,4 +1,5 @@
-//! What a change of a queue's settings does to requests that come meanwhile: between each two modes, and within a mode.
+//! What a change of a queue's settings does to requests that come meanwhile: between each two
+//! modes, and within a mode.
 
 use std::time::{Duration, Instant};
 
@@ -14,18 +15,21 @@ use tests::testbed::{enter, receive_on_client_core, server_builder};
 
 use super::echo::server::{Connection, ECHO, EchoServer, Load, preempt_on_client_core};
 
-/// How often each change is made. The hypervisor pauses a core now and then, but not at most changes of a kind.
+/// How often each change is made. The hypervisor pauses a core now and then, but not at most
+/// changes of a kind.
 const ROUNDS: usize = 7;
-/// In this time a change that begins is over: the law is asked each 10 ms, and a saturated worker stops polling 10 ms later at the
-/// latest.
+/// In this time a change that begins is over: the law is asked each 10 ms, and a saturated worker
+/// stops polling 10 ms later at the latest.
 const CHANGE: Duration = Duration::from_millis(25);
-/// By how much a request may be later than those without a change. The watchdog of timed mode would take 2 ms, a suspension 20.
+/// By how much a request may be later than those without a change. The watchdog of timed mode would
+/// take 2 ms, a suspension 20.
 const LATER: Duration = Duration::from_millis(1);
 /// What more of the changes may have such a request than of as many times without a change.
 const MORE_LATE: f64 = 0.08;
 const WORK: Duration = Duration::from_micros(30);
 
-/// Settings of each mode, and of timed mode those of a law that goes to another interval, or never sleeps.
+/// Settings of each mode, and of timed mode those of a law that goes to another interval, or never
+/// sleeps.
 fn settings() -> Vec<QueueSettings> {
     let micros = Duration::from_micros;
     let timed = |interval| QueueSettings::timed(interval, QueueSettings::LONGEST_WATCHDOG, Reason::Fixed);
@@ -36,9 +40,11 @@ fn settings() -> Vec<QueueSettings> {
     vec![QueueSettings::plain(Reason::Fixed), timed(micros(20)), timed(micros(160)), never_sleeps, grace]
 }
 
-/// Numbers below `count` in an order in which each follows each other one. It begins after 0, and ends with it.
+/// Numbers below `count` in an order in which each follows each other one. It begins after 0, and
+/// ends with it.
 fn each_after_each(count: usize) -> Vec<usize> {
-    // To and fro between the first and all after it, then between the second and all after that, and so on.
+    // To and fro between the first and all after it, then between the second and all after that,
+    // and so on.
     let round = |center| (center + 1..count).flat_map(move |other| [other, center]).chain([center + 1]);
     (0..count.saturating_sub(1)).flat_map(round).chain([0]).collect()
 }

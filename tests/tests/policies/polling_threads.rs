@@ -1,4 +1,5 @@
-//! `kernel-thread` on a veth: kernel threads that poll all the time, or vanilla where the kernel has none.
+//! `kernel-thread` on a veth: kernel threads that poll all the time, or vanilla where the kernel
+//! has none.
 
 use lab::testbed::SERVER_INTERFACE;
 use policies::host::scheduler::{INTERRUPT_THREAD_PRIORITY, fifo_priority, set_fifo_priority};
@@ -28,7 +29,8 @@ fn thread() -> Option<Pid> {
     Pid::from_raw(i32::try_from(queues[0].napi.as_ref()?.pid?).unwrap())
 }
 
-/// What the policies may change: the NAPI's `threaded`, the steering, and the thread's priority and cores.
+/// What the policies may change: the NAPI's `threaded`, the steering, and the thread's priority and
+/// cores.
 type State = (Option<u64>, Option<Cpus>, Option<(u32, Cpus)>);
 
 fn state() -> State {
@@ -101,7 +103,8 @@ fn a_thread_from_before_kernel_thread_gets_its_priority_and_cores_back() {
     let before = thread().unwrap();
     set_fifo_priority(before, 7).unwrap();
     let fresh = state();
-    // Workers that are not pinned: vanilla would set nothing, and leave what kernel-thread had begun.
+    // Workers that are not pinned: vanilla would set nothing, and leave what kernel-thread had
+    // begun.
     for worker_cores in [vec![0], Vec::new()] {
         let pinned = !worker_cores.is_empty();
         let settings = Settings { worker_cores, packing_cores: Cpus::one(0), ..Settings::default() };

@@ -1,4 +1,5 @@
-//! Which of the kernel's three loops (interrupt, timer, busy poll) drives a queue in each of its modes, by tracepoints.
+//! Which of the kernel's three loops (interrupt, timer, busy poll) drives a queue in each of its
+//! modes, by tracepoints.
 
 use std::time::{Duration, Instant};
 
@@ -22,7 +23,8 @@ const CONNECTIONS: usize = 16;
 /// The server is the bottleneck, so that requests wait for it.
 const WORK: Duration = Duration::from_micros(50);
 
-/// Starts a server whose queue is in one mode at every load; the plain mode is where the law starts.
+/// Starts a server whose queue is in one mode at every load; the plain mode is where the law
+/// starts.
 fn start(mode: QueueMode, grace_time: Duration) -> EchoServer {
     let builder = server_builder(Policy::KernelPolling, 1);
     if mode == QueueMode::Plain {
@@ -103,8 +105,8 @@ fn an_interrupt_first_queue_leaves_sparse_packets_to_interrupts_and_polls_a_load
     assert!(per_request < 3.0, "the timer expires {per_request:.1} times a request");
     assert!(polls.busy > 0, "{polls:?}");
     drop(server);
-    // The wait suspends the queue only if it comes within the grace time after a packet, and an unoptimized server takes
-    // longer than 20 µs for each event.
+    // The wait suspends the queue only if it comes within the grace time after a packet, and an
+    // unoptimized server takes longer than 20 µs for each event.
     let mut server = start(QueueMode::InterruptFirst, Duration::from_micros(200));
     let polls = run_loaded(&testbed, &trace, &mut server);
     assert!(polls.busy_share() > 0.5, "{polls:?}");
@@ -187,7 +189,8 @@ fn a_load_that_comes_by_another_interface_leaves_the_queue_to_interrupts() {
     let _testbed = enter(1);
     let builder = server_builder(Policy::KernelPolling, 1);
     let mut server = EchoServer::start(builder, std::net::Ipv4Addr::LOCALHOST, Duration::ZERO);
-    // Polling is chosen at any load here, so if these events counted, the queue would be in timed mode, which nothing needs.
+    // Polling is chosen at any load here, so if these events counted, the queue would be in timed
+    // mode, which nothing needs.
     let load = Load::open_here(server.address, CONNECTIONS, ECHO);
     load.on();
     std::thread::sleep(LOADED_TIME);

@@ -26,8 +26,8 @@ fn the_server_receives_on_its_workers_core_and_under_packing_on_the_packing_core
         let begun = Instant::now();
         let (server, client, delta) = loop {
             let (server, client, delta) = turn(&testbed, policy, client_core);
-            // The counters by CPU are those of the machine: a turn with other traffic is repeated, also if it is only as much
-            // as one of the limits below lets pass.
+            // The counters by CPU are those of the machine: a turn with other traffic is repeated,
+            // also if it is only as much as one of the limits below lets pass.
             let all: u64 = delta.received_by_cpu.iter().sum();
             if all as f64 <= 1.04 * (server + client) as f64 {
                 break (server, client, delta);
@@ -57,8 +57,8 @@ fn turn(testbed: &Arc<Testbed>, policy: Policy, client_core: u32) -> (u64, u64, 
     let builder = server_builder(policy, 1).packing_cores(Cpus::one(client_core));
     let (client, delta, _) =
         echo_with(testbed, builder.build().unwrap(), std::future::ready(()), move |address| {
-            // The client's queue has a thread on the client's core: without one, the server's core would also
-            // receive what the server sends.
+            // The client's queue has a thread on the client's core: without one, the server's core
+            // would also receive what the server sends.
             let interface = host::interface(CLIENT_INTERFACE).unwrap();
             let settings = Settings { worker_cores: vec![client_core], ..Settings::default() };
             let plan = Plan::new(Policy::Vanilla, &interface, &settings);

@@ -1,5 +1,6 @@
-//! The units of `contrib`, as systemd runs them: with a file system that is read-only but for `RuntimeDirectory=`, with
-//! `CapabilityBoundingSet=` and `NoNewPrivileges=`. What systemd does by seccomp is not here.
+//! The units of `contrib`, as systemd runs them: with a file system that is read-only but for
+//! `RuntimeDirectory=`, with `CapabilityBoundingSet=` and `NoNewPrivileges=`. What systemd does by
+//! seccomp is not here.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -17,9 +18,10 @@ use tests::testbed::enter;
 use super::crash_recovery::settings;
 use super::guardian::{child_of, is_unprivileged, is_zombie};
 
-/// `ProtectSystem=strict` and `PrivateTmp=yes`, for the arguments after the first, which it runs: the whole file system
-/// read-only but for /dev, /proc, /sys and the directory of journals. The first is the folder of the program, which may be
-/// below /tmp and is bound to the one that the unit names.
+/// `ProtectSystem=strict` and `PrivateTmp=yes`, for the arguments after the first, which it runs:
+/// the whole file system read-only but for /dev, /proc, /sys and the directory of journals. The
+/// first is the folder of the program, which may be below /tmp and is bound to the one that the
+/// unit names.
 const STRICT: &str = r#"
     set -e
     mkdir -p /run/lull

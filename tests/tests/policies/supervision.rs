@@ -200,7 +200,8 @@ fn a_value_that_a_law_may_set_counts_as_the_laws_and_is_restored() {
         drop(runtime);
         assert_eq!(netdev.napi(id).unwrap().gro_flush_timeout, Some(before));
     }
-    // No watchdog is longer than 2 ms, and no latency budget: a longer time was set by somebody else.
+    // No watchdog is longer than 2 ms, and no latency budget: a longer time was set by somebody
+    // else.
     let runtime = server_runtime(Policy::KernelPolling, 1);
     netdev.set_napi(id, NapiSetting::GroFlushTimeout, 2_000_001).unwrap();
     drop(runtime);
@@ -266,7 +267,8 @@ fn an_interface_that_comes_back_with_another_index_gets_its_policy_again() {
         }
         panic!("{expected} was not reported");
     };
-    // The supervisor, which knows an interface only after it has seen it, writes the status after that.
+    // The supervisor, which knows an interface only after it has seen it, writes the status after
+    // that.
     wait_until("the supervisor has seen the interface", has_status);
     ip(&["link", "del", SERVER_INTERFACE]);
     next("the interface is gone");
@@ -341,8 +343,8 @@ fn a_delegate_that_was_late_is_asked_again_and_the_worker_learns_that_the_values
     assert_eq!(failures, 1, "{changes:?}");
 }
 
-/// A supervisor whose queue 0 can be adapted, and the changes that it reports. It calls `on_tick` when it has
-/// seen the interface, and then each second.
+/// A supervisor whose queue 0 can be adapted, and the changes that it reports. It calls `on_tick`
+/// when it has seen the interface, and then each second.
 fn supervised_queue(
     delegate: Option<Box<QueueDelegate>>,
     mut on_tick: impl FnMut() + Send + 'static,
@@ -369,7 +371,8 @@ fn answer(requests: &QueueRequests, settings: QueueSettings) -> Result<(), Strin
     answer.unwrap()
 }
 
-/// A runtime under kernel polling with a fixed grace time of 50 µs, and the changes of its interface that it reports.
+/// A runtime under kernel polling with a fixed grace time of 50 µs, and the changes of its
+/// interface that it reports.
 fn polling_with_changes() -> (Runtime, Receiver<String>) {
     let (sender, changes) = std::sync::mpsc::channel();
     let builder = server_builder(Policy::KernelPolling, 1).grace_time("50".parse().unwrap());

@@ -60,8 +60,9 @@ fn chromium_loads_a_page_with_a_hundred_images_by_http_2() {
     assert_eq!(count("\" 404 "), count("/favicon.ico"), "{log}");
 }
 
-/// Sends three messages to the proxy's route, and writes the answers into the page. Chromium's virtual time stands still for
-/// requests, but not for messages of a WebSocket: the requests wait for those.
+/// Sends three messages to the proxy's route, and writes the answers into the page. Chromium's
+/// virtual time stands still for requests, but not for messages of a WebSocket: the requests wait
+/// for those.
 const CHAT: &str = "const socket = new WebSocket(`wss://${location.host}/chat`);\
     const answers = [];\
     socket.onopen = () => ['a', 'b', 'c'].forEach(text => socket.send(text));\

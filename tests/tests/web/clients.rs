@@ -98,7 +98,8 @@ fn wrk_loses_nothing_on_kept_connections() {
     }
 }
 
-/// The line of h2load with requests, as `requests: 5 total, 5 started, 5 done, 5 succeeded, 0 failed, 0 errored, 0 timeout`.
+/// The line of h2load with requests, as `requests: 5 total, 5 started, 5 done, 5 succeeded, 0
+/// failed, 0 errored, 0 timeout`.
 fn assert_all_succeeded(printed: &str, requests: u64, length: usize) {
     let line = printed.lines().find(|line| line.starts_with("requests:")).unwrap_or_default();
     let expected = format!(
@@ -166,7 +167,8 @@ fn nghttp_uploads_trailers_and_paddings_harm_nobody() {
     assert!(
         get(&["--null-out", "--padding=200", "--trailer=x: y", "--continuation"]).contains(":status: 200")
     );
-    // The upgrade from HTTP/1.1 is not taken (RFC 9113 has given it up), but the request is answered.
+    // The upgrade from HTTP/1.1 is not taken (RFC 9113 has given it up), but the request is
+    // answered.
     assert!(get(&["--null-out", "--upgrade"]).contains("HTTP/1.1 200 OK"));
 }
 

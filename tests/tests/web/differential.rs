@@ -1,7 +1,8 @@
-//! Random requests to the proxy: its upstream finds the requests that a strict reader finds in the client's bytes, no others, and
-//! none that could be read in two ways.
+//! Random requests to the proxy: its upstream finds the requests that a strict reader finds in the
+//! client's bytes, no others, and none that could be read in two ways.
 //!
-//! `LULL_SEQUENCES=100000 cargo test -p tests --test web random_` runs more of them, `LULL_SEED=N` those from a seed on.
+//! `LULL_SEQUENCES=100000 cargo test -p tests --test web random_` runs more of them, `LULL_SEED=N`
+//! those from a seed on.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io::{ErrorKind, Read as _, Write};
@@ -158,7 +159,8 @@ fn chunked(random: &mut Random, mut body: &[u8]) -> Vec<u8> {
     chunks
 }
 
-/// Fields beside those of the framing, those first with which a request is forwarded and the connection goes on.
+/// Fields beside those of the framing, those first with which a request is forwarded and the
+/// connection goes on.
 const FIELDS: &[&str] = &[
     "x: y",
     "X:\ty \t",
@@ -298,7 +300,8 @@ fn sequence(random: &mut Random, seed: u64) -> Vec<u8> {
     bytes
 }
 
-/// The requests in a client's bytes, whether each is whole, and whether the connection ends with the last.
+/// The requests in a client's bytes, whether each is whole, and whether the connection ends with
+/// the last.
 fn requests_in(mut bytes: &[u8]) -> (Vec<(Request, bool)>, bool) {
     let mut requests = Vec::new();
     loop {
@@ -331,7 +334,8 @@ fn connect(proxy: SocketAddr, client: Ipv4Addr) -> TcpStream {
     socket.into()
 }
 
-/// Sends bytes in a few parts. Returns what came until the server closed the connection, and whether it did so by itself.
+/// Sends bytes in a few parts. Returns what came until the server closed the connection, and
+/// whether it did so by itself.
 fn converse(random: &mut Random, mut stream: TcpStream, mut bytes: &[u8], closes: bool) -> (Vec<u8>, bool) {
     for _ in 0..random.below(4) {
         let (part, rest) = bytes.split_at(random.below(bytes.len()));
@@ -373,7 +377,8 @@ fn responses(mut answer: &[u8], requests: &[(Request, bool)]) -> Result<Vec<(u16
     Ok(responses)
 }
 
-/// What an upstream has received of a client, and what that was answered, compared with what it has sent.
+/// What an upstream has received of a client, and what that was answered, compared with what it has
+/// sent.
 fn compare(bytes: &[u8], received: &[Received], answer: &[u8], is_closed: bool) -> Result<(), String> {
     let (requests, closes) = requests_in(bytes);
     let mut rest = requests.iter();
@@ -438,12 +443,14 @@ fn random_bytes_are_the_same_requests_to_an_upstream() {
         sent += requests.len();
         forwarded += received.len();
     }
-    // Requests of clients that had gone: as many as have reached the upstream when the proxy has ended.
+    // Requests of clients that had gone: as many as have reached the upstream when the proxy has
+    // ended.
     drop(server);
     let mut last = TcpStream::connect(address).unwrap();
     last.shutdown(std::net::Shutdown::Write).unwrap();
     last.read_to_end(&mut Vec::new()).unwrap();
-    // All connections before it were accepted, each with a thread that has the log, as this one and that of the listener.
+    // All connections before it were accepted, each with a thread that has the log, as this one and
+    // that of the listener.
     wait_until("the upstream has read them all", || Arc::strong_count(&log) == 2);
     for seed in seeds.clone() {
         for received in take(&log, seed) {

@@ -1,4 +1,5 @@
-//! Clients that try to take the server away from others. Beside each attack a client that behaves well gets all its answers.
+//! Clients that try to take the server away from others. Beside each attack a client that behaves
+//! well gets all its answers.
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};
@@ -202,8 +203,8 @@ fn connections_without_requests_give_way_whatever_they_send() {
                     held.push(attack(address, sent));
                     std::thread::sleep(Duration::from_millis(2));
                 }
-                // A new connection has as long for its request as it takes to open as many as may be: the other client must not
-                // be kept from sending it for longer.
+                // A new connection has as long for its request as it takes to open as many as may
+                // be: the other client must not be kept from sending it for longer.
                 let before = answered.load(Ordering::Relaxed);
                 wait_until("the other client is answered", || answered.load(Ordering::Relaxed) > before);
             }
@@ -309,8 +310,8 @@ fn forged_trailers_reach_no_upstream() {
     );
 }
 
-/// What clients send on one connection after the other, and don't read the answers to. The last of them, with half a handshake,
-/// goes to the address with TLS.
+/// What clients send on one connection after the other, and don't read the answers to. The last of
+/// them, with half a handshake, goes to the address with TLS.
 fn floods() -> Vec<(&'static str, Vec<u8>)> {
     /// `POST http://a/up`.
     const POST: &[u8] = b"\x83\x86\x04\x03/up\x01\x01a";
@@ -400,8 +401,8 @@ impl Flooded {
         Self { server, encrypted, _silent: silent, before, _kept: (site, upstream, authority) }
     }
 
-    /// Opens a connection after each `pause`, and sends the same on each. Returns how many, and how much more memory the server had
-    /// at most, in KiB.
+    /// Opens a connection after each `pause`, and sends the same on each. Returns how many, and how
+    /// much more memory the server had at most, in KiB.
     fn flood(&self, name: &str, sent: &[u8], lasting: Duration, pause: Duration) -> (usize, u64) {
         let address = if name == "half a handshake" { self.encrypted } else { self.server.address() };
         let (begun, mut held, mut most, mut opened) = (Instant::now(), VecDeque::new(), 0, 0);
@@ -438,9 +439,11 @@ fn floods_leave_the_p99_of_others_within_twice_what_it_was_and_20_ms() {
     const WINDOW: Duration = Duration::from_millis(600);
     // What the flood before has left is over in this time.
     const QUIET: Duration = Duration::from_millis(500);
-    // 50 connections a second: 5,000 requests, 100,000 pings. An unoptimized server can handle as many beside the others.
+    // 50 connections a second: 5,000 requests, 100,000 pings. An unoptimized server can handle as
+    // many beside the others.
     const PAUSE: Duration = Duration::from_millis(20);
-    // Each fills a socket's buffers with megabytes of responses, which keeps an unoptimized server busy.
+    // Each fills a socket's buffers with megabytes of responses, which keeps an unoptimized server
+    // busy.
     const NOT_BOUNDED: [&str; 2] =
         ["responses that nobody reads", "windows that open by a byte (CVE-2019-9511)"];
     let flooded = Flooded::new();

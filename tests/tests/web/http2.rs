@@ -13,7 +13,8 @@ use crate::site::Site;
 /// How long the server is waited for.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Sends frames after a preface. Returns those that come until the server closes the connection, and whether it does.
+/// Sends frames after a preface. Returns those that come until the server closes the connection,
+/// and whether it does.
 fn converse(server: &Web, sent: &[u8]) -> (Vec<(u8, u32, Vec<u8>)>, bool) {
     let mut stream: TcpStream = server.connect();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -112,7 +113,8 @@ fn frames_that_break_the_protocol_end_the_connection() {
     assert_eq!(server.get("/file", &[]).text(), "file");
 }
 
-/// Sends frames after a preface, and reads until there is one of a kind. Returns its stream and payload.
+/// Sends frames after a preface, and reads until there is one of a kind. Returns its stream and
+/// payload.
 fn read_until(stream: &mut TcpStream, sent: &[u8], wanted: u8) -> (u32, Vec<u8>) {
     stream.write_all(sent).unwrap();
     let (mut answer, mut part) = (Vec::new(), [0; 1000]);

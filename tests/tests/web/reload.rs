@@ -1,4 +1,5 @@
-//! SIGHUP and SIGUSR1: a new configuration, new certificates, and the access log after its rotation.
+//! SIGHUP and SIGUSR1: a new configuration, new certificates, and the access log after its
+//! rotation.
 
 use std::io::{BufRead, BufReader};
 use std::time::Duration;

@@ -78,7 +78,8 @@ pub fn pattern(length: usize) -> Vec<u8> {
         .collect()
 }
 
-/// Separates responses on one connection by their lengths. The last one may have a shorter body than it said.
+/// Separates responses on one connection by their lengths. The last one may have a shorter body
+/// than it said.
 pub fn responses(answer: &[u8]) -> Vec<RawResponse> {
     let (mut rest, mut responses) = (answer.to_vec(), Vec::new());
     while !rest.is_empty() {

@@ -19,7 +19,8 @@ fn impatient() -> (Site, Web) {
     (site, server)
 }
 
-/// Sends a byte of `request` every 50 ms, without an end. Returns what came, and how long after `start` the server closed.
+/// Sends a byte of `request` every 50 ms, without an end. Returns what came, and how long after
+/// `start` the server closed.
 fn drip(stream: &mut TcpStream, request: &[u8], start: Instant) -> (Vec<u8>, Duration) {
     let (interval, mut answer) = (Duration::from_millis(50), Vec::new());
     stream.set_read_timeout(Some(interval)).unwrap();
@@ -80,7 +81,8 @@ fn an_idle_connection_is_closed() {
 #[test]
 fn an_idle_connection_of_http_2_is_closed() {
     let (_site, server) = impatient();
-    // No request at all, and headers that are to be continued (a HEADERS frame without END_HEADERS).
+    // No request at all, and headers that are to be continued (a HEADERS frame without
+    // END_HEADERS).
     for more in [&b""[..], b"\0\0\x01\x01\0\0\0\0\x01\x82"] {
         let mut stream = server.connect();
         stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();

@@ -25,7 +25,8 @@ use Expected::{AtMostOne, Both, OneThenClosed, Refused};
 /// What it is, the request, and what is expected, with the section of RFC 9112.
 type Case = (&'static str, &'static [u8], Expected);
 
-/// Two lengths. 6.1: a server may refuse them or go by the transfer coding, and closes the connection in any case.
+/// Two lengths. 6.1: a server may refuse them or go by the transfer coding, and closes the
+/// connection in any case.
 const BOTH_LENGTHS: &[Case] = &[
     (
         "CL.TE: the length spans what follows the last chunk",
@@ -54,8 +55,8 @@ const BOTH_LENGTHS: &[Case] = &[
     ),
 ];
 
-/// Transfer codings that one server may not recognize. 6.1: those that are unknown should get 501; 6.3: chunked that is not the
-/// last one gets 400.
+/// Transfer codings that one server may not recognize. 6.1: those that are unknown should get 501;
+/// 6.3: chunked that is not the last one gets 400.
 const CODINGS: &[Case] = &[
     (
         "chunked alone",
@@ -163,7 +164,8 @@ const CODINGS: &[Case] = &[
     ),
 ];
 
-/// Lengths. 6.3: what is no number, and different numbers, get 400; 6.2: so may the same number twice, or it counts once.
+/// Lengths. 6.3: what is no number, and different numbers, get 400; 6.2: so may the same number
+/// twice, or it counts once.
 const LENGTHS: &[Case] = &[
     ("a length of zero", b"GET / HTTP/1.1\r\nhost: a\r\ncontent-length: 0\r\n\r\n", Both),
     ("a body", b"GET / HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\n\r\nhello", Both),
@@ -202,8 +204,8 @@ const LENGTHS: &[Case] = &[
     ("a NUL", b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 0\x00\r\n\r\n", Refused),
 ];
 
-/// Chunks, and some that are none. Nobody reads the body of a request for a file, so its response may come before a fault is seen:
-/// the connection is closed after it.
+/// Chunks, and some that are none. Nobody reads the body of a request for a file, so its response
+/// may come before a fault is seen: the connection is closed after it.
 const CHUNKS: &[Case] = &[
     ("chunks", b"GET / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n00\r\n\r\n", OneThenClosed),
     ("extensions (7.1.1: ignored)", b"GET / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n5;a=b;c=\"d\"\r\nhello\r\n0;e\r\n\r\n", OneThenClosed),
@@ -225,8 +227,8 @@ const CHUNKS: &[Case] = &[
     ("no empty line after the last chunk", b"GET / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n0\r\n", AtMostOne),
 ];
 
-/// Request heads that RFC 9112 has a server refuse with 400: a missing, repeated or invalid Host (section 3.2), and lines that
-/// are not a valid request line or field (sections 2.2, 3 and 5).
+/// Request heads that RFC 9112 has a server refuse with 400: a missing, repeated or invalid Host
+/// (section 3.2), and lines that are not a valid request line or field (sections 2.2, 3 and 5).
 const HEADS: &[Case] = &[
     ("no host", b"GET / HTTP/1.1\r\n\r\n", Refused),
     ("two hosts", b"GET / HTTP/1.1\r\nhost: a\r\nhost: b\r\n\r\n", Refused),
@@ -267,7 +269,8 @@ const HEADS: &[Case] = &[
 /// What follows each case. Only a server that misreads the case, or has to read on, answers it.
 const FOLLOWING: &[u8] = b"GET /smuggled HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n";
 
-/// Sends a case and what follows. Returns everything that came, and whether the server closed the connection.
+/// Sends a case and what follows. Returns everything that came, and whether the server closed the
+/// connection.
 fn converse(server: &Web, request: &[u8]) -> (Vec<u8>, bool) {
     let mut stream = server.connect();
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();

@@ -12,7 +12,8 @@ pub struct Request {
 /// How a request is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Grammar {
-    /// As a proxy has to write it: one way for each thing, and nothing that another reader could take otherwise.
+    /// As a proxy has to write it: one way for each thing, and nothing that another reader could
+    /// take otherwise.
     Canonical,
     /// With what a recipient may accept, too.
     Permitted,
@@ -24,7 +25,8 @@ pub enum Next {
     Request,
     /// Also after trailers: the server reads nothing behind them.
     Nothing,
-    /// Nothing, and the request may not have ended: its trailers are not written as the standard has it.
+    /// Nothing, and the request may not have ended: its trailers are not written as the standard
+    /// has it.
     Unknown,
 }
 
@@ -35,7 +37,8 @@ pub enum Read {
     Whole(Request, usize, Next),
     /// The beginning of one; its head, if that is there.
     Part(Option<Request>),
-    /// None, and why. What follows means nothing. The request whose body is wrong, if the head is right.
+    /// None, and why. What follows means nothing. The request whose body is wrong, if the head is
+    /// right.
     Wrong(&'static str, Option<Request>),
 }
 
@@ -184,7 +187,8 @@ fn body(bytes: &mut Bytes<'_>, request: &mut Request, is_1_1: bool) -> Result<Ne
             ((bytes.take(length)?.to_vec(), Next::Request), false)
         }
         ([coding], []) if coding.eq_ignore_ascii_case("chunked") => (bytes.chunks()?, false),
-        // Transfer-Encoding overrides Content-Length; the sender may be smuggling (RFC 9112, section 6.3).
+        // Transfer-Encoding overrides Content-Length; the sender may be smuggling (RFC 9112,
+        // section 6.3).
         ([coding], _) if coding.eq_ignore_ascii_case("chunked") && bytes.grammar == Grammar::Permitted => {
             (bytes.chunks()?, true)
         }

@@ -20,15 +20,16 @@ use crate::hyper::inspected_stream::{Inspect, InspectedStream};
 /// What is wrong with an `https` URI if this crate was built without TLS.
 pub(crate) const NEEDS_TLS: &str = "https needs the feature `tls` of lull-adapters";
 
-/// Connects to the host of a URI, on the calling worker. A tower service, for hyper-util's client and others.
+/// Connects to the host of a URI, on the calling worker. A tower service, for hyper-util's client
+/// and others.
 ///
-/// The port is the URI's, else 80, or 443 for `https`, which needs the feature `tls`. Names are looked up on a thread of
-/// their own, and their addresses are tried one after the other.
+/// The port is the URI's, else 80, or 443 for `https`, which needs the feature `tls`. Names are
+/// looked up on a thread of their own, and their addresses are tried one after the other.
 ///
-/// With `https` the server's certificate has to be valid for the URI's host. Unless `tls` says otherwise, the system's
-/// authorities are trusted, whose file is read once, for the first such URI; HTTP/2 and HTTP/1.1 are offered (ALPN), and
-/// clients of hyper-util speak what the server chooses. What is wrong with a handshake is a `tls::HandshakeError` in the
-/// `io::Error`.
+/// With `https` the server's certificate has to be valid for the URI's host. Unless `tls` says
+/// otherwise, the system's authorities are trusted, whose file is read once, for the first such
+/// URI; HTTP/2 and HTTP/1.1 are offered (ALPN), and clients of hyper-util speak what the server
+/// chooses. What is wrong with a handshake is a `tls::HandshakeError` in the `io::Error`.
 #[derive(Debug, Clone)]
 pub struct Connector {
     connect_timeout: Duration,
@@ -46,23 +47,23 @@ impl Connector {
         }
     }
 
-    /// How long an address may take to be connected to, before the next one is tried. TLS handshakes have another limit:
-    /// `tls::ConnectorBuilder::handshake_timeout`.
+    /// How long an address may take to be connected to, before the next one is tried. TLS
+    /// handshakes have another limit: `tls::ConnectorBuilder::handshake_timeout`.
     pub fn connect_timeout(mut self, limit: Duration) -> Self {
         self.connect_timeout = limit;
         self
     }
 
-    /// How connections to `https` URIs are encrypted. If the TLS connector offers no protocol by ALPN, HTTP/2 and HTTP/1.1
-    /// are offered.
+    /// How connections to `https` URIs are encrypted. If the TLS connector offers no protocol by
+    /// ALPN, HTTP/2 and HTTP/1.1 are offered.
     #[cfg(feature = "tls")]
     pub fn tls(mut self, connector: crate::tls::Connector) -> Self {
         self.https.set_connector(connector);
         self
     }
 
-    /// Offers HTTP/2 only to `https` servers, and refuses those that don't choose it: for clients that speak nothing
-    /// else (hyper-util's `http2_only`).
+    /// Offers HTTP/2 only to `https` servers, and refuses those that don't choose it: for clients
+    /// that speak nothing else (hyper-util's `http2_only`).
     #[cfg(feature = "tls")]
     pub fn http2_only(mut self) -> Self {
         self.https.set_http2_only();
@@ -149,11 +150,12 @@ impl Drop for Connecting {
     }
 }
 
-/// How a TLS alert begins: its type, and the first part of its version (RFC 8446, section 5.1). HTTP/1 begins with
-/// letters, HTTP/2 with the length of its first frame, whose first byte is 0.
+/// How a TLS alert begins: its type, and the first part of its version (RFC 8446, section 5.1).
+/// HTTP/1 begins with letters, HTTP/2 with the length of its first frame, whose first byte is 0.
 const ALERT: [u8; 2] = [21, 3];
 
-/// Compares the first bytes of a connection without TLS with an alert, which HTTP could make nothing of.
+/// Compares the first bytes of a connection without TLS with an alert, which HTTP could make
+/// nothing of.
 #[derive(Debug)]
 struct AlertCheck;
 

@@ -14,8 +14,9 @@ pub type HttpClient<B> = legacy::Client<Connector, B>;
 
 /// A pooled HTTP client for each worker.
 ///
-/// A pooled connection belongs to the worker that opened it. This handle can be shared by all workers, for example as
-/// axum's state; [`get`](Self::get) gives the calling worker's client, so that no request crosses to another thread.
+/// A pooled connection belongs to the worker that opened it. This handle can be shared by all
+/// workers, for example as axum's state; [`get`](Self::get) gives the calling worker's client, so
+/// that no request crosses to another thread.
 ///
 /// ```
 /// use adapters::hyper::Client;
@@ -45,14 +46,15 @@ impl<B> Client<B>
 where
     B: Body<Data: Send, Error: Into<BoxError>> + Send + Unpin + 'static,
 {
-    /// Clients with hyper-util's defaults: HTTP/1, any number of connections, each closed when it was idle for 90 s. With
-    /// an `https` server that offers HTTP/2 (ALPN), one connection of HTTP/2 instead.
+    /// Clients with hyper-util's defaults: HTTP/1, any number of connections, each closed when it
+    /// was idle for 90 s. With an `https` server that offers HTTP/2 (ALPN), one connection of
+    /// HTTP/2 instead.
     pub fn new() -> Self {
         Self::with(|_| ())
     }
 
-    /// Clients for HTTP/2 only: one connection a host. `http` servers have to know that beforehand, `https` servers to
-    /// offer it by ALPN.
+    /// Clients for HTTP/2 only: one connection a host. `http` servers have to know that beforehand,
+    /// `https` servers to offer it by ALPN.
     pub fn http2() -> Self {
         Self::http2_with_connector(Connector::new())
     }
@@ -71,7 +73,8 @@ where
         Self::with_connector(Connector::new(), configure)
     }
 
-    /// As [`with`](Self::with), with another connector: one that trusts other authorities, for example.
+    /// As [`with`](Self::with), with another connector: one that trusts other authorities, for
+    /// example.
     pub fn with_connector(
         connector: Connector,
         configure: impl Fn(&mut legacy::Builder) + Send + Sync + 'static,

@@ -19,14 +19,15 @@ use super::listen::Peer;
 pub(super) use self::placeholder::{FilePart, file_part};
 use self::placeholder::{SLOT, placeholder};
 
-/// How many bytes a read takes at most: a frame of HTTP/2. hyper takes one for each stream before it looks whether the client wants
-/// it.
+/// How many bytes a read takes at most: a frame of HTTP/2. hyper takes one for each stream before
+/// it looks whether the client wants it.
 const CHUNK: usize = 16 << 10;
 
 /// A part of a file as the body of a response of [`serve`](super::serve).
 ///
-/// It is read, 16 KiB at a time; or the kernel sends it: [`sent_by_kernel`](Self::sent_by_kernel). What is not in the page cache
-/// is read on a thread of [`spawn_blocking`](runtime::spawn_blocking), so that the worker never waits for the disk.
+/// It is read, 16 KiB at a time; or the kernel sends it: [`sent_by_kernel`](Self::sent_by_kernel).
+/// What is not in the page cache is read on a thread of
+/// [`spawn_blocking`](runtime::spawn_blocking), so that the worker never waits for the disk.
 ///
 /// If the file ends too early, as it was cut meanwhile, the response is broken off.
 #[derive(Debug)]
@@ -45,11 +46,13 @@ impl FileBody {
         Self { file, offset, left: length, by_kernel: false, reading: None }
     }
 
-    /// Has the kernel send the file (`sendfile(2)`) if the connection allows it: on HTTP/1 without TLS. No byte of it comes to
-    /// this program then. `peer` and `version` are those of the request that is answered.
+    /// Has the kernel send the file (`sendfile(2)`) if the connection allows it: on HTTP/1 without
+    /// TLS. No byte of it comes to this program then. `peer` and `version` are those of the request
+    /// that is answered.
     ///
-    /// The body's bytes then only stand for those of the file, and are zeros for whoever reads them. So return it as it is: to
-    /// the connection of this request, and through no layer that reads or changes bodies, as one that compresses does.
+    /// The body's bytes then only stand for those of the file, and are zeros for whoever reads
+    /// them. So return it as it is: to the connection of this request, and through no layer that
+    /// reads or changes bodies, as one that compresses does.
     #[doc(alias = "sendfile")]
     pub fn sent_by_kernel(mut self, peer: &Peer, version: Version) -> Self {
         self.by_kernel = peer.takes_files() && version <= Version::HTTP_11;
@@ -97,7 +100,8 @@ fn read_cached(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<Option<
     }
 }
 
-/// Whether a byte is in the page cache. So are those before it, mostly: they were read ahead together.
+/// Whether a byte is in the page cache. So are those before it, mostly: they were read ahead
+/// together.
 fn is_cached(file: &File, offset: u64) -> io::Result<bool> {
     match read_cached(file, &mut [0], offset)? {
         Some(0) => Err(io::Error::new(ErrorKind::UnexpectedEof, "the file has become shorter")),

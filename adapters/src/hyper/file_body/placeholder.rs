@@ -1,8 +1,8 @@
 //! Bytes that stand for those of a file until the kernel sends them.
 //!
-//! hyper writes the bytes that a body gives it, and doesn't look at them. So a body may give it bytes that are only an
-//! address: a part of a reserved region of memory, which nobody ever reads or writes. When the stream is to write bytes of
-//! that region, it sends the file instead.
+//! hyper writes the bytes that a body gives it, and doesn't look at them. So a body may give it
+//! bytes that are only an address: a part of a reserved region of memory, which nobody ever reads
+//! or writes. When the stream is to write bytes of that region, it sends the file instead.
 
 use std::fs::File;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -13,13 +13,14 @@ use slab::Slab;
 
 /// How many bytes of a file one part of the region stands for.
 pub(super) const SLOT: usize = 256 << 10;
-/// How many parts may be waiting to be written at the same time, in the whole process: one for each client that receives a file,
-/// seldom more.
+/// How many parts may be waiting to be written at the same time, in the whole process: one for each
+/// client that receives a file, seldom more.
 const SLOTS: usize = 4096;
 
 struct Region {
-    /// Reserved address space. Nothing here touches its pages. It is mapped readable, because safe code that gets a body's bytes may read
-    /// them. All of it would be the kernel's page of zeros, which takes no memory but page tables (2 MiB).
+    /// Reserved address space. Nothing here touches its pages. It is mapped readable, because safe
+    /// code that gets a body's bytes may read them. All of it would be the kernel's page of zeros,
+    /// which takes no memory but page tables (2 MiB).
     bytes: Mmap,
     files: Mutex<Slab<FilePart>>,
 }

@@ -16,7 +16,8 @@ pub async fn pair() -> (TcpStream, TcpStream) {
     (client, server)
 }
 
-/// Sends a request whose body is too large, and stops sending only when the response should be there, which refuses it.
+/// Sends a request whose body is too large, and stops sending only when the response should be
+/// there, which refuses it.
 pub async fn send_too_large_a_body(mut stream: impl AsyncRead + AsyncWrite + Unpin) {
     let head = "POST /length HTTP/1.1\r\nhost: x\r\ncontent-length: 100000000\r\n\r\n";
     stream.write_all(head.as_bytes()).await.unwrap();
@@ -31,7 +32,8 @@ pub async fn send_too_large_a_body(mut stream: impl AsyncRead + AsyncWrite + Unp
     assert!(response.starts_with("HTTP/1.1 413"), "{response}");
 }
 
-/// Turns of the worker, in each of which it looks at its sockets: more than any exchange here takes.
+/// Turns of the worker, in each of which it looks at its sockets: more than any exchange here
+/// takes.
 pub async fn settle() {
     for _ in 0..50 {
         runtime::sleep(std::time::Duration::from_millis(1)).await;

@@ -27,12 +27,13 @@ pub struct Flags {
 pub enum Command {
     /// Compare policies with the better vanilla, as users get them (the default)
     Compare(CompareFlags),
-    /// Compare an echo server on Lull with those on tokio, monoio, compio and a bare epoll loop, or an axum application on
-    /// Lull with the same on tokio
+    /// Compare an echo server on Lull with those on tokio, monoio, compio and a bare epoll loop, or
+    /// an axum application on Lull with the same on tokio
     Peers(PeerFlags),
     /// Compare a server of another project, as it runs, with the same under `policies attach`
     Attach(AttachFlags),
-    /// Let the load step up and down: how long a server's latency takes to settle, and how far it is beyond vanilla's
+    /// Let the load step up and down: how long a server's latency takes to settle, and how far it
+    /// is beyond vanilla's
     Steps(StepsFlags),
     /// Compare two reports of lab: which figures changed beyond their intervals
     Diff(DiffFlags),
@@ -40,13 +41,17 @@ pub enum Command {
     SelfTest(SelfTestFlags),
     /// Check whether this machine can show differences, and say what to change
     Check(CheckFlags),
-    /// Measure what crossings between user space and kernel cost a request, and what avoiding them can save
+    /// Measure what crossings between user space and kernel cost a request, and what avoiding them
+    /// can save
     Model(LoopbackFlags),
-    /// Compare wait strategies: round trips of messages and their CPU time, and a memcached server at low load
+    /// Compare wait strategies: round trips of messages and their CPU time, and a memcached server
+    /// at low load
     Waiting(WaitingFlags),
-    /// Count instructions, interrupts and context switches of a request under each policy on emulated NICs: no timing, no noise
+    /// Count instructions, interrupts and context switches of a request under each policy on
+    /// emulated NICs: no timing, no noise
     Instructions(InstructionFlags),
-    /// Write the tables and figures of Cai and Karsten's paper for this machine, beside the paper's numbers
+    /// Write the tables and figures of Cai and Karsten's paper for this machine, beside the paper's
+    /// numbers
     Paper(PaperFlags),
     /// Run a process of an experiment
     #[command(name = SUBCOMMAND, hide = true)]
@@ -80,18 +85,21 @@ pub struct RunFlags {
     /// Rates to measure, in requests per second, instead of the capacity and shares of it
     #[arg(long, value_delimiter = ',', value_name = "LIST", value_parser = clap::value_parser!(u32).range(100..=2_000_000))]
     pub rates: Vec<u32>,
-    /// 99th percentile that a rate within the capacity keeps, in microseconds [default: 500; attach: 200]
+    /// 99th percentile that a rate within the capacity keeps, in microseconds [default: 500;
+    /// attach: 200]
     #[arg(long, value_name = "US", conflicts_with = "rates", value_parser = clap::value_parser!(u32).range(20..=1_000_000))]
     pub capacity_p99: Option<u32>,
-    /// Core of the network work under packing, of the thread of kernel-thread, and of what attaches; not the server's [default:
-    /// the third core, or else the client's]
+    /// Core of the network work under packing, of the thread of kernel-thread, and of what
+    /// attaches; not the server's [default: the third core, or else the client's]
     #[arg(long, value_name = "CORE")]
     pub packing_cores: Option<u32>,
-    /// What receives packets in the place of an interrupt: fifo (a real-time kernel thread), thread (an ordinary one) or rps (the
-    /// softirq of packet steering). After the first, compare measures its verdict's row under each other one, and self-test all
+    /// What receives packets in the place of an interrupt: fifo (a real-time kernel thread), thread
+    /// (an ordinary one) or rps (the softirq of packet steering). After the first, compare measures
+    /// its verdict's row under each other one, and self-test all
     #[arg(long, value_delimiter = ',', value_name = "LIST", default_values_t = [Receiver::Fifo])]
     pub receiver: Vec<Receiver>,
-    /// Idle cores: awake (`/dev/cpu_dma_latency`), or asleep as the machine has them. Several: as for --receiver
+    /// Idle cores: awake (`/dev/cpu_dma_latency`), or asleep as the machine has them. Several: as
+    /// for --receiver
     #[arg(long, value_enum, value_delimiter = ',', value_name = "LIST", default_values_t = [IdleCores::Awake])]
     pub idle_cores: Vec<IdleCores>,
     /// Requests in flight on each connection
@@ -111,7 +119,8 @@ pub enum IdleCores {
 policies::names!(IdleCores, "kind of idle cores": Awake = "awake", Asleep = "asleep");
 
 impl RunFlags {
-    /// The conditions to measure under: the first of each, then each other one with the first of the other kind.
+    /// The conditions to measure under: the first of each, then each other one with the first of
+    /// the other kind.
     pub fn conditions(&self) -> Vec<(Receiver, IdleCores)> {
         let (receiver, idle) = (self.receiver[0], self.idle_cores[0]);
         let receivers = self.receiver.iter().map(|&receiver| (receiver, idle));
@@ -150,16 +159,18 @@ impl RunFlags {
 pub struct CompareFlags {
     #[command(flatten)]
     pub run: RunFlags,
-    /// What to compare: POLICY[:DRIVER[:D[:K]]], with a latency budget D in microseconds and a CPU budget K in percent; or settings
-    /// of the kernel: deferX and suspendX (gro_flush_timeout X µs), napibusy, busypollX (X µs). Ratios refer to the better vanilla, or
-    /// without one to the first [default: vanilla on epoll and on uring, and on auto packing (with
-    /// a third core), suppression and kernel-polling]
+    /// What to compare: POLICY[:DRIVER[:D[:K]]], with a latency budget D in microseconds and a CPU
+    /// budget K in percent; or settings of the kernel: deferX and suspendX (gro_flush_timeout X
+    /// µs), napibusy, busypollX (X µs). Ratios refer to the better vanilla, or without one to the
+    /// first [default: vanilla on epoll and on uring, and on auto packing (with a third core),
+    /// suppression and kernel-polling]
     #[arg(long, value_delimiter = ',', value_name = "LIST", conflicts_with = "latency_budget")]
     pub contenders: Vec<Contender>,
     /// Median delays that kernel polling may cost, in microseconds; it is compared once for each
     #[arg(long, value_delimiter = ',', value_name = "LIST", default_values_t = [LatencyBudget::ZERO])]
     pub latency_budget: Vec<LatencyBudget>,
-    /// Grace time under kernel polling and suppression: microseconds, or auto, as the runtime adapts it
+    /// Grace time under kernel polling and suppression: microseconds, or auto, as the runtime
+    /// adapts it
     #[arg(long, value_name = "US", default_value_t)]
     pub gro_flush_timeout: GraceTime,
     /// How the server's worker waits: block, spin or adaptive
@@ -186,15 +197,17 @@ pub struct AttachFlags {
     /// Path of the memcached to attach to; it runs with one thread
     #[arg(long, value_name = "PATH", default_value = "memcached")]
     pub memcached: PathBuf,
-    /// Another server, as a command of the shell; it listens at 198.18.0.1:11211, for which {address} and {port} stand,
-    /// and stays in the foreground, with one thread that waits in epoll. It speaks memcached's protocol, or answers
-    /// --request
+    /// Another server, as a command of the shell; it listens at 198.18.0.1:11211, for which
+    /// {address} and {port} stand, and stays in the foreground, with one thread that waits in
+    /// epoll. It speaks memcached's protocol, or answers --request
     #[arg(long, value_name = "COMMAND", conflicts_with = "memcached")]
     pub server: Option<String>,
-    /// What is asked instead of memcached's protocol, with \r and \n for ends of lines; all replies have the same length
+    /// What is asked instead of memcached's protocol, with \r and \n for ends of lines; all replies
+    /// have the same length
     #[arg(long, value_name = "TEXT", requires = "server", value_parser = NonEmptyStringValueParser::new())]
     pub request: Option<String>,
-    /// Median delays that kernel polling may cost, in microseconds; the server is attached to once for each
+    /// Median delays that kernel polling may cost, in microseconds; the server is attached to once
+    /// for each
     #[arg(long, value_delimiter = ',', value_name = "LIST", default_value = "0,20,50")]
     pub latency_budget: Vec<LatencyBudget>,
 }
@@ -206,7 +219,8 @@ pub struct StepsFlags {
     /// What to compare, as for `compare`; the first one is what the others are compared with
     #[arg(long, value_delimiter = ',', value_name = "LIST", default_value = "vanilla,kernel-polling")]
     pub contenders: Vec<Contender>,
-    /// Capacity that the rates are shares of, in requests per second, instead of the first contender's, which is searched
+    /// Capacity that the rates are shares of, in requests per second, instead of the first
+    /// contender's, which is searched
     #[arg(long, value_name = "RATE", value_parser = clap::value_parser!(u32).range(1000..=2_000_000))]
     pub capacity: Option<u32>,
 }
@@ -229,7 +243,8 @@ pub struct SelfTestFlags {
     /// Time that one of the servers computes more for each request (microseconds)
     #[arg(long, default_value_t = 5, value_name = "US", value_parser = clap::value_parser!(u8).range(1..=100))]
     pub work: u8,
-    /// Repeat it this number of times under each receiver; it passes if 19 of 20 find the equal servers equal, and the work
+    /// Repeat it this number of times under each receiver; it passes if 19 of 20 find the equal
+    /// servers equal, and the work
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=100))]
     pub runs: u8,
     #[command(flatten)]
@@ -273,8 +288,8 @@ pub struct WaitingFlags {
 
 #[derive(Args, Clone)]
 pub struct PaperFlags {
-    /// Report of `lab instructions`, whose counts Table 5 shows: its folder, or results.json [default: lab-instructions, if it is
-    /// there]
+    /// Report of `lab instructions`, whose counts Table 5 shows: its folder, or results.json
+    /// [default: lab-instructions, if it is there]
     #[arg(long, value_name = "PATH")]
     pub instructions: Option<PathBuf>,
     /// Take about five minutes instead of 20: fewer records, rates, rounds, connections and files
@@ -283,7 +298,8 @@ pub struct PaperFlags {
     /// Folder for the report and its plots
     #[arg(long, value_name = "FOLDER", default_value = "lab-paper")]
     pub output: PathBuf,
-    /// Milliseconds of a turn, with few records and connections: to see that it works, not to measure
+    /// Milliseconds of a turn, with few records and connections: to see that it works, not to
+    /// measure
     #[arg(long, hide = true, value_name = "MS", value_parser = clap::value_parser!(u64).range(10..=10_000))]
     pub turn_time: Option<u64>,
     /// Rounds of each load
@@ -318,10 +334,12 @@ pub struct InstructionFlags {
     /// Drivers of the server, separated by commas [default: epoll,uring]
     #[arg(long, value_delimiter = ',', value_parser = ["epoll", "uring"])]
     pub drivers: Vec<String>,
-    /// Policies, separated by commas; NAME:US sets gro-flush-timeout [default: vanilla,packing,suppression,kernel-polling,kernel-polling:200]
+    /// Policies, separated by commas; NAME:US sets gro-flush-timeout [default:
+    /// vanilla,packing,suppression,kernel-polling,kernel-polling:200]
     #[arg(long, value_delimiter = ',', value_parser = word)]
     pub policies: Vec<String>,
-    /// Loads, separated by commas: RATE:SECONDS, where a rate of 0 is the closed loop [default: 3000:0.3,6000:0.3,9000:0.3,0:0.3]
+    /// Loads, separated by commas: RATE:SECONDS, where a rate of 0 is the closed loop [default:
+    /// 3000:0.3,6000:0.3,9000:0.3,0:0.3]
     #[arg(long, value_delimiter = ',', value_parser = load)]
     pub loads: Vec<String>,
     /// Count everything this number of times; the table has the difference

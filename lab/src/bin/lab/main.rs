@@ -17,8 +17,8 @@ use output::Failure;
 
 fn main() -> ExitCode {
     let flags = Flags::parse();
-    // The libraries report by `tracing` what they can't return, for example settings that could not be put back.
-    // Not on standard output, which is an experiment process's protocol.
+    // The libraries report by `tracing` what they can't return, for example settings that could not
+    // be put back. Not on standard output, which is an experiment process's protocol.
     tracing_subscriber::fmt()
         .with_max_level(tracing_subscriber::filter::LevelFilter::WARN)
         .with_writer(std::io::stderr)

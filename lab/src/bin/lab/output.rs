@@ -58,8 +58,8 @@ pub fn print(format: Format, json: &impl Serialize, text: &str) -> Result<(), Fa
     Ok(())
 }
 
-/// Keeps the report for `policies explain`, if it says what a latency budget buys. Its readers can do without it, so
-/// a failure is only a warning.
+/// Keeps the report for `policies explain`, if it says what a latency budget buys. Its readers can
+/// do without it, so a failure is only a warning.
 pub fn keep_report(report: &Comparison) {
     let Some(measured) = report.measured() else { return };
     let Some(path) = Measured::path() else {

@@ -1,8 +1,9 @@
 //! o(b): the CPU time of the kernel's path for requests with replies of b bytes.
 //!
-//! Two threads, one on the server's core and one on the client's, exchange messages over TCP on loopback and do nothing else. The
-//! client sends a request on each connection before it reads the replies, so neither thread sleeps between two requests
-//! while there is work, as a loaded server doesn't.
+//! Two threads, one on the server's core and one on the client's, exchange messages over TCP on
+//! loopback and do nothing else. The client sends a request on each connection before it reads the
+//! replies, so neither thread sleeps between two requests while there is work, as a loaded server
+//! doesn't.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -40,7 +41,8 @@ impl Clients {
         (0..CONNECTIONS).map(|_| set_up(TcpStream::connect(server)?)).collect::<io::Result<_>>().map(Self)
     }
 
-    /// Sends requests, and reads replies of these sizes, for `duration`, on a core. Returns the number of requests.
+    /// Sends requests, and reads replies of these sizes, for `duration`, on a core. Returns the
+    /// number of requests.
     pub(super) fn load(
         &mut self,
         core: u32,
@@ -76,8 +78,8 @@ impl Connections {
         Ok(Self { server, clients, cores })
     }
 
-    /// Exchanges requests and replies of `bytes` for about `duration`. Returns the CPU time in µs and the system calls of the
-    /// server's thread per request.
+    /// Exchanges requests and replies of `bytes` for about `duration`. Returns the CPU time in µs
+    /// and the system calls of the server's thread per request.
     pub(super) fn measure(&mut self, bytes: usize, duration: Duration) -> io::Result<[f64; 2]> {
         let Self { cores, server, clients } = self;
         let (server, client) = thread::scope(|scope| {
@@ -115,7 +117,8 @@ fn serve(streams: &mut [TcpStream], bytes: usize) -> io::Result<[f64; 2]> {
     Ok([cpu_us, f64::from(calls)].map(|sum| sum / f64::from(requests)))
 }
 
-/// Sends a request on each connection, then reads all replies, for `duration`, and at least once after the warm-up.
+/// Sends a request on each connection, then reads all replies, for `duration`, and at least once
+/// after the warm-up.
 fn load(
     streams: &mut [TcpStream],
     request: &mut [u8],

@@ -1,8 +1,9 @@
 //! What avoiding the crossings between user space and kernel can save on this machine.
 //!
-//! The model is the one of Magoutis, Seltzer and Gabber, "The Case Against User-Level Networking" (2004): a request costs
-//! the application a and the kernel's path for a record of b bytes o(b), of which crossings cost δ. δ over all is what a
-//! user-level network stack that is otherwise the same saves.
+//! The model is the one of Magoutis, Seltzer and Gabber, "The Case Against User-Level Networking"
+//! (2004): a request costs the application a and the kernel's path for a record of b bytes o(b), of
+//! which crossings cost δ. δ over all is what a user-level network stack that is otherwise the same
+//! saves.
 
 mod crossing_cost;
 mod kernel_path;
@@ -32,7 +33,8 @@ use crate::polling_config::PollingConfig;
 
 /// The drivers that are compared, by index of contender.
 const DRIVERS: [DriverKind; 2] = [DriverKind::Epoll, DriverKind::Uring];
-/// The servers, and the bytes of a reply: of memcached a value of 200 bytes under a key of 30, and the protocol's lines.
+/// The servers, and the bytes of a reply: of memcached a value of 200 bytes under a key of 30, and
+/// the protocol's lines.
 const SERVERS: [(&str, usize); 2] = [("echo", RequestShape::SMALL.reply), ("memcached", 251)];
 
 #[derive(Debug, Clone, Serialize)]
@@ -101,8 +103,9 @@ pub fn measure(
         let turn = [echo_turn, memcached_turn][index];
         runner.measure(plan(server, bytes, phases.next_limit()?), &names, |index| {
             let (cpu_us, waits) = turn(config, cores, DRIVERS[index])?;
-            // Beside the worker's waits, on epoll a record is received by one `recv(2)`, and its reply sent by one `send(2)`. On
-            // a ring both are operations, for which the waits submit.
+            // Beside the worker's waits, on epoll a record is received by one `recv(2)`, and its
+            // reply sent by one `send(2)`. On a ring both are operations, for which the waits
+            // submit.
             let transfers = if DRIVERS[index] == DriverKind::Uring { 0.0 } else { 2.0 };
             let mut turn = request_cost(cpu_us, waits + transfers, crossing_us);
             turn.set(Figure::Waits, waits);
@@ -112,7 +115,8 @@ pub fn measure(
     Ok(ModelMeasurements { vulnerabilities: vulnerabilities(), crossing, results: runner.finish(&[0]) })
 }
 
-/// The share of a request's crossings is the paper's potential degradation, δ / (a + o(b)), of which o(b) contains the crossings.
+/// The share of a request's crossings is the paper's potential degradation, δ / (a + o(b)), of
+/// which o(b) contains the crossings.
 fn request_cost(cpu_us: f64, calls: f64, crossing_us: f64) -> Turn {
     let crossings = calls * crossing_us;
     Turn::new([
@@ -124,7 +128,8 @@ fn request_cost(cpu_us: f64, calls: f64, crossing_us: f64) -> Turn {
     ])
 }
 
-/// Lull's echo server under vanilla: CPU time in µs, and system calls that wait, poll or submit, of a request.
+/// Lull's echo server under vanilla: CPU time in µs, and system calls that wait, poll or submit, of
+/// a request.
 fn echo_turn(config: &ModelConfig, cores: CoreAssignment, driver: DriverKind) -> Result<(f64, f64), Error> {
     let RequestShape { request, reply } = RequestShape::SMALL;
     let role = ProcessRole::EchoServer(EchoServerSpec {

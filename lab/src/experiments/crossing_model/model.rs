@@ -8,10 +8,12 @@ use crate::engine::{Figure, LoadResult, Results, Row};
 
 /// The contender that exchanges messages without a server.
 pub const EXCHANGE: &str = "exchange";
-/// Operations of a request on a ring, of which each costs a NOP's share of a batch: a receive and a send.
+/// Operations of a request on a ring, of which each costs a NOP's share of a batch: a receive and a
+/// send.
 const OPERATIONS: f64 = 2.0;
 
-/// A prediction of the gain in CPU time per request, %, with what was measured; negative for a loss.
+/// A prediction of the gain in CPU time per request, %, with what was measured; negative for a
+/// loss.
 #[derive(Debug, Clone, Serialize)]
 pub struct Prediction {
     /// The change, for example `echo: epoll to uring`.
@@ -53,8 +55,9 @@ impl CrossingModel {
     }
 }
 
-/// Intercept and slope of the line through points of bytes and costs with the least squares of relative errors, so that a point
-/// of 64 B counts as much as one of 1 MiB. `None` for fewer than two sizes, or a cost that is not positive.
+/// Intercept and slope of the line through points of bytes and costs with the least squares of
+/// relative errors, so that a point of 64 B counts as much as one of 1 MiB. `None` for fewer than
+/// two sizes, or a cost that is not positive.
 fn line(points: &[(f64, f64)]) -> Option<(f64, f64)> {
     let mut sums = [0.0; 5];
     for &(bytes, cost) in points {
@@ -91,8 +94,8 @@ pub(crate) mod tests {
     use super::*;
     use crate::engine::{LoadKind, results_of};
 
-    /// A crossing of 200 ns, an echo server of 5 µs on epoll and of `echo_uring` µs on uring, and a memcached server whose gain is
-    /// what the model predicts.
+    /// A crossing of 200 ns, an echo server of 5 µs on epoll and of `echo_uring` µs on uring, and a
+    /// memcached server whose gain is what the model predicts.
     pub(crate) fn measurements(rounds: usize, echo_uring: f64) -> ModelMeasurements {
         let loads = ["echo", "memcached"].map(|name| (name, LoadKind::Closed, 200.0, None));
         let results = results_of(&loads, &["epoll", "uring"], &[0], rounds, |load, contender, round| {

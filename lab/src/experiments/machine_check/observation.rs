@@ -1,4 +1,5 @@
-//! Identical pieces of work that cross cores, measured again and again: what differs between them is the machine's.
+//! Identical pieces of work that cross cores, measured again and again: what differs between them
+//! is the machine's.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -31,8 +32,9 @@ pub(super) fn observe(cores: CoreAssignment, duration: Duration) -> Result<Resul
     Ok(runner.finish(&[0]))
 }
 
-/// The half-width of the 95 % interval of the ratio of two identical contestants in a full run, for example 0.05: the median over
-/// groups of as many rounds as a full run has. `None` if there were fewer than three groups.
+/// The half-width of the 95 % interval of the ratio of two identical contestants in a full run, for
+/// example 0.05: the median over groups of as many rounds as a full run has. `None` if there were
+/// fewer than three groups.
 pub(super) fn resolution(results: &Results, rounds: usize) -> Option<f64> {
     let ratio = |round: &Vec<Option<&Turn>>| {
         Some(round[1]?.get(Figure::Throughput) / round[0]?.get(Figure::Throughput))
@@ -52,14 +54,16 @@ fn half_width(ratios: &[f64], rounds: usize) -> Option<f64> {
     (widths.len() >= MIN_GROUPS).then(|| widths[widths.len() / 2])
 }
 
-/// The time from waking a thread on `sleeper`, which has idled, until it runs, in µs: half of the median round trip of a message.
+/// The time from waking a thread on `sleeper`, which has idled, until it runs, in µs: half of the
+/// median round trip of a message.
 pub(super) fn wake_up_us(waker: u32, sleeper: u32) -> io::Result<f64> {
     const IDLE: Duration = Duration::from_micros(300);
     Ok(median(&round_trips(waker, sleeper, IDLE)?) * 1e6 / 2.0)
 }
 
-/// Messages between two threads on these cores, each of which sleeps until the other's arrives: seconds of each round trip, of as
-/// many as fit into a piece. The first one spins for `idle` before each.
+/// Messages between two threads on these cores, each of which sleeps until the other's arrives:
+/// seconds of each round trip, of as many as fit into a piece. The first one spins for `idle`
+/// before each.
 fn round_trips(core_a: u32, core_b: u32, idle: Duration) -> io::Result<Vec<f64>> {
     let (mut near, mut far) = UnixStream::pair()?;
     // Ends either thread if the other failed.

@@ -6,8 +6,8 @@ use loadgen::{Distribution, Mix, Workload};
 use policies::law::LatencyBudget;
 use serde::Serialize;
 
-/// Of 31 requests one stores: ETC has 30 gets for a set (Atikoglu et al., the paper's reference 3). The paper names no
-/// ratio for its experiments.
+/// Of 31 requests one stores: ETC has 30 gets for a set (Atikoglu et al., the paper's reference 3).
+/// The paper names no ratio for its experiments.
 const UPDATE_RATIO: f64 = 1.0 / 31.0;
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -25,7 +25,8 @@ pub struct PaperConfig {
     pub capacity_rounds: usize,
     /// Rates of Figure 5, as shares of vanilla's capacity.
     pub shares: Vec<f64>,
-    /// Rates in the place of shares, requests per second. If there are any, the capacity is not searched.
+    /// Rates in the place of shares, requests per second. If there are any, the capacity is not
+    /// searched.
     pub rates: Vec<f64>,
     /// The latency budgets of kernel polling, µs: latency first, and efficiency.
     pub budgets: Vec<u16>,
@@ -36,8 +37,9 @@ pub struct PaperConfig {
     pub connection_records: u64,
     /// Bytes of the files of Table 2: what fits into a packet with its headers.
     pub file_sizes: Vec<usize>,
-    /// Seconds that each load of a contender may take, with its part of the search for the capacity and without settling: enough
-    /// for eight rounds or more. Six give an interval, and a turn that is not valid costs one.
+    /// Seconds that each load of a contender may take, with its part of the search for the capacity
+    /// and without settling: enough for eight rounds or more. Six give an interval, and a turn that
+    /// is not valid costs one.
     pub load_seconds: f64,
 }
 
@@ -63,7 +65,8 @@ impl PaperConfig {
         }
     }
 
-    /// The same with shorter turns and fewer rounds, records and connections: to see that it works, not to measure.
+    /// The same with shorter turns and fewer rounds, records and connections: to see that it works,
+    /// not to measure.
     pub fn shortened(self, turn: Option<Duration>, rounds: Option<usize>) -> Self {
         let mut config = self;
         if let Some(turn) = turn {

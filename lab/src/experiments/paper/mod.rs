@@ -68,7 +68,8 @@ impl PaperPlan {
         self.parts.iter().flat_map(|(_, plan)| plan).map(PartPlan::steps).sum()
     }
 
-    /// Measures all parts. Calls `progress` before each turn. A part that fails is missing, and the others are measured.
+    /// Measures all parts. Calls `progress` before each turn. A part that fails is missing, and the
+    /// others are measured.
     pub fn measure(self, progress: &mut dyn FnMut(&str)) -> Parts {
         let cores = self.cores;
         let mut measure = |part: Part, plan: PartPlan| {

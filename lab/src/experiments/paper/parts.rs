@@ -165,7 +165,8 @@ impl PartPlan {
         self.experiments.iter().map(|(_, experiment)| experiment.steps()).sum()
     }
 
-    /// Runs the experiments. If a later one fails, a note says so: what was measured before is not lost.
+    /// Runs the experiments. If a later one fails, a note says so: what was measured before is not
+    /// lost.
     pub(super) fn measure(
         self,
         cores: CoreAssignment,

@@ -40,8 +40,8 @@ impl Programs {
         [&self.nginx, &self.web].into_iter().flatten().map(|it| it.version.as_str()).collect()
     }
 
-    /// The servers of Table 2, with the paper's rows that are beside them: nginx as it runs and attached to, and this project's
-    /// web server where it is built.
+    /// The servers of Table 2, with the paper's rows that are beside them: nginx as it runs and
+    /// attached to, and this project's web server where it is built.
     pub(super) fn web_servers(
         &self,
         config: &PaperConfig,
@@ -99,8 +99,8 @@ impl WebRoot {
             .iter()
             .map(|name| format!("{name}_temp_path {path}/{name};\n"))
             .collect();
-        // One worker, in the foreground, with files from the page cache. The idle connection by which it is attached to has to
-        // stay open.
+        // One worker, in the foreground, with files from the page cache. The idle connection by
+        // which it is attached to has to stay open.
         let config = format!(
             "daemon off; user root; pid {path}/pid; error_log {path}/error.log;\n\
              worker_processes 1;\n\

@@ -1,8 +1,9 @@
-//! The numbers of the paper: Cai and Karsten, "Kernel vs. User-Level Networking: Don't Throw Out the Stack with the
-//! Interrupts", Proc. ACM Meas. Anal. Comput. Syst. 7, 3, Article 49 (2023).
+//! The numbers of the paper: Cai and Karsten, "Kernel vs. User-Level Networking: Don't Throw Out
+//! the Stack with the Interrupts", Proc. ACM Meas. Anal. Comput. Syst. 7, 3, Article 49 (2023).
 //!
-//! Copied from the paper's text. Its tables are complete there. Its figures are images, and where the text names numbers
-//! of one, they are quoted. Places are named by section, because the text has no page numbers.
+//! Copied from the paper's text. Its tables are complete there. Its figures are images, and where
+//! the text names numbers of one, they are quoted. Places are named by section, because the text
+//! has no page numbers.
 
 use std::sync::LazyLock;
 
@@ -74,7 +75,8 @@ impl Exhibit {
     }
 }
 
-/// The tables and figures with measurements, in the paper's order. Figures 1 to 4 are drawings and pseudo-code.
+/// The tables and figures with measurements, in the paper's order. Figures 1 to 4 are drawings and
+/// pseudo-code.
 pub static EXHIBITS: LazyLock<Vec<Exhibit>> =
     LazyLock::new(|| serde_json::from_str(include_str!("published.json")).unwrap_or_default());
 

@@ -1,5 +1,5 @@
-//! Two threads exchange messages under one strategy. The one that asks computes in the gaps; the one that answers waits for as
-//! long as they take.
+//! Two threads exchange messages under one strategy. The one that asks computes in the gaps; the
+//! one that answers waits for as long as they take.
 
 use std::future::poll_fn;
 use std::io;
@@ -21,10 +21,11 @@ use super::WaitingConfig;
 use crate::Error;
 use crate::engine::{CoreAssignment, Figure, Turn};
 
-/// Messages after which a warm-up ends: more than an adaptive wait needs to learn that the gaps have changed.
+/// Messages after which a warm-up ends: more than an adaptive wait needs to learn that the gaps
+/// have changed.
 const WARM_UP_MESSAGES: u64 = 400;
-/// The share of the slowest round trips that the mean leaves out: the hypervisor pauses a core now and then, for
-/// hundreds of round trips.
+/// The share of the slowest round trips that the mean leaves out: the hypervisor pauses a core now
+/// and then, for hundreds of round trips.
 const LEFT_OUT: f64 = 0.02;
 
 /// Requests: an answer is wanted at once.
@@ -50,8 +51,8 @@ policies::names!(
     ThreadAsksWorker = "thread to worker"
 );
 
-/// One direction: a number, and the waker of who waits for it. The next message may be sent when the answer to the last one has
-/// come.
+/// One direction: a number, and the waker of who waits for it. The next message may be sent when
+/// the answer to the last one has come.
 #[derive(Debug, Default)]
 struct Direction {
     /// The number of the last message, from 1.
@@ -169,14 +170,16 @@ fn waiting_thread(handle: &Handle) -> impl AsyncFn(&Direction, u64) -> u64 {
     async |direction: &Direction, number| handle.block_on(direction.receive(number))
 }
 
-/// Runs on a core. Without the core it runs all the same, because the other side waits for it, and returns the error.
+/// Runs on a core. Without the core it runs all the same, because the other side waits for it, and
+/// returns the error.
 fn on_thread<T>(core: u32, run: impl FnOnce() -> T) -> io::Result<T> {
     let pinned = Cpus::one(core).pin(None);
     let result = run();
     pinned.map(|()| result)
 }
 
-/// Answers each message, until the end. `wait` waits for the message of a number. Returns the number of messages.
+/// Answers each message, until the end. `wait` waits for the message of a number. Returns the
+/// number of messages.
 async fn answer(exchange: &Exchange, wait: impl AsyncFn(&Direction, u64) -> u64) -> u64 {
     let mut number = 1;
     loop {
@@ -189,8 +192,8 @@ async fn answer(exchange: &Exchange, wait: impl AsyncFn(&Direction, u64) -> u64)
     }
 }
 
-/// Measures messages, and ends the exchange. `wait` waits for the answer of a number. Returns what they cost, and the number of
-/// all messages.
+/// Measures messages, and ends the exchange. `wait` waits for the answer of a number. Returns what
+/// they cost, and the number of all messages.
 async fn ask(
     exchange: &Exchange,
     gaps: &[u64],
@@ -230,8 +233,8 @@ async fn ask(
     (message_cost(trips, asking, answering), number)
 }
 
-/// Computes for this long, as a worker that has other tasks. Returns the CPU time that it took: a thread that is
-/// preempted meanwhile has had less.
+/// Computes for this long, as a worker that has other tasks. Returns the CPU time that it took: a
+/// thread that is preempted meanwhile has had less.
 fn compute(gap: Duration) -> Duration {
     let (begun, cpu) = (Instant::now(), this_thread_cpu_time());
     while begun.elapsed() < gap {

@@ -1,9 +1,10 @@
 //! Which wait strategy answers messages soonest, and at what cost in CPU time.
 //!
-//! The question is the one of Damianakis, Chen and Felten, "Reducing Waiting Costs in User-Level Communication" (1997):
-//! is a thread that adapts how long it spins as fast as the better of spinning and blocking, and how much more does it
-//! cost than blocking? It is asked for messages between two workers, between a worker and a plain thread, and for a
-//! memcached server at low load.
+//! The question is the one of Damianakis, Chen and Felten, "Reducing Waiting Costs in User-Level
+//! Communication" (1997): is a thread that adapts how long it spins as fast as the better of
+//! spinning and blocking, and how much more does it cost than blocking? It is asked for messages
+//! between two workers, between a worker and a plain thread, and for a memcached server at low
+//! load.
 
 mod messages;
 
@@ -22,7 +23,8 @@ const REFERENCES: [usize; 2] = [0, 1];
 pub const ADAPTIVE: usize = 2;
 const SERVER: &str = "memcached";
 
-/// What passes between an answer and the next message, in µs: always the same, or one of several in an order without a pattern.
+/// What passes between an answer and the next message, in µs: always the same, or one of several in
+/// an order without a pattern.
 const GAPS: [&[u64]; 6] = [&[1], &[10], &[50], &[100], &[1_000], &[1, 10, 50, 100, 1_000]];
 
 #[derive(Debug, Clone, Serialize)]
@@ -63,7 +65,8 @@ impl WaitingConfig {
     }
 }
 
-/// Measures messages of each pair at each gap, and the memcached server. Calls `progress` before each turn.
+/// Measures messages of each pair at each gap, and the memcached server. Calls `progress` before
+/// each turn.
 pub fn measure(
     config: &WaitingConfig,
     cores: CoreAssignment,
@@ -89,7 +92,8 @@ pub fn measure(
     Ok(runner.finish(&REFERENCES))
 }
 
-/// The memcached server at low load. A turn in which requests failed does not count: the latency is not that of the load asked for.
+/// The memcached server at low load. A turn in which requests failed does not count: the latency is
+/// not that of the load asked for.
 fn server_turn(wait: WaitStrategy, cores: CoreAssignment, config: &WaitingConfig) -> Result<Turn, Error> {
     let turn = KernelClientTurn {
         cores,

@@ -147,7 +147,8 @@ fn the_handshake_sends_syn_and_answers_syn_ack() {
 fn a_connection_that_the_server_still_has_is_reset_and_begun_again() {
     let mut pair = Pair::connecting(FLEET);
     let syn = pair.sent().remove(0);
-    // The answer to a SYN within an established connection: an acknowledgement of that connection's state (RFC 5961).
+    // The answer to a SYN within an established connection: an acknowledgement of that connection's
+    // state (RFC 5961).
     assert_eq!(pair.receive(segment(ACK, 99, 4_000_000, b"")), Arrived::Nothing);
     let reset = Sent { sequence: 4_000_000, acknowledged: 0, flags: RST, payload: Vec::new() };
     assert_eq!(pair.sent(), [reset, syn]);
@@ -296,7 +297,8 @@ fn a_closed_window_is_probed_with_a_byte_until_it_opens() {
     pair.receive(with_window(0, FLEET + 1));
     pair.send(&[b'x'; 300]);
     assert_eq!(pair.sent_lengths(), [0; 0]);
-    // The packet that opens the window is lost. The probe is sent again for as long as the window is closed.
+    // The packet that opens the window is lost. The probe is sent again for as long as the window
+    // is closed.
     for _ in 0..2 {
         assert!(pair.connection.retransmission_deadline().is_some());
         pair.now += RETRANSMISSION_TIMEOUT;

@@ -14,7 +14,8 @@ use crate::value_parsers::{
     parse_warm_up,
 };
 
-/// Generate load for servers that speak memcached's protocols or redis', and measure latencies without coordinated omission
+/// Generate load for servers that speak memcached's protocols or redis', and measure latencies
+/// without coordinated omission
 #[derive(Parser)]
 #[command(
     name = "loadgen",
@@ -25,8 +26,8 @@ use crate::value_parsers::{
     after_help = "Exit codes: 0 success; 1 the run failed; 2 invalid flags; 3 the figures are invalid, for the printed reason; 4 error responses, wrong values or missing responses; 5 no rate reaches the goal of --search"
 )]
 pub struct Flags {
-    /// Server: HOST, HOST:PORT, or the path of a Unix socket. Repeat it to divide the records among several
-    /// servers
+    /// Server: HOST, HOST:PORT, or the path of a Unix socket. Repeat it to divide the records among
+    /// several servers
     #[arg(short = 's', long = "server", default_value = "127.0.0.1:11211")]
     pub servers: Vec<Address>,
     /// Open loop at this many requests per second in total; 0 selects the closed loop
@@ -35,7 +36,8 @@ pub struct Flags {
     /// Duration of the measurement, in seconds
     #[arg(short = 't', long, default_value_t = 5.0, value_parser = parse_seconds, help_heading = "Load")]
     pub time: f64,
-    /// Seconds of load before the measurement; auto measures at once and excludes what is not steady yet
+    /// Seconds of load before the measurement; auto measures at once and excludes what is not
+    /// steady yet
     #[arg(short = 'w', long, default_value = "auto", value_parser = parse_warm_up, help_heading = "Load")]
     pub warmup: WarmUp,
     /// Seconds to wait before anything else
@@ -53,31 +55,38 @@ pub struct Flags {
     /// Connect each thread to only one server, assigned round-robin
     #[arg(short = 'R', long, help_heading = "Load")]
     pub roundrobin: bool,
-    /// Gaps between requests of the open loop, scaled to the rate: exponential, uniform, fixed, fb_ia, or as --keysize
+    /// Gaps between requests of the open loop, scaled to the rate: exponential, uniform, fixed,
+    /// fb_ia, or as --keysize
     #[arg(short = 'i', long, default_value = "exponential", help_heading = "Load")]
     pub iadist: Arrival,
-    /// Closed loop: distribution of the think time between a response and the next request, in microseconds; as --keysize
+    /// Closed loop: distribution of the think time between a response and the next request, in
+    /// microseconds; as --keysize
     #[arg(long, help_heading = "Load")]
     pub think: Option<Distribution>,
     /// Share of the connections that reconnect each second
     #[arg(long, default_value_t = 0.0, value_parser = parse_churn, help_heading = "Load")]
     pub churn: f64,
-    /// Stop early when the 95 % confidence intervals of rate, median and p99 are within this share, for example 2%
+    /// Stop early when the 95 % confidence intervals of rate, median and p99 are within this share,
+    /// for example 2%
     #[arg(long, value_name = "SHARE", value_parser = parse_percent, help_heading = "Load")]
     pub until_ci: Option<f64>,
-    /// Search for the highest rate whose N-th latency percentile is below X µs; -t is the duration of each step
+    /// Search for the highest rate whose N-th latency percentile is below X µs; -t is the duration
+    /// of each step
     #[arg(long, value_name = "N:X", conflicts_with_all = ["qps", "scan", "save"], help_heading = "Load")]
     pub search: Option<Goal>,
     /// Measure at each rate from MIN to MAX in steps of STEP, for -t seconds each
     #[arg(long, value_name = "MIN:MAX:STEP", value_parser = parse_scan, conflicts_with_all = ["qps", "save"], help_heading = "Load")]
     pub scan: Option<Scan>,
-    /// Connection of a request of the open loop: round-robin, the next one in turn, busy or not; random-free, a random one of the free ones; per-connection, gaps drawn for each connection, as in mutilate
+    /// Connection of a request of the open loop: round-robin, the next one in turn, busy or not;
+    /// random-free, a random one of the free ones; per-connection, gaps drawn for each connection,
+    /// as in mutilate
     #[arg(long, default_value_t, help_heading = "Load")]
     pub assign: Assign,
     /// Skip requests of the open loop whose connection is busy
     #[arg(short = 'S', long, help_heading = "Load")]
     pub skip: bool,
-    /// Keep at least half of the mean gap between requests of the open loop, also when catching up after a delay
+    /// Keep at least half of the mean gap between requests of the open loop, also when catching up
+    /// after a delay
     #[arg(long, help_heading = "Load")]
     pub moderate: bool,
     /// Use RESP, the protocol of redis and valkey: get and set
@@ -86,7 +95,8 @@ pub struct Flags {
     /// Use the binary protocol
     #[arg(long, conflicts_with = "udp", help_heading = "Connections")]
     pub binary: bool,
-    /// Send get requests over UDP; a request without a response within a second counts as unanswered
+    /// Send get requests over UDP; a request without a response within a second counts as
+    /// unanswered
     #[arg(long, help_heading = "Connections")]
     pub udp: bool,
     /// User name, for SASL in the binary protocol and for memcached -Y in the text protocol
@@ -126,7 +136,8 @@ pub struct Flags {
     #[arg(long = "no_nodelay", alias = "no-nodelay", help_heading = "Connections")]
     pub no_nodelay: bool,
     // As in mutilate, -V is the value size, not the version.
-    /// Distribution of key sizes in bytes: N, fixed:N, uniform:A,B, normal:M,S, exponential:M, pareto:L,S,K, gev:L,S,K, fb_key
+    /// Distribution of key sizes in bytes: N, fixed:N, uniform:A,B, normal:M,S, exponential:M,
+    /// pareto:L,S,K, gev:L,S,K, fb_key
     #[arg(short = 'K', long, default_value = "30", help_heading = "Workload")]
     pub keysize: Distribution,
     /// Distribution of value sizes in bytes, as --keysize, or fb_value
@@ -138,10 +149,12 @@ pub struct Flags {
     /// Share of set requests, 0 to 1; the others are get
     #[arg(short = 'u', long, default_value_t = 0.0, value_parser = parse_share, help_heading = "Workload")]
     pub update: f64,
-    /// Operations with weights, for example get=90,set=9,delete=1. Also add, replace, append, prepend, touch, cas, incr, decr, mg, ms
+    /// Operations with weights, for example get=90,set=9,delete=1. Also add, replace, append,
+    /// prepend, touch, cas, incr, decr, mg, ms
     #[arg(long, conflicts_with = "update", help_heading = "Workload")]
     pub mix: Option<Mix>,
-    /// How requests are spread over the records: uniform, zipf:S, hotset:RECORDS,REQUESTS, latest:S, sequential
+    /// How requests are spread over the records: uniform, zipf:S, hotset:RECORDS,REQUESTS,
+    /// latest:S, sequential
     #[arg(long, default_value = "uniform", help_heading = "Workload")]
     pub popularity: Popularity,
     /// Keys per get request
@@ -210,19 +223,22 @@ pub struct Flags {
     /// Port of the agents
     #[arg(short = 'p', long = "agent_port", alias = "agent-port", default_value_t = AGENT_PORT, help_heading = "Agents")]
     pub agent_port: u16,
-    /// Address on which an agent listens. Other addresses than the loopback address need --secret-file
+    /// Address on which an agent listens. Other addresses than the loopback address need
+    /// --secret-file
     #[arg(long, default_value = "127.0.0.1", help_heading = "Agents")]
     pub listen: IpAddr,
     /// File whose first line is the shared secret of coordinator and agents, at least 16 bytes
     #[arg(long, value_name = "FILE", help_heading = "Agents")]
     pub secret_file: Option<PathBuf>,
-    /// Weight of this process's connections when the rate is divided; the default of all processes is 1
+    /// Weight of this process's connections when the rate is divided; the default of all processes
+    /// is 1
     #[arg(short = 'l', long = "lambda_mul", alias = "lambda-mul", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000), help_heading = "Agents")]
     pub lambda_mul: u32,
     /// Measure only on the coordinator, with this many connections per thread and server
     #[arg(short = 'C', long = "measure_connections", alias = "measure-connections", value_parser = clap::value_parser!(u32).range(1..=65_000), requires = "agents", help_heading = "Agents")]
     pub measure_connections: Option<u32>,
-    /// Measure only on the coordinator, with this many requests per second in addition to the agents'
+    /// Measure only on the coordinator, with this many requests per second in addition to the
+    /// agents'
     #[arg(short = 'Q', long = "measure_qps", alias = "measure-qps", value_parser = parse_rate, requires = "agents", help_heading = "Agents")]
     pub measure_qps: Option<f64>,
     /// Measure only on the coordinator, with this many requests in flight per connection

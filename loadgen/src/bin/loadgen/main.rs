@@ -22,7 +22,8 @@ use crate::session::USAGE;
 
 fn main() -> ExitCode {
     let flags = Flags::parse();
-    // The libraries report by `tracing` what they can't return, for example settings that could not be put back.
+    // The libraries report by `tracing` what they can't return, for example settings that could not
+    // be put back.
     tracing_subscriber::fmt()
         .with_max_level(tracing_subscriber::filter::LevelFilter::WARN)
         .with_writer(std::io::stderr)

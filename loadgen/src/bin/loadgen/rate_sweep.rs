@@ -51,7 +51,8 @@ pub async fn run(flags: &Flags, config: &Config, scan: Scan) -> Result<ExitCode,
     failed.map_or(Ok(ExitCode::from(worst)), |error| Err(error.into()))
 }
 
-/// Prints the result of one rate at once, except for JSON, which is printed as one array at the end.
+/// Prints the result of one rate at once, except for JSON, which is printed as one array at the
+/// end.
 fn print_line(format: Format, rate: f64, report: &Report, first: bool) -> Result<(), Box<dyn Error>> {
     let mut out = std::io::stdout().lock();
     let latency = &report.latency;

@@ -1,4 +1,5 @@
-//! What all measurements share: interrupts, agents, records and output files before, the exit code after.
+//! What all measurements share: interrupts, agents, records and output files before, the exit code
+//! after.
 
 use std::error::Error;
 use std::fs::OpenOptions;
@@ -88,8 +89,8 @@ pub fn exit_code_of(report: &Report) -> u8 {
     }
 }
 
-/// Opens an output file before the run, so that a wrong path is reported at once. The previous contents remain
-/// until the run begins.
+/// Opens an output file before the run, so that a wrong path is reported at once. The previous
+/// contents remain until the run begins.
 pub fn check_output(path: Option<&Path>) -> Result<(), String> {
     let Some(path) = path else { return Ok(()) };
     let opened = OpenOptions::new().write(true).create(true).truncate(false).open(path);

@@ -20,7 +20,8 @@ pub async fn pair() -> (TcpStream, TcpStream) {
     (client, server)
 }
 
-/// A stream, and its peer as a blocking socket of the standard library, whose reads give up after 30 s.
+/// A stream, and its peer as a blocking socket of the standard library, whose reads give up after
+/// 30 s.
 pub async fn with_std_peer() -> (TcpStream, std::net::TcpStream) {
     let listener = std::net::TcpListener::bind(local()).unwrap();
     let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();

@@ -1,5 +1,5 @@
-//! `policies attach`, `policies run` and `policies explain --pid`: kernel polling for servers that were not written for
-//! it.
+//! `policies attach`, `policies run` and `policies explain --pid`: kernel polling for servers that
+//! were not written for it.
 
 mod run;
 mod text;
@@ -28,8 +28,8 @@ pub use run::{RunArguments, run};
 
 /// How often a command that waits looks whether it has to end.
 const TICK: Duration = Duration::from_millis(50);
-/// How often a unit or control group without an epoll instance is looked at before it is refused, and the time between:
-/// its service may have been started at the same moment.
+/// How often a unit or control group without an epoll instance is looked at before it is refused,
+/// and the time between: its service may have been started at the same moment.
 const LOOKS: u32 = 4;
 const BETWEEN_LOOKS: Duration = Duration::from_millis(500);
 
@@ -63,11 +63,13 @@ pub struct PollingArguments {
     /// Only the queues of this interface, for example eth0 [default: all]
     #[arg(long, value_name = "INTERFACE")]
     interface: Option<String>,
-    /// Microseconds that the median request may take longer than under plain interrupts, in exchange for CPU time
+    /// Microseconds that the median request may take longer than under plain interrupts, in
+    /// exchange for CPU time
     #[arg(long, value_name = "US", default_value_t)]
     latency_budget: LatencyBudget,
-    /// If the server has a listener for each queue (SO_REUSEPORT), give each listener the new connections of one queue,
-    /// until the command ends. A program that the server has attached to its listeners is replaced
+    /// If the server has a listener for each queue (SO_REUSEPORT), give each listener the new
+    /// connections of one queue, until the command ends. A program that the server has attached to
+    /// its listeners is replaced
     #[arg(long)]
     steer: bool,
 }
@@ -94,7 +96,8 @@ pub struct AttachArguments {
     /// Seconds between two lines of rates; 0 prints changes only
     #[arg(long, value_name = "SECONDS", default_value_t = 1)]
     interval: u64,
-    /// Detach after this number of seconds; without it `attach` runs until it is interrupted or the server ends
+    /// Detach after this number of seconds; without it `attach` runs until it is interrupted or the
+    /// server ends
     #[arg(long, value_name = "SECONDS")]
     duration: Option<u64>,
 }
@@ -121,7 +124,8 @@ pub fn explain(
     Ok(if observation.is_prevented() { PREVENTED.into() } else { ExitCode::SUCCESS })
 }
 
-/// Looks at a server, and at that of a unit or control group until it has an epoll instance, for some seconds.
+/// Looks at a server, and at that of a unit or control group until it has an epoll instance, for
+/// some seconds.
 fn observe_started(
     target: &Target,
     interface: Option<&str>,

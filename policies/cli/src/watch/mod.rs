@@ -35,7 +35,8 @@ fn parse_interval(text: &str) -> Result<f64, InvalidInterval> {
     text.parse().ok().filter(|seconds| (0.1..=3600.0).contains(seconds)).ok_or(InvalidInterval)
 }
 
-/// Prints a table, or a line of JSON, for each sample. A table replaces the one before on a terminal.
+/// Prints a table, or a line of JSON, for each sample. A table replaces the one before on a
+/// terminal.
 pub fn run(arguments: &WatchArguments, journals: &JournalDir, format: Format) -> Result<(), CommandError> {
     /// Moves the cursor to the top left, and clears the screen from there (ECMA-48).
     const CLEAR: &str = "\x1b[H\x1b[J";
@@ -47,7 +48,8 @@ pub fn run(arguments: &WatchArguments, journals: &JournalDir, format: Format) ->
         taken += 1;
         let sample = match sampler.next_sample() {
             Ok(sample) => sample,
-            // On a terminal somebody sees it, and the link may be reopened or renamed at this moment.
+            // On a terminal somebody sees it, and the link may be reopened or renamed at this
+            // moment.
             Err(error) if !before.is_empty() => {
                 write_error(error);
                 continue;

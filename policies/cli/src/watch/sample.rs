@@ -16,7 +16,8 @@ pub struct QueueSample {
     pub tx_interrupts_per_second: Option<f64>,
     pub packets_per_second: Option<f64>,
     pub packets_per_interrupt: Option<f64>,
-    /// Whether the interrupt stayed masked while packets arrived; `None` if neither deferral nor suspension is set.
+    /// Whether the interrupt stayed masked while packets arrived; `None` if neither deferral nor
+    /// suspension is set.
     pub suspended: Option<&'static str>,
     /// `None` if softirqs poll the queue.
     pub kernel_thread: Option<KernelThreadSample>,

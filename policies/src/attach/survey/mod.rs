@@ -1,4 +1,5 @@
-//! Looks at a server without changing anything: its epoll instances, and the queues that their sockets use.
+//! Looks at a server without changing anything: its epoll instances, and the queues that their
+//! sockets use.
 
 mod findings;
 mod observed;
@@ -41,11 +42,13 @@ pub struct Observation {
     pub findings: Vec<Finding>,
 }
 
-/// Looks at a server for about half a second. Changes nothing. `interface` restricts it to the queues of one interface.
+/// Looks at a server for about half a second. Changes nothing. `interface` restricts it to the
+/// queues of one interface.
 ///
 /// # Errors
-/// [`Error::NoTarget`] if there is no such process, [`Error::NoInterface`] if its network namespace has no such
-/// interface, [`Error::Kernel`] if its network namespace can't be entered, [`Error::Journal`].
+/// [`Error::NoTarget`] if there is no such process, [`Error::NoInterface`] if its network namespace
+/// has no such interface, [`Error::Kernel`] if its network namespace can't be entered,
+/// [`Error::Journal`].
 pub fn observe(
     target: &Target,
     interface: Option<&str>,

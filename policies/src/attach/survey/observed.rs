@@ -42,8 +42,8 @@ pub enum Fitness {
     Aligned,
     /// No packets come from a queue: there are no connections, or only local ones.
     NoQueue,
-    /// Packets come from several queues. Its wait would poll one of them, and the others would wait for up to the
-    /// suspend timeout.
+    /// Packets come from several queues. Its wait would poll one of them, and the others would wait
+    /// for up to the suspend timeout.
     SeveralQueues,
     /// It is in another epoll instance, whose wait never polls.
     Nested,

@@ -1,4 +1,5 @@
-//! How a process's threads wait: on what, from samples, and with which timeouts, from a short trace.
+//! How a process's threads wait: on what, from samples, and with which timeouts, from a short
+//! trace.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -33,8 +34,8 @@ pub(super) struct ThreadWaits {
 }
 
 impl ThreadWaits {
-    /// Whether the thread was never seen waiting, and used all of its core: as one whose waits have a timeout of 0, or
-    /// one that is overloaded.
+    /// Whether the thread was never seen waiting, and used all of its core: as one whose waits have
+    /// a timeout of 0, or one that is overloaded.
     pub(super) fn never_sleeps(&self) -> bool {
         let awake = self.last.run + self.last.ready
             - self.first.run.min(self.last.run)
@@ -112,7 +113,8 @@ impl Drop for TraceInstance {
     }
 }
 
-/// Traces `epoll_wait` and `epoll_pwait` of a thread for 50 ms, or until it makes the first: for a second at most.
+/// Traces `epoll_wait` and `epoll_pwait` of a thread for 50 ms, or until it makes the first: for a
+/// second at most.
 ///
 /// # Errors
 /// Without root, tracefs, or the tracepoints of system calls (`CONFIG_FTRACE_SYSCALLS`).
@@ -147,8 +149,8 @@ pub(super) fn trace_timeouts(thread: i32) -> io::Result<Timeouts> {
     Ok(Timeouts::default())
 }
 
-/// Removes the instances of processes that were killed while they traced. Their events slow down every system call of
-/// the machine.
+/// Removes the instances of processes that were killed while they traced. Their events slow down
+/// every system call of the machine.
 fn remove_abandoned(instances: &Path) {
     for entry in fs::read_dir(instances).into_iter().flatten().flatten() {
         let name = entry.file_name();
@@ -161,7 +163,8 @@ fn remove_abandoned(instances: &Path) {
     }
 }
 
-/// Lines as `redis-812 [001] ..... 123.456789: sys_epoll_wait(epfd: 5, events: 7f, maxevents: 200, timeout: 0)`.
+/// Lines as `redis-812 [001] ..... 123.456789: sys_epoll_wait(epfd: 5, events: 7f, maxevents: 200,
+/// timeout: 0)`.
 fn count(text: &str) -> Timeouts {
     let mut timeouts = Timeouts::default();
     for line in text.lines().filter(|line| line.contains("sys_epoll_")) {

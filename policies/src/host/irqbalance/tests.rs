@@ -1,4 +1,5 @@
-//! Tests against a double of irqbalance, which speaks the protocol of its socket, and moves nothing.
+//! Tests against a double of irqbalance, which speaks the protocol of its socket, and moves
+//! nothing.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -10,7 +11,8 @@ use std::thread::JoinHandle;
 
 use super::{Irqbalance, parse_setup};
 
-/// A double with an id beyond those of processes, on its abstract address. It ends when it is dropped.
+/// A double with an id beyond those of processes, on its abstract address. It ends when it is
+/// dropped.
 pub(crate) struct FakeIrqbalance {
     handle: Irqbalance,
     state: Arc<State>,

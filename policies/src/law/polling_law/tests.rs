@@ -20,7 +20,8 @@ fn all(delay: f64, events: u64) -> Delays {
     delays
 }
 
-/// A server on which an event takes 3 µs of CPU time, an interrupt with its wake-up 8, a sleep that a timer ends 10.
+/// A server on which an event takes 3 µs of CPU time, an interrupt with its wake-up 8, a sleep that
+/// a timer ends 10.
 struct Server {
     law: PollingLaw,
     /// Of all steps so far.
@@ -28,9 +29,11 @@ struct Server {
     changes: Vec<(Duration, QueueSettings)>,
     /// What polling takes in addition, for each event.
     poll_cost: f64,
-    /// What polling takes and how long events wait with any interval, in µs, instead of what is simulated.
+    /// What polling takes and how long events wait with any interval, in µs, instead of what is
+    /// simulated.
     fixed_polled: Option<(f64, f64)>,
-    /// The rate of clients that wait for replies while the queue is polled, as a share of that under interrupts.
+    /// The rate of clients that wait for replies while the queue is polled, as a share of that
+    /// under interrupts.
     polled_rate: f64,
 }
 

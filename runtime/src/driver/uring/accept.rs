@@ -11,8 +11,8 @@ use super::driver::UringDriver;
 use super::listener_state::ListenerState;
 use super::operations::Operation;
 
-/// The number of accepted connections that nobody has taken above which the accept is cancelled: further
-/// connections wait in the backlog, as if nobody had called accept.
+/// The number of accepted connections that nobody has taken above which the accept is cancelled:
+/// further connections wait in the backlog, as if nobody had called accept.
 const UNTAKEN_LIMIT: usize = 64;
 
 impl UringDriver {
@@ -37,7 +37,8 @@ impl UringDriver {
         }
         match RawFd::from(result) {
             fd @ 0.. => {
-                // SAFETY: the kernel has just opened it for this completion, and nobody else knows it.
+                // SAFETY: the kernel has just opened it for this completion, and nobody else knows
+                // it.
                 let connection = unsafe { OwnedFd::from_raw_fd(fd) };
                 // If the listener is dropped, the connection is closed here.
                 if !accepts.dropped {

@@ -1,7 +1,7 @@
 //! The buffers that the kernel receives into: one ring of provided buffers per worker.
 //!
-//! An idle connection holds no buffer: the kernel takes one when data arrives. From Linux 6.12 on it fills a
-//! buffer incrementally, for one receive after another, and returns it when it is full.
+//! An idle connection holds no buffer: the kernel takes one when data arrives. From Linux 6.12 on
+//! it fills a buffer incrementally, for one receive after another, and returns it when it is full.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::cell::{Cell, RefCell};
@@ -18,16 +18,16 @@ use io_uring::types::BufRingEntry;
 const BUFFERS: u16 = 32;
 /// The size of a buffer, in bytes.
 const SIZE: usize = 16 << 10;
-/// With fewer free buffers than this, received bytes are copied out at once, so that slow readers can't hold
-/// all buffers.
+/// With fewer free buffers than this, received bytes are copied out at once, so that slow readers
+/// can't hold all buffers.
 const LOW: u16 = BUFFERS / 4;
 pub(super) const GROUP: u16 = 0;
 /// `IOU_PBUF_RING_INC`: buffers are filled incrementally (Linux 6.12).
 const INCREMENTAL: u16 = 2;
 const PAGE: usize = 4096;
 
-/// Memory that the kernel may write to at any time. References are made only to the parts that the kernel
-/// has handed over.
+/// Memory that the kernel may write to at any time. References are made only to the parts that the
+/// kernel has handed over.
 struct SharedMemory {
     start: NonNull<u8>,
     layout: Layout,
@@ -73,8 +73,8 @@ impl BufferPool {
     /// Allocates the buffers and provides them to the kernel.
     ///
     /// # Safety
-    /// The pool must live until the ring of `submitter` is closed, or has no operation left that could take
-    /// a buffer.
+    /// The pool must live until the ring of `submitter` is closed, or has no operation left that
+    /// could take a buffer.
     pub(super) unsafe fn register(submitter: &Submitter<'_>) -> io::Result<Rc<Self>> {
         let mut pool = Self {
             entries: SharedMemory::new(PAGE.max(usize::from(BUFFERS) * size_of::<BufRingEntry>())),
@@ -85,8 +85,8 @@ impl BufferPool {
             incremental: true,
         };
         let address = pool.entries.start.as_ptr() as u64;
-        // SAFETY: the memory has room for BUFFERS entries, is aligned to a page, and lives as long as the
-        // pool, which by the caller's promise is as long as the kernel uses it.
+        // SAFETY: the memory has room for BUFFERS entries, is aligned to a page, and lives as long
+        // as the pool, which by the caller's promise is as long as the kernel uses it.
         let register =
             |flags| unsafe { submitter.register_buf_ring_with_flags(address, BUFFERS, GROUP, flags) };
         match register(INCREMENTAL) {
@@ -120,8 +120,8 @@ impl BufferPool {
     }
 
     fn start_of(&self, buffer: u16) -> *mut u8 {
-        // SAFETY: a buffer id is below BUFFERS (`take` checks those of the kernel), so this stays within
-        // the memory.
+        // SAFETY: a buffer id is below BUFFERS (`take` checks those of the kernel), so this stays
+        // within the memory.
         unsafe { self.data.start.as_ptr().add(usize::from(buffer) * SIZE) }
     }
 
@@ -130,8 +130,8 @@ impl BufferPool {
         let entries = self.entries.start.as_ptr().cast::<BufRingEntry>();
         // SAFETY: the index is below BUFFERS, so the entry is within the memory.
         let slot = unsafe { entries.add(usize::from(tail % BUFFERS)) };
-        // SAFETY: the kernel reads only entries below the tail, which doesn't include this one yet, so
-        // nobody else uses it; and zeroed memory is a valid entry.
+        // SAFETY: the kernel reads only entries below the tail, which doesn't include this one yet,
+        // so nobody else uses it; and zeroed memory is a valid entry.
         let entry = unsafe { &mut *slot };
         entry.set_addr(self.start_of(buffer) as u64);
         entry.set_len(SIZE as u32);
@@ -140,15 +140,15 @@ impl BufferPool {
         self.tail.set(tail);
         // SAFETY: the pointer is the ring's first entry, initialized by zeroing.
         let shared = unsafe { BufRingEntry::tail(entries) };
-        // SAFETY: the tail is 16 bits, aligned, within the memory, and shared with the kernel, which reads
-        // it atomically.
+        // SAFETY: the tail is 16 bits, aligned, within the memory, and shared with the kernel,
+        // which reads it atomically.
         let shared = unsafe { AtomicU16::from_ptr(shared.cast_mut()) };
         shared.store(tail, Ordering::Release);
         self.free.set(self.free.get() + 1);
     }
 
-    /// Takes over `length` received bytes of a buffer. `more`: the kernel goes on filling it. `None` if the
-    /// kernel's values are out of range.
+    /// Takes over `length` received bytes of a buffer. `more`: the kernel goes on filling it.
+    /// `None` if the kernel's values are out of range.
     pub(super) fn take(self: &Rc<Self>, buffer: u16, length: usize, more: bool) -> Option<BufferSlice> {
         let mut buffers = self.buffers.borrow_mut();
         let state = buffers.get_mut(usize::from(buffer))?;
@@ -180,7 +180,8 @@ impl BufferPool {
     }
 }
 
-/// A part of a buffer, filled by the kernel. The buffer is provided again when all its slices are dropped.
+/// A part of a buffer, filled by the kernel. The buffer is provided again when all its slices are
+/// dropped.
 pub(crate) struct BufferSlice {
     pool: Rc<BufferPool>,
     buffer: u16,
@@ -194,8 +195,9 @@ impl Deref for BufferSlice {
     fn deref(&self) -> &[u8] {
         // SAFETY: `take` has checked that the slice is within the buffer.
         let start = unsafe { self.pool.start_of(self.buffer).add(self.start as usize) };
-        // SAFETY: initialized (zeroed at first, then by the kernel), and not written to while this lives:
-        // the kernel has filled this part, and gets the buffer again when its last slice is dropped.
+        // SAFETY: initialized (zeroed at first, then by the kernel), and not written to while this
+        // lives: the kernel has filled this part, and gets the buffer again when its last slice is
+        // dropped.
         unsafe { std::slice::from_raw_parts(start, self.length as usize) }
     }
 }

@@ -18,10 +18,10 @@ use crate::driver::epoll::EpollDriver;
 use crate::driver::wait::POLLING_TASK_BUDGET;
 use crate::waking::wake_handle::WakeHandle;
 
-/// How many receives are gathered before their tasks run, and how many tasks run before what they send
-/// goes out, if the kernel takes packets in by itself. The kernel runs 20 items of deferred work per enter
-/// (`io_uring.c`, IO_LOCAL_TW_DEFAULT_MAX), and with many connections it is cheaper to do more of the same
-/// in a row.
+/// How many receives are gathered before their tasks run, and how many tasks run before what they
+/// send goes out, if the kernel takes packets in by itself. The kernel runs 20 items of deferred
+/// work per enter (`io_uring.c`, IO_LOCAL_TW_DEFAULT_MAX), and with many connections it is cheaper
+/// to do more of the same in a row.
 pub(super) const TASK_BUDGET: usize = 512;
 
 /// A worker's ring, and the epoll instance beside it.
@@ -68,7 +68,8 @@ pub(crate) struct UringDriver {
     pub(super) received_by_queue: Cell<usize>,
     pub(super) received_bytes: Cell<u64>,
     pub(super) sent_bytes: Cell<u64>,
-    /// Something has come that a task or the next turn has to process, so the worker must not sleep.
+    /// Something has come that a task or the next turn has to process, so the worker must not
+    /// sleep.
     pub(super) progress: Cell<bool>,
     /// Sends that have not completed by now are given up.
     pub(super) closing: Cell<bool>,
@@ -82,9 +83,9 @@ impl UringDriver {
         options: RingOptions,
     ) -> io::Result<Rc<Self>> {
         let (ring, mut features) = Ring::new(options.submissions)?;
-        // SAFETY: from here on nothing fails. The driver drops its ring before the pool. Others that send
-        // the ring messages may keep it open for a while, but with receives left over the pool is not freed
-        // (`Drop`).
+        // SAFETY: from here on nothing fails. The driver drops its ring before the pool. Others
+        // that send the ring messages may keep it open for a while, but with receives left over the
+        // pool is not freed (`Drop`).
         let pool = unsafe { BufferPool::register(&ring.submitter()) }?;
         let has_msg_ring = ring.supports(opcode::MsgRingData::CODE);
         if has_msg_ring {
@@ -149,16 +150,18 @@ impl UringDriver {
     /// Queues an operation of the application for the next enter, and returns its id.
     ///
     /// # Safety
-    /// `operation` must own what the entry points to, and the descriptors that it names, and keep them valid until its last
-    /// completion. The entry must not ask for provided buffers, for draining or for no completion, nor be linked with the next
-    /// one, which is somebody else's, nor be a message to a ring of this crate.
+    /// `operation` must own what the entry points to, and the descriptors that it names, and keep
+    /// them valid until its last completion. The entry must not ask for provided buffers, for
+    /// draining or for no completion, nor be linked with the next one, which is somebody else's,
+    /// nor be a message to a ring of this crate.
     pub(crate) unsafe fn submit_application(
         &self,
         entry: squeue::Entry,
         operation: Rc<dyn ApplicationOperation>,
     ) -> u64 {
         let id = self.operations.borrow_mut().insert(Operation::Application(operation));
-        // SAFETY: the table's entry keeps the operation until the last completion, and longer if that doesn't come (`Drop`).
+        // SAFETY: the table's entry keeps the operation until the last completion, and longer if
+        // that doesn't come (`Drop`).
         unsafe { self.ring.borrow_mut().push(entry.user_data(id)) };
         id
     }

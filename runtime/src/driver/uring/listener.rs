@@ -16,9 +16,9 @@ const MAX_STOP_ENTERS: usize = 100;
 
 /// A listening socket on a worker's ring.
 ///
-/// The first accept arms a multishot operation, so a few more connections may be accepted than were asked
-/// for. [`RingListener::stop`] returns those that nobody has taken. Dropping the listener closes them, as closing a listening
-/// socket closes those in its backlog.
+/// The first accept arms a multishot operation, so a few more connections may be accepted than were
+/// asked for. [`RingListener::stop`] returns those that nobody has taken. Dropping the listener
+/// closes them, as closing a listening socket closes those in its backlog.
 pub struct RingListener {
     driver: Rc<UringDriver>,
     state: Rc<ListenerState>,
@@ -29,18 +29,19 @@ impl RingListener {
         Self { driver, state: Rc::new(ListenerState::new(descriptor)) }
     }
 
-    /// Accepts a connection. Its descriptor is close-on-exec and non-blocking. Any number of tasks may wait.
+    /// Accepts a connection. Its descriptor is close-on-exec and non-blocking. Any number of tasks
+    /// may wait.
     pub async fn accept(&self) -> io::Result<OwnedFd> {
         let mut waiting = self.state.waiters.enter();
         std::future::poll_fn(|context| self.accept_or(context, |_| waiting.wait(context))).await
     }
 
-    /// Accepts a connection. Its descriptor is close-on-exec and non-blocking. One task may wait in this way at a time; a
-    /// second one replaces the first.
+    /// Accepts a connection. Its descriptor is close-on-exec and non-blocking. One task may wait in
+    /// this way at a time; a second one replaces the first.
     ///
     /// # Errors
-    /// Those of `accept(2)`, after which further connections may be accepted; and `NotConnected` if the
-    /// runtime has ended.
+    /// Those of `accept(2)`, after which further connections may be accepted; and `NotConnected` if
+    /// the runtime has ended.
     pub fn poll_accept(&self, context: &mut Context<'_>) -> Poll<io::Result<OwnedFd>> {
         self.accept_or(context, |accepts| store_waker(&mut accepts.waker, context))
     }
@@ -70,8 +71,8 @@ impl RingListener {
         Poll::Pending
     }
 
-    /// Takes the socket off the ring, and returns the connections that were accepted and that nobody has taken. Further ones
-    /// stay in the socket's backlog.
+    /// Takes the socket off the ring, and returns the connections that were accepted and that
+    /// nobody has taken. Further ones stay in the socket's backlog.
     pub fn stop(self) -> Vec<OwnedFd> {
         self.cancel_accept()
     }
@@ -82,8 +83,8 @@ impl RingListener {
             && !self.driver.is_closed()
         {
             self.driver.cancel(operation.get());
-            // Submitted at once: until it completes, the socket listens and its address is in use. An enter
-            // may have other work to do first. If an enter fails, a later one submits it.
+            // Submitted at once: until it completes, the socket listens and its address is in use.
+            // An enter may have other work to do first. If an enter fails, a later one submits it.
             for _ in 0..MAX_STOP_ENTERS {
                 if self.state.accepts.borrow().operation.is_none() || self.driver.enter(0, None).is_err() {
                     break;

@@ -10,7 +10,8 @@ use std::task::Waker;
 
 use crate::driver::waiters::Waiters;
 
-/// A listener's descriptor, which stays open until the accept operation has completed, and what it accepted.
+/// A listener's descriptor, which stays open until the accept operation has completed, and what it
+/// accepted.
 pub(super) struct ListenerState {
     descriptor: Arc<dyn AsFd>,
     pub(super) accepts: RefCell<AcceptState>,

@@ -1,8 +1,8 @@
 //! Wake-ups across threads: how this worker is woken, and how it wakes others.
 //!
-//! A worker that waits in its ring is woken by a message to that ring (`IORING_OP_MSG_RING`), which is
-//! submitted with the enter that the waking worker makes anyway. Threads without a ring write the eventfd,
-//! which the ring polls.
+//! A worker that waits in its ring is woken by a message to that ring (`IORING_OP_MSG_RING`), which
+//! is submitted with the enter that the waking worker makes anyway. Threads without a ring write
+//! the eventfd, which the ring polls.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -23,8 +23,9 @@ impl UringDriver {
         Ok(())
     }
 
-    /// Takes on waking another worker with the next enter; `false` if a message can't wake it. The wake-up
-    /// is claimed only when the message is submitted, so another thread may wake the worker before.
+    /// Takes on waking another worker with the next enter; `false` if a message can't wake it. The
+    /// wake-up is claimed only when the message is submitted, so another thread may wake the worker
+    /// before.
     pub(crate) fn defer_wake(&self, worker: &Arc<WakeHandle>) -> bool {
         let takes = self.has_msg_ring && !self.is_closed() && worker.ring().is_some();
         if takes {
@@ -61,8 +62,8 @@ impl UringDriver {
         }
     }
 
-    /// Ends the wait when the worker's eventfd is written. Each write completes the multishot poll once
-    /// more, so the eventfd need not be read.
+    /// Ends the wait when the worker's eventfd is written. Each write completes the multishot poll
+    /// once more, so the eventfd need not be read.
     pub(super) fn watch_eventfd(&self) {
         if self.eventfd_watched.replace(true) {
             return;

@@ -34,9 +34,11 @@ pub(super) enum Operation {
     Application(Rc<dyn ApplicationOperation>),
 }
 
-/// An operation of which the driver knows nothing but its completions. It owns what the kernel uses until the last one.
+/// An operation of which the driver knows nothing but its completions. It owns what the kernel uses
+/// until the last one.
 pub(crate) trait ApplicationOperation {
-    /// A completion has come; `last`: the kernel uses nothing of the operation any more. Returns who is to be woken.
+    /// A completion has come; `last`: the kernel uses nothing of the operation any more. Returns
+    /// who is to be woken.
     fn completed(&self, result: i32, last: bool) -> Option<Waker>;
 }
 
@@ -47,8 +49,8 @@ pub(super) struct WakeMessage {
     pub(super) _ring: Arc<OwnedFd>,
 }
 
-/// The operations in flight, by id. An id is not reused soon: a late cancellation must not hit another
-/// operation.
+/// The operations in flight, by id. An id is not reused soon: a late cancellation must not hit
+/// another operation.
 #[derive(Default)]
 pub(super) struct Operations {
     table: Slab<(u64, Operation)>,
@@ -61,8 +63,8 @@ const INDEX: u64 = u32::MAX as u64;
 impl Operations {
     pub(super) fn insert(&mut self, operation: Operation) -> u64 {
         let entry = self.table.vacant_entry();
-        // Starts at 1, so that no id is 0, and wraps before SLEEP_TIMERS, WAKE_MESSAGE and CANCEL. By then, after 2^32
-        // operations, nobody uses the old id any more.
+        // Starts at 1, so that no id is 0, and wraps before SLEEP_TIMERS, WAKE_MESSAGE and CANCEL.
+        // By then, after 2^32 operations, nobody uses the old id any more.
         self.next = self.next % (INDEX - 1) + 1;
         let id = self.next << 32 | entry.key() as u64;
         entry.insert((id, operation));
@@ -84,7 +86,8 @@ impl Operations {
         self.table.is_empty()
     }
 
-    /// Whether all of them are the application's: some of those can't be cancelled while they run, an fsync for example.
+    /// Whether all of them are the application's: some of those can't be cancelled while they run,
+    /// an fsync for example.
     pub(super) fn are_all_the_applications(&self) -> bool {
         self.table.iter().all(|(_, (_, operation))| matches!(operation, Operation::Application(_)))
     }

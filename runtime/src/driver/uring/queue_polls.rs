@@ -1,8 +1,9 @@
 //! Polls of a NAPI by the ring: each enter that would sleep polls first (`io_uring/napi.c`).
 //!
-//! In [timed mode](policies::law::QueueMode::Timed) the enter sleeps no longer than a poll interval, so the queue is polled once
-//! an interval, and again after each batch. Each poll restarts the queue's timer (`busy_poll_stop`), which keeps the interrupt
-//! masked: no packet wakes anybody before the worker polls.
+//! In [timed mode](policies::law::QueueMode::Timed) the enter sleeps no longer than a poll
+//! interval, so the queue is polled once an interval, and again after each batch. Each poll
+//! restarts the queue's timer (`busy_poll_stop`), which keeps the interrupt masked: no packet wakes
+//! anybody before the worker polls.
 
 use std::cell::Cell;
 use std::io;
@@ -14,18 +15,22 @@ use super::ring::Ring;
 use super::sleep_timers::SleepTimers;
 use crate::timers::clock::monotonic_nanos;
 
-/// The longest time for which the kernel polls within an enter (`io_uring/napi.c`). Kernels with CVE-2026-53321 don't enforce it.
+/// The longest time for which the kernel polls within an enter (`io_uring/napi.c`). Kernels with
+/// CVE-2026-53321 don't enforce it.
 const LONGEST_BUSY_POLL: Duration = Duration::from_millis(10);
-/// How many packets an enter's polls take: the budget of one (`BUSY_POLL_BUDGET`), and the last one of a wait (`busy_poll_stop`).
+/// How many packets an enter's polls take: the budget of one (`BUSY_POLL_BUDGET`), and the last one
+/// of a wait (`busy_poll_stop`).
 pub(super) const LOOK_BUDGET: u32 = 16;
-/// A wait in timed mode returns after this time also without events, so that the law can end the polls.
+/// A wait in timed mode returns after this time also without events, so that the law can end the
+/// polls.
 pub(super) const LONGEST_WAIT: u64 = 10_000_000;
-/// A worker whose enters don't poll, because they find completions at once or tasks are ready, makes a poll after this many
-/// intervals without one...
+/// A worker whose enters don't poll, because they find completions at once or tasks are ready,
+/// makes a poll after this many intervals without one...
 const MOST_INTERVALS: u64 = 4;
 /// ...or after this part of the watchdog's time, if that is shorter. Such a poll may cost a sleep.
 const WATCHDOG_PART: u64 = 2;
-/// How long a poll in between may sleep. With no time left the kernel would poll for as long as in a wait that never sleeps.
+/// How long a poll in between may sleep. With no time left the kernel would poll for as long as in
+/// a wait that never sleeps.
 pub(super) const SHORT_SLEEP: Duration = Duration::from_micros(3);
 
 #[derive(Default)]
@@ -64,7 +69,8 @@ impl QueuePolls {
         self.are_timed() && monotonic_nanos().saturating_sub(self.polled.get()) > self.most.get()
     }
 
-    /// Sets timed mode, or ends it if the interval is 0. `watchdog`: after this time without a poll the kernel makes one.
+    /// Sets timed mode, or ends it if the interval is 0. `watchdog`: after this time without a poll
+    /// the kernel makes one.
     pub(super) fn set_interval(&self, interval: Duration, watchdog: Duration) {
         let (interval, watchdog) = (interval.as_nanos() as u64, watchdog.as_nanos() as u64);
         self.interval.set(interval);
@@ -82,7 +88,8 @@ impl QueuePolls {
         let before = self.napi.replace(0);
         if napi == 0 {
             if before != 0 {
-                // Unregistering alone leaves the id in the ring's list, and each wait goes on polling it. Fails only if it is not there.
+                // Unregistering alone leaves the id in the ring's list, and each wait goes on
+                // polling it. Fails only if it is not there.
                 let _ = ring.submitter().register_napi_del_id(before);
             }
             ring.submitter().unregister_napi(&mut settings)?;

@@ -21,8 +21,8 @@ impl UringDriver {
         receive.stopping = false;
         drop(receive);
         let entry = opcode::RecvMulti::new(fd, buffers::GROUP).build().user_data(id);
-        // SAFETY: it receives into the pool, which outlives the ring, and the table's entry keeps the
-        // descriptor open until the last completion.
+        // SAFETY: it receives into the pool, which outlives the ring, and the table's entry keeps
+        // the descriptor open until the last completion.
         unsafe { self.ring.borrow_mut().push(entry) };
     }
 

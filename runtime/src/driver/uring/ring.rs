@@ -8,10 +8,11 @@ use std::time::Duration;
 use io_uring::types::{SubmitArgs, Timespec};
 use io_uring::{EnterFlags, IoUring, Probe, cqueue, opcode, squeue};
 
-/// The size of the completion queue, in multiples of the submission queue's: completions come in larger batches, several
-/// receives per connection.
+/// The size of the completion queue, in multiples of the submission queue's: completions come in
+/// larger batches, several receives per connection.
 const COMPLETIONS_PER_SUBMISSION: u32 = 8;
-/// The largest completion queue (`IORING_MAX_CQ_ENTRIES`): an enter that wants so many waits for its timeout.
+/// The largest completion queue (`IORING_MAX_CQ_ENTRIES`): an enter that wants so many waits for
+/// its timeout.
 pub(super) const COMPLETIONS: u32 = 1 << 16;
 /// `IORING_REGISTER_RING_FDS` and the bit that makes an enter use the registration.
 const REGISTER_RING_FDS: libc::c_uint = 20;
@@ -19,7 +20,8 @@ const ENTER_REGISTERED_RING: u32 = 1 << 4;
 
 #[cfg(test)]
 thread_local! {
-    /// How many of this thread's next enters do nothing, as those for which the kernel has no memory (EAGAIN).
+    /// How many of this thread's next enters do nothing, as those for which the kernel has no
+    /// memory (EAGAIN).
     pub(super) static REFUSED_ENTERS: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
 }
 
@@ -82,8 +84,8 @@ impl Ring {
         self.ring.submitter()
     }
 
-    /// Queues an operation for the next enter. Entries that don't fit into the submission queue wait in
-    /// the backlog.
+    /// Queues an operation for the next enter. Entries that don't fit into the submission queue
+    /// wait in the backlog.
     ///
     /// # Safety
     /// What the entry points to must stay valid until the operation's last completion.
@@ -123,8 +125,8 @@ impl Ring {
         self.backlog.len() + self.ring.submission().len()
     }
 
-    /// Submits what fits, runs deferred work, and waits for `want` completions or until the timeout;
-    /// `None` waits without a limit. With more to submit than fits it doesn't wait.
+    /// Submits what fits, runs deferred work, and waits for `want` completions or until the
+    /// timeout; `None` waits without a limit. With more to submit than fits it doesn't wait.
     pub(super) fn enter(&mut self, want: u32, timeout: Option<Duration>) -> io::Result<()> {
         self.refill();
         let queued = self.ring.submission().len() as u32;
@@ -153,9 +155,9 @@ impl Ring {
             }
             None => self.ring.as_raw_fd(),
         };
-        // SAFETY: io_uring_enter reads one `io_uring_getevents_arg` through the pointer, which `SubmitArgs`
-        // mirrors, and through that a timespec that lives in this frame. The callers of `push` promise that
-        // what the submissions point to is valid.
+        // SAFETY: io_uring_enter reads one `io_uring_getevents_arg` through the pointer, which
+        // `SubmitArgs` mirrors, and through that a timespec that lives in this frame. The callers
+        // of `push` promise that what the submissions point to is valid.
         let result = unsafe {
             libc::syscall(
                 libc::SYS_io_uring_enter,
@@ -212,12 +214,12 @@ fn build(submissions: u32) -> io::Result<(IoUring, Vec<&'static str>)> {
     Err(refused)
 }
 
-/// Registers the ring's descriptor with this thread, which saves the lookup in each enter (Linux 5.18).
-/// The registration ends with the thread, or when the descriptor is closed.
+/// Registers the ring's descriptor with this thread, which saves the lookup in each enter (Linux
+/// 5.18). The registration ends with the thread, or when the descriptor is closed.
 fn register_ring(ring: RawFd) -> Option<u32> {
     let mut update = ResourceUpdate { offset: u32::MAX, reserved: 0, data: ring as u64 };
-    // SAFETY: IORING_REGISTER_RING_FDS reads and writes one `io_uring_rsrc_update`, which the struct
-    // mirrors, through a pointer to a live value.
+    // SAFETY: IORING_REGISTER_RING_FDS reads and writes one `io_uring_rsrc_update`, which the
+    // struct mirrors, through a pointer to a live value.
     let result =
         unsafe { libc::syscall(libc::SYS_io_uring_register, ring, REGISTER_RING_FDS, &raw mut update, 1) };
     (result == 1).then_some(update.offset)

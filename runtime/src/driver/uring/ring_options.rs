@@ -5,8 +5,8 @@
 pub(crate) struct RingOptions {
     /// The size of the submission queue; more submissions take a second enter.
     pub(crate) submissions: u32,
-    /// Unread bytes of one connection above which its receive is cancelled: then TCP's window stops the peer,
-    /// as a full socket buffer would.
+    /// Unread bytes of one connection above which its receive is cancelled: then TCP's window stops
+    /// the peer, as a full socket buffer would.
     pub(crate) unread_limit: usize,
     /// Unsent bytes of one connection above which a write has to wait.
     pub(crate) unsent_limit: usize,

@@ -11,12 +11,13 @@ use super::driver::{TASK_BUDGET, UringDriver};
 use super::operations::Operation;
 use super::socket_state::{InFlightSend, SendBuffer, SocketState};
 
-/// The smallest send for which zero-copy is tried, in bytes. Below, pinning the pages and the notification of
-/// their release cost more than the copy.
+/// The smallest send for which zero-copy is tried, in bytes. Below, pinning the pages and the
+/// notification of their release cost more than the copy.
 pub(super) const ZERO_COPY: usize = 64 << 10;
 
-/// Written bytes with which a turn ends. More would leave the caches before the kernel reads them, and would leave the
-/// machine in a burst that overruns the peer's receive ring: a veth's has 256 packets (`VETH_RING_SIZE`).
+/// Written bytes with which a turn ends. More would leave the caches before the kernel reads them,
+/// and would leave the machine in a burst that overruns the peer's receive ring: a veth's has 256
+/// packets (`VETH_RING_SIZE`).
 const SEND_BYTES: usize = 128 << 10;
 
 /// The number of spare send buffers that are kept: one for each task of a turn.
@@ -40,7 +41,8 @@ impl UringDriver {
         self.to_send.borrow_mut().push(Rc::clone(state));
     }
 
-    /// Counts bytes that were written in this turn: those that are to be submitted, and those that were sent at once.
+    /// Counts bytes that were written in this turn: those that are to be submitted, and those that
+    /// were sent at once.
     pub(super) fn count_written(&self, bytes: usize) {
         self.written_bytes.set(self.written_bytes.get().saturating_add(bytes));
     }
@@ -117,8 +119,8 @@ impl UringDriver {
         sending
     }
 
-    /// Sends what is left of the send in flight, with the next submission. `waiting`: the operation waits for
-    /// room in the socket buffer. Returns its id.
+    /// Sends what is left of the send in flight, with the next submission. `waiting`: the operation
+    /// waits for room in the socket buffer. Returns its id.
     pub(super) fn submit_send(&self, state: &Rc<SocketState>, waiting: bool) -> Option<u64> {
         let send = state.send.borrow();
         let sending = send.in_flight.as_ref()?;
@@ -135,9 +137,9 @@ impl UringDriver {
         let mut flags = libc::MSG_NOSIGNAL;
         let mut entry_flags = squeue::Flags::empty();
         if !waiting {
-            // With MSG_DONTWAIT a send has completed when the enter returns, in any case. With MSG_WAITALL
-            // it succeeds, and then posts no completion, only if everything was sent (`io_uring/net.c`,
-            // `io_send`).
+            // With MSG_DONTWAIT a send has completed when the enter returns, in any case. With
+            // MSG_WAITALL it succeeds, and then posts no completion, only if everything was sent
+            // (`io_uring/net.c`, `io_send`).
             flags |= libc::MSG_DONTWAIT | libc::MSG_WAITALL;
             entry_flags = squeue::Flags::SKIP_SUCCESS;
         }
@@ -158,14 +160,14 @@ impl UringDriver {
         let operation = Operation::ZeroCopy(Box::new((Rc::clone(state), bytes)));
         state.zero_copies.set(state.zero_copies.get() + 1);
         let id = self.operations.borrow_mut().insert(operation);
-        // SAFETY: the table's entry keeps the bytes, which never move nor change, and the descriptor, until
-        // the kernel's notification that it no longer uses them.
+        // SAFETY: the table's entry keeps the bytes, which never move nor change, and the
+        // descriptor, until the kernel's notification that it no longer uses them.
         unsafe { self.ring.borrow_mut().push(entry.build().user_data(id)) };
         id
     }
 
-    /// A zero-copy send posts two completions: how much was sent, and, once the peer has acknowledged the last
-    /// byte, a notification.
+    /// A zero-copy send posts two completions: how much was sent, and, once the peer has
+    /// acknowledged the last byte, a notification.
     pub(super) fn zero_copied(&self, sending: (Rc<SocketState>, bytes::Bytes), completion: &cqueue::Entry) {
         let (state, bytes) = sending;
         let (result, flags) = (completion.result(), completion.flags());
@@ -185,8 +187,9 @@ impl UringDriver {
             }
             return;
         }
-        // Sent with a copy instead: on Unix sockets, and where the kernel charges the pages of a zero-copy send to a user
-        // without CAP_IPC_LOCK who has reached RLIMIT_MEMLOCK (io_notif_account_mem).
+        // Sent with a copy instead: on Unix sockets, and where the kernel charges the pages of a
+        // zero-copy send to a user without CAP_IPC_LOCK who has reached RLIMIT_MEMLOCK
+        // (io_notif_account_mem).
         if [libc::EOPNOTSUPP, libc::ENOMEM, libc::ENOBUFS].contains(&-result) {
             state.zero_copy.set(false);
             self.sent(&state, 0);

@@ -1,14 +1,18 @@
-//! Timers that end the sleeps of timed mode, and program the core's clock device once for each sleep.
+//! Timers that end the sleeps of timed mode, and program the core's clock device once for each
+//! sleep.
 //!
-//! Starting a timer that is due before all others programs the clock event device, and so does each timer that expires
-//! (`kernel/time/hrtimer.c`, `hrtimer_start_range_ns` and `hrtimer_interrupt`). In a virtual machine that leaves the guest, and
-//! takes longer than a poll: 5 µs under a nested hypervisor. A timer that is started behind a pending one programs nothing, so two
-//! take turns: each is started a period before its sleep, while the other one is due earlier. When that one expires, the kernel
-//! programs the device for the next.
+//! Starting a timer that is due before all others programs the clock event device, and so does each
+//! timer that expires (`kernel/time/hrtimer.c`, `hrtimer_start_range_ns` and `hrtimer_interrupt`).
+//! In a virtual machine that leaves the guest, and takes longer than a poll: 5 µs under a nested
+//! hypervisor. A timer that is started behind a pending one programs nothing, so two take turns:
+//! each is started a period before its sleep, while the other one is due earlier. When that one
+//! expires, the kernel programs the device for the next.
 //!
-//! A period is the poll interval and the time that the worker is awake between two sleeps. Where that time can't be foreseen a timer would
-//! expire in the middle of a turn, or long after it. There the wait's own timeout ends the sleeps, and these timers only stay ahead of the
-//! watchdog: each poll starts that again (`net/core/dev.c`, `busy_poll_stop`), which programs nothing while one of them is due earlier.
+//! A period is the poll interval and the time that the worker is awake between two sleeps. Where
+//! that time can't be foreseen a timer would expire in the middle of a turn, or long after it.
+//! There the wait's own timeout ends the sleeps, and these timers only stay ahead of the watchdog:
+//! each poll starts that again (`net/core/dev.c`, `busy_poll_stop`), which programs nothing while
+//! one of them is due earlier.
 
 use std::cell::{Cell, RefCell};
 
@@ -18,10 +22,12 @@ use super::operations::SLEEP_TIMERS;
 
 /// The weight of the latest sleep in the averages is 1 / SLEEPS.
 const SLEEPS: u64 = 8;
-/// The time awake is foreseen if it differs from its average by less than this part of the poll interval. With the whole of it a queue
-/// near saturation was polled too late; with a quarter nothing was gained from 48,000 requests/s on.
+/// The time awake is foreseen if it differs from its average by less than this part of the poll
+/// interval. With the whole of it a queue near saturation was polled too late; with a quarter
+/// nothing was gained from 48,000 requests/s on.
 const PART: u64 = 2;
-/// Longer times awake count as the average plus this many poll intervals, because a pause of the machine says nothing of the next turn.
+/// Longer times awake count as the average plus this many poll intervals, because a pause of the
+/// machine says nothing of the next turn.
 const LONGEST: u64 = 4;
 /// Ahead of the watchdog by this part of its time.
 const AHEAD: (u64, u64) = (7, 8);
@@ -35,14 +41,15 @@ pub(super) struct SleepTimers {
     due: [Cell<Option<u64>>; 2],
     /// When the last sleep should have ended.
     woken: Cell<Option<u64>>,
-    /// How long the worker is awake between two sleeps, and by how much that differs from one to the next: smoothed, in nanoseconds.
+    /// How long the worker is awake between two sleeps, and by how much that differs from one to
+    /// the next: smoothed, in nanoseconds.
     awake: Cell<u64>,
     deviation: Cell<u64>,
 }
 
 impl SleepTimers {
-    /// The entries of the timers to start at `now`, before a poll and a sleep of up to `interval`; `None`: before a wait that never
-    /// sleeps. `watchdog`: what the poll starts.
+    /// The entries of the timers to start at `now`, before a poll and a sleep of up to `interval`;
+    /// `None`: before a wait that never sleeps. `watchdog`: what the poll starts.
     pub(super) fn start(
         &self,
         now: u64,

@@ -13,8 +13,8 @@ use super::socket_state::{
 };
 use crate::coop;
 
-/// A write of at least this many bytes, to a connection without unsent bytes, is sent at once and not
-/// copied first.
+/// A write of at least this many bytes, to a connection without unsent bytes, is sent at once and
+/// not copied first.
 const DIRECT_WRITE: usize = 16 << 10;
 /// The most slices that one `sendmsg(2)` takes (`UIO_MAXIOV`).
 const MOST_SLICES: usize = 1024;
@@ -23,10 +23,12 @@ const DROPPED_TIMEOUT_MS: u32 = 30_000;
 
 /// A connected stream socket on a worker's ring.
 ///
-/// The receive is armed once and delivers data as it arrives, into buffers of the worker. Writes are
-/// copied, and all writes of a turn are submitted together at its end; a failed one makes the next write
-/// return its error. A write of 16 KiB or more with nothing unsent before it is sent at once, without a copy. The socket may be dropped at any time: operations keep their buffers and the descriptor
-/// until they have completed, written bytes are still sent, and bytes that arrive are discarded.
+/// The receive is armed once and delivers data as it arrives, into buffers of the worker. Writes
+/// are copied, and all writes of a turn are submitted together at its end; a failed one makes the
+/// next write return its error. A write of 16 KiB or more with nothing unsent before it is sent at
+/// once, without a copy. The socket may be dropped at any time: operations keep their buffers and
+/// the descriptor until they have completed, written bytes are still sent, and bytes that arrive
+/// are discarded.
 pub struct RingSocket {
     driver: Rc<UringDriver>,
     state: Rc<SocketState>,
@@ -59,8 +61,8 @@ impl RingSocket {
         }
     }
 
-    /// Like [`RingSocket::poll_receive`], without waiting. It starts the receive, whose bytes later calls return: those that
-    /// the worker's turns have brought by then.
+    /// Like [`RingSocket::poll_receive`], without waiting. It starts the receive, whose bytes later
+    /// calls return: those that the worker's turns have brought by then.
     ///
     /// # Errors
     /// `WouldBlock` if nothing has come, else as [`RingSocket::poll_receive`].
@@ -71,8 +73,8 @@ impl RingSocket {
         })
     }
 
-    /// Waits until [`RingSocket::try_receive`] has something to return: bytes, the end of the stream, or an error. One task
-    /// may wait at a time, here or in [`RingSocket::poll_receive`].
+    /// Waits until [`RingSocket::try_receive`] has something to return: bytes, the end of the
+    /// stream, or an error. One task may wait at a time, here or in [`RingSocket::poll_receive`].
     pub fn poll_readable(&self, context: &mut Context<'_>) -> Poll<()> {
         ready!(coop::poll_budget(context));
         let mut receive = self.state.receive.borrow_mut();
@@ -86,8 +88,8 @@ impl RingSocket {
         Poll::Pending
     }
 
-    /// Copies received bytes from the first on, as many as there are and fit, and leaves them to be received. Goes on
-    /// receiving if there are fewer.
+    /// Copies received bytes from the first on, as many as there are and fit, and leaves them to be
+    /// received. Goes on receiving if there are fewer.
     pub fn peek(&self, buffer: &mut [u8]) -> usize {
         let receive = self.state.receive.borrow();
         let length = receive.peek(buffer);
@@ -121,13 +123,13 @@ impl RingSocket {
         }
     }
 
-    /// Waits until nothing is left to send and no operation uses the socket, so that another owner of the descriptor can
-    /// read and write. What was received before is left for [`RingSocket::take_unread`]. A later receive goes on with what
-    /// comes after it.
+    /// Waits until nothing is left to send and no operation uses the socket, so that another owner
+    /// of the descriptor can read and write. What was received before is left for
+    /// [`RingSocket::take_unread`]. A later receive goes on with what comes after it.
     ///
     /// # Errors
-    /// As [`RingSocket::poll_flush`]; and an error of the connection that no receive has returned yet, which the next one
-    /// returns.
+    /// As [`RingSocket::poll_flush`]; and an error of the connection that no receive has returned
+    /// yet, which the next one returns.
     pub fn poll_quiesce(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_flush(context))?;
         if self.state.zero_copies.get() > 0 {
@@ -139,7 +141,8 @@ impl RingSocket {
         Poll::Ready(failed.map_or(Ok(()), Err))
     }
 
-    /// Cancels the pending receive and waits for its last completion. Data that it has received before stays buffered.
+    /// Cancels the pending receive and waits for its last completion. Data that it has received
+    /// before stays buffered.
     fn poll_set_aside(&self, context: &mut Context<'_>) -> Poll<()> {
         let mut receive = self.state.receive.borrow_mut();
         // That of a reader which has gone: it would let a lack of buffers arm the receive again.
@@ -161,7 +164,8 @@ impl RingSocket {
         Poll::Pending
     }
 
-    /// Counts bytes that the caller has sent on the socket itself, in [`Metrics::sent_bytes`](crate::Metrics::sent_bytes).
+    /// Counts bytes that the caller has sent on the socket itself, in
+    /// [`Metrics::sent_bytes`](crate::Metrics::sent_bytes).
     pub fn record_sent(&self, bytes: usize) {
         self.driver.count_sent(bytes);
     }
@@ -191,12 +195,13 @@ impl RingSocket {
         if self.driver.is_closed() { Err(runtime_has_ended()) } else { Ok(()) }
     }
 
-    /// Copies bytes to be sent, and returns how many. Waits while as much is unsent as [`Builder::ring_unsent_limit`](crate::Builder::ring_unsent_limit) says. One task may wait at a
-    /// time.
+    /// Copies bytes to be sent, and returns how many. Waits while as much is unsent as
+    /// [`Builder::ring_unsent_limit`](crate::Builder::ring_unsent_limit) says. One task may wait at
+    /// a time.
     ///
     /// # Errors
-    /// That of an earlier send, that of `sendmsg(2)` for a write that is sent at once, `BrokenPipe` after
-    /// [`RingSocket::shutdown_after_sends`], and `NotConnected` if the runtime has ended.
+    /// That of an earlier send, that of `sendmsg(2)` for a write that is sent at once, `BrokenPipe`
+    /// after [`RingSocket::shutdown_after_sends`], and `NotConnected` if the runtime has ended.
     pub fn poll_write(&self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         self.poll_write_vectored(context, &[IoSlice::new(bytes)])
     }
@@ -279,8 +284,8 @@ impl RingSocket {
         Ok(length)
     }
 
-    /// Waits until [`RingSocket::try_write`] would accept a byte or fail. One task may wait at a time, here or in
-    /// [`RingSocket::poll_write`].
+    /// Waits until [`RingSocket::try_write`] would accept a byte or fail. One task may wait at a
+    /// time, here or in [`RingSocket::poll_write`].
     pub fn poll_writable(&self, context: &mut Context<'_>) -> Poll<()> {
         ready!(coop::poll_budget(context));
         let mut send = self.state.send.borrow_mut();
@@ -292,9 +297,9 @@ impl RingSocket {
         Poll::Pending
     }
 
-    /// Sends bytes without a copy in user space and, from [`RingSocket::ZERO_COPY`] bytes on, without a copy
-    /// in the kernel if the route allows it (`IORING_OP_SEND_ZC`). [`RingSocket::poll_flush`] must have been
-    /// ready before, and then waits for these bytes.
+    /// Sends bytes without a copy in user space and, from [`RingSocket::ZERO_COPY`] bytes on,
+    /// without a copy in the kernel if the route allows it (`IORING_OP_SEND_ZC`).
+    /// [`RingSocket::poll_flush`] must have been ready before, and then waits for these bytes.
     ///
     /// # Errors
     /// Those of [`RingSocket::poll_write`], and `WouldBlock` if something is unsent.
@@ -312,8 +317,9 @@ impl RingSocket {
         Ok(())
     }
 
-    /// Shuts down the sending side (`shutdown(2)`, `SHUT_WR`) once everything written is sent. `false` if
-    /// nothing is left to send, and the caller can shut it down at once. Further writes fail with `BrokenPipe`.
+    /// Shuts down the sending side (`shutdown(2)`, `SHUT_WR`) once everything written is sent.
+    /// `false` if nothing is left to send, and the caller can shut it down at once. Further writes
+    /// fail with `BrokenPipe`.
     pub fn shutdown_after_sends(&self) -> bool {
         let mut send = self.state.send.borrow_mut();
         send.ended = true;
@@ -353,8 +359,8 @@ impl Drop for RingSocket {
         let mut send = self.state.send.borrow_mut();
         send.waker = None;
         if send.unsent() > 0 || self.state.zero_copies.get() > 0 {
-            // No task is left that could give up on a peer that takes nothing. Has no effect on Unix
-            // sockets, whose peers are on this machine.
+            // No task is left that could give up on a peer that takes nothing. Has no effect on
+            // Unix sockets, whose peers are on this machine.
             let _ = rustix::net::sockopt::set_tcp_user_timeout(self.state.fd(), DROPPED_TIMEOUT_MS);
         }
         drop(send);

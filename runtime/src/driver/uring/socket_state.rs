@@ -10,7 +10,8 @@ use std::task::{Context, Waker};
 
 use super::buffers::BufferSlice;
 
-/// Received bytes: in the kernel's buffer if they are read soon, else in a copy. Dereferences to the bytes.
+/// Received bytes: in the kernel's buffer if they are read soon, else in a copy. Dereferences to
+/// the bytes.
 pub struct Received(ReceivedBytes);
 
 enum ReceivedBytes {
@@ -31,8 +32,8 @@ impl Deref for Received {
 
 opaque_debug!(Received, "Received", |it| "length" = it.len());
 
-/// A socket's receive and send state. It lives, and the descriptor stays open, until the last operation has
-/// completed.
+/// A socket's receive and send state. It lives, and the descriptor stays open, until the last
+/// operation has completed.
 pub(super) struct SocketState {
     descriptor: Arc<dyn AsFd>,
     /// Whether its packets come by the queue that the worker serves.
@@ -61,8 +62,8 @@ impl SocketState {
         self.descriptor.as_fd()
     }
 
-    /// Shuts down the sending side of a dropped socket whose descriptor zero-copy sends keep open, so that
-    /// its peer need not wait for the close.
+    /// Shuts down the sending side of a dropped socket whose descriptor zero-copy sends keep open,
+    /// so that its peer need not wait for the close.
     pub(super) fn shutdown_if_dropped(&self) {
         if self.zero_copies.get() > 0 && self.receive.borrow().dropped && self.send.borrow().unsent() == 0 {
             // Fails if the peer has closed the connection already.
@@ -217,7 +218,8 @@ impl SendState {
         self.queued.len() + in_flight.map_or(0, |in_flight| in_flight.bytes.len() - in_flight.sent)
     }
 
-    /// Whether something follows once everything is sent: a task is woken, or the sending side shut down.
+    /// Whether something follows once everything is sent: a task is woken, or the sending side shut
+    /// down.
     pub(super) fn is_awaited(&self) -> bool {
         self.waker.is_some() || self.shutdown_when_sent
     }
@@ -237,7 +239,8 @@ impl SendState {
         self.waker.take()
     }
 
-    /// Returns the error every time: accepted bytes are lost, so no later write may seem to succeed.
+    /// Returns the error every time: accepted bytes are lost, so no later write may seem to
+    /// succeed.
     pub(super) fn check(&self) -> io::Result<()> {
         match &self.failed {
             None => Ok(()),

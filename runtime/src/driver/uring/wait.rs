@@ -32,8 +32,8 @@ impl UringDriver {
         let left_over = !self.submitted_sends.borrow().is_empty();
         let sends = self.queue_sends();
         self.arm_starved();
-        // A send that succeeds posts no completion and so ends no wait: one that a task waits for must go
-        // out without waiting.
+        // A send that succeeds posts no completion and so ends no wait: one that a task waits for
+        // must go out without waiting.
         let wait = if sends.awaited || left_over { Wait::Pass } else { wait };
         let mut outcome = self.wait_on_ring(wait)?;
         outcome.events += self.received.get();
@@ -44,7 +44,8 @@ impl UringDriver {
         Ok(outcome)
     }
 
-    /// Submits what was written, without waiting. What a socket buffer has no room for is sent in later turns.
+    /// Submits what was written, without waiting. What a socket buffer has no room for is sent in
+    /// later turns.
     pub(crate) fn submit(&self) -> io::Result<()> {
         self.flush_wakes();
         self.queue_sends();
@@ -97,8 +98,9 @@ impl UringDriver {
         Ok(outcome)
     }
 
-    /// Makes enters poll a NAPI, or none (0). `interval`: how long an enter sleeps at most before the next polls, in timed mode; 0
-    /// in others. `watchdog`: after this time without a poll the kernel makes one. The queue has the values of the mode already.
+    /// Makes enters poll a NAPI, or none (0). `interval`: how long an enter sleeps at most before
+    /// the next polls, in timed mode; 0 in others. `watchdog`: after this time without a poll the
+    /// kernel makes one. The queue has the values of the mode already.
     ///
     /// # Errors
     /// Those of `io_uring_register(2)`: before Linux 6.13 a NAPI can't be named.
@@ -110,7 +112,8 @@ impl UringDriver {
     ) -> io::Result<()> {
         let polls = &self.queue_polls;
         if polls.are_timed() && interval.is_zero() {
-            // If nothing is deferred any more, this poll unmasks the interrupt now, and not the watchdog later.
+            // If nothing is deferred any more, this poll unmasks the interrupt now, and not the
+            // watchdog later.
             self.enter(COMPLETIONS, Some(SHORT_SLEEP))?;
         }
         if (polls.napi.get(), polls.busy_poll.get()) != (napi, busy_poll) {
@@ -130,7 +133,8 @@ impl UringDriver {
         polls.register(&self.ring.borrow(), napi, polls.busy_poll.get())
     }
 
-    /// Enters, and polls, until something completes or `timeout` is over. Sets the outcome's calls, looks and sleeps.
+    /// Enters, and polls, until something completes or `timeout` is over. Sets the outcome's calls,
+    /// looks and sleeps.
     pub(super) fn enter_timed(&self, timeout: Option<Duration>, outcome: &mut WaitOutcome) -> io::Result<()> {
         let polls = &self.queue_polls;
         let interval = polls.interval.get();
@@ -173,14 +177,15 @@ impl UringDriver {
         let polls = &self.queue_polls;
         let interval = (!polls.never_sleep()).then_some(polls.interval.get());
         for entry in polls.sleep_timers.start(now, interval, polls.watchdog.get()) {
-            // SAFETY: the entry points to a time in `sleep_timers`, which lives as long as the driver, and isn't written to before the timer
-            // has completed. The kernel reads it when it takes in the entry.
+            // SAFETY: the entry points to a time in `sleep_timers`, which lives as long as the
+            // driver, and isn't written to before the timer has completed. The kernel reads it when
+            // it takes in the entry.
             unsafe { ring.push(entry) };
         }
     }
 
-    /// Enters until everything is submitted, and the deferred work is done or the task budget reached; and dispatches the
-    /// completions. Returns the number of system calls.
+    /// Enters until everything is submitted, and the deferred work is done or the task budget
+    /// reached; and dispatches the completions. Returns the number of system calls.
     pub(super) fn enter(&self, mut want: u32, timeout: Option<Duration>) -> io::Result<usize> {
         let gather = self.task_budget();
         let (mut calls, mut futile, mut gathered) = (0, 0, 0);
@@ -267,8 +272,8 @@ impl UringDriver {
         }
     }
 
-    /// Sends what was written as far as peers take it in time, then cancels what is left, and waits for the
-    /// last completions. Sockets that outlive this only return errors.
+    /// Sends what was written as far as peers take it in time, then cancels what is left, and waits
+    /// for the last completions. Sockets that outlive this only return errors.
     pub(crate) fn close(&self) {
         self.wake.set_ring(None);
         if self.closed.replace(true) {

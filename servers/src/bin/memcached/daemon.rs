@@ -11,8 +11,8 @@ pub struct Background(PipeWriter);
 /// Sent through the pipe once the server is ready.
 const READY: u8 = b'+';
 
-/// Continues in the background. Returns `Ok` in the background process. The process that was started waits until
-/// the server is ready or has failed, and gets the exit code as `Err`.
+/// Continues in the background. Returns `Ok` in the background process. The process that was
+/// started waits until the server is ready or has failed, and gets the exit code as `Err`.
 pub fn detach() -> Result<Background, ExitCode> {
     let fail = |what: &str, error: io::Error| {
         eprintln!("memcached: cannot run in the background: {what}: {error}");
@@ -44,8 +44,8 @@ fn wait_until_ready(mut reader: PipeReader) -> ExitCode {
 }
 
 impl Background {
-    /// Ends the process that was started with success, and detaches from the terminal unless `keep_terminal` is
-    /// set, for logging.
+    /// Ends the process that was started with success, and detaches from the terminal unless
+    /// `keep_terminal` is set, for logging.
     pub fn notify_ready(mut self, keep_terminal: bool) -> io::Result<()> {
         std::env::set_current_dir("/")?;
         if !keep_terminal {

@@ -13,10 +13,12 @@ use crate::shared::network_flags::NetworkFlags;
 
 /// A memcached-compatible server that reduces the network card's interrupts under load
 #[derive(Debug, Parser)]
-// As in memcached, the last of several equal flags counts: start scripts add theirs after those of a configuration.
+// As in memcached, the last of several equal flags counts: start scripts add theirs after those of
+// a configuration.
 #[command(name = "memcached", disable_version_flag = true, args_override_self = true, after_help = AFTER_HELP)]
 pub struct Flags {
-    /// TCP port to listen on; -1 takes any free port, 0 disables TCP [default: 11211, or the port of -U]
+    /// TCP port to listen on; -1 takes any free port, 0 disables TCP [default: 11211, or the port
+    /// of -U]
     #[arg(short = 'p', long = "port", value_name = "NUM", value_parser = parse_port, allow_hyphen_values = true)]
     port: Option<Port>,
     /// UDP port to listen on; -1 takes any free port, 0 disables UDP
@@ -31,7 +33,8 @@ pub struct Flags {
     /// Enable the "shutdown" command
     #[arg(short = 'A', long = "enable-shutdown")]
     enable_shutdown: bool,
-    /// Addresses to listen on, separated by commas, each with an optional port that overrides -p; may be repeated
+    /// Addresses to listen on, separated by commas, each with an optional port that overrides -p;
+    /// may be repeated
     #[arg(short = 'l', long = "listen", value_name = "ADDR", value_delimiter = ',', default_value = "127.0.0.1", value_parser = parse_listen)]
     listen: Vec<(IpAddr, Option<u16>)>,
     /// Run in the background; the command returns once clients can connect
@@ -40,7 +43,8 @@ pub struct Flags {
     /// Remove the size limit of core files
     #[arg(short = 'r', long = "enable-coredumps")]
     pub coredumps: bool,
-    /// User to switch to after start; required if started as root (-u root stays root), else ignored
+    /// User to switch to after start; required if started as root (-u root stays root), else
+    /// ignored
     #[arg(short = 'u', long = "user", value_name = "USER")]
     pub user: Option<String>,
     /// Memory limit in MiB, for items, hash tables and other memory of the store
@@ -70,7 +74,8 @@ pub struct Flags {
     /// File to write the process ID to
     #[arg(short = 'P', long = "pidfile", value_name = "FILE")]
     pub pidfile: Option<PathBuf>,
-    /// Number of workers; by default one per receive queue of the interface, or per core without an interface
+    /// Number of workers; by default one per receive queue of the interface, or per core without an
+    /// interface
     #[arg(short = 't', long = "threads", value_name = "NUM", value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub threads: Option<u16>,
     /// Requests that one connection executes before others run
@@ -85,7 +90,8 @@ pub struct Flags {
     /// Size of the largest item in bytes, with its key; the suffixes k and m are accepted
     #[arg(short = 'I', long = "max-item-size", value_name = "SIZE", default_value = "1m", value_parser = parse_size)]
     max_item: u64,
-    /// Require SASL PLAIN authentication, on the binary protocol; $MEMCACHED_SASL_PWDB names a file of user:password lines
+    /// Require SASL PLAIN authentication, on the binary protocol; $MEMCACHED_SASL_PWDB names a file
+    /// of user:password lines
     #[arg(short = 'S', long = "enable-sasl")]
     sasl: bool,
     /// Disable the "flush_all" command
@@ -94,7 +100,8 @@ pub struct Flags {
     /// Disable commands that list keys
     #[arg(short = 'X', long = "disable-dumping")]
     disable_dumping: bool,
-    /// Require authentication, on the text protocol, by a file of user:password lines; reloaded on SIGHUP
+    /// Require authentication, on the text protocol, by a file of user:password lines; reloaded on
+    /// SIGHUP
     #[arg(short = 'Y', long = "auth-file", value_name = "FILE")]
     auth_file: Option<PathBuf>,
     /// Enable TLS on TCP; needs -o ssl_chain_cert=FILE,ssl_key=FILE
@@ -230,7 +237,8 @@ fn parse_listen(text: &str) -> Result<(IpAddr, Option<u16>), String> {
     }
 }
 
-/// Parses a number of MiB, which may say so: memcached ignores what follows the digits, and means the same.
+/// Parses a number of MiB, which may say so: memcached ignores what follows the digits, and means
+/// the same.
 fn parse_memory(text: &str) -> Result<u64, String> {
     let mebibytes = text.strip_suffix(['m', 'M']).unwrap_or(text).parse().ok();
     mebibytes

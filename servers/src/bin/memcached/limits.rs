@@ -17,8 +17,8 @@ const OTHER_MEMORY: u64 = 256 << 20;
 
 /// Locks all memory, now and later. `store` is the store's limit in bytes.
 ///
-/// Later allocations fail above the limit of locked memory (`mmap(2)`, `EAGAIN`), so the limit must leave room for
-/// all of them, unless the process keeps `CAP_IPC_LOCK` because it `stays_root`.
+/// Later allocations fail above the limit of locked memory (`mmap(2)`, `EAGAIN`), so the limit must
+/// leave room for all of them, unless the process keeps `CAP_IPC_LOCK` because it `stays_root`.
 pub fn lock_memory(store: u64, workers: u64, stays_root: bool) -> Result<(), String> {
     if setrlimit(Resource::Memlock, UNLIMITED).is_err() {
         let maximum = getrlimit(Resource::Memlock).maximum;

@@ -128,7 +128,8 @@ async fn serve(
         let stays_root = user.as_ref().is_none_or(RunAsUser::is_root) && rustix::process::geteuid().is_root();
         limits::lock_memory(config.memory, runtime::workers() as u64, stays_root)?;
     }
-    // Only the policy needs root, and it is applied. Drop root before anything is written or served.
+    // Only the policy needs root, and it is applied. Drop root before anything is written or
+    // served.
     serving::give_up_root(user)?;
     let mut server = Server::start(&config)?;
     for listener in inherited.drain(..) {

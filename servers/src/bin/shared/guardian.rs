@@ -1,5 +1,5 @@
-//! A process that keeps root privileges: it sets the queues' values for a server that has dropped them, and restores
-//! the host's settings when that has ended.
+//! A process that keeps root privileges: it sets the queues' values for a server that has dropped
+//! them, and restores the host's settings when that has ended.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
@@ -28,7 +28,8 @@ pub struct Guardian {
     pipes: Arc<Mutex<Pipes>>,
 }
 
-/// What connects the server with its guardian. The kernel closes both when the server's process ends.
+/// What connects the server with its guardian. The kernel closes both when the server's process
+/// ends.
 struct Pipes {
     requests: ChildStdin,
     answers: BufReader<ChildStdout>,
@@ -72,8 +73,8 @@ impl Pipes {
     /// Lets the guardian set a queue's values.
     fn ask(&mut self, queue: &AdaptedQueue) -> io::Result<()> {
         if self.is_answer_due {
-            // It is that to an earlier request. Until it is here, the next would be taken for it. What it says is out of date:
-            // the supervisor repeats the request, or has another.
+            // It is that to an earlier request. Until it is here, the next would be taken for it.
+            // What it says is out of date: the supervisor repeats the request, or has another.
             self.read_answer(Duration::ZERO)?;
         }
         writeln!(self.requests, "{queue}")?;
@@ -84,7 +85,8 @@ impl Pipes {
         }
     }
 
-    /// The guardian writes an answer at once, so that the line is complete when its first byte is here.
+    /// The guardian writes an answer at once, so that the line is complete when its first byte is
+    /// here.
     fn read_answer(&mut self, patience: Duration) -> io::Result<String> {
         self.is_answer_due = true;
         let patience =
@@ -112,7 +114,8 @@ pub fn run() -> ExitCode {
     // Signals to the server's process group must not end the guardian.
     let _ = nix::unistd::setsid();
     for signal in [SIGHUP, SIGINT, SIGTERM] {
-        // If this fails, the signal ends the guardian, and the next start of a server restores the settings.
+        // If this fails, the signal ends the guardian, and the next start of a server restores the
+        // settings.
         let _ = signal_hook::flag::register(signal, Arc::default());
     }
     // Ends when the server has ended.
@@ -130,12 +133,14 @@ fn parent() -> u32 {
     rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get().unsigned_abs())
 }
 
-/// Restores what the server has left. Journals that can't be read may be of others, and are only reported.
+/// Restores what the server has left. Journals that can't be read may be of others, and are only
+/// reported.
 fn restore(server: u32) -> ExitCode {
     let journals = JournalDir::default();
     let mut attempts = 0;
-    // The server's pipe closes before its process has ended, which with many descriptors takes a while. Until then it holds
-    // its journal; those of others may be restored meanwhile, or can't be.
+    // The server's pipe closes before its process has ended, which with many descriptors takes a
+    // while. Until then it holds its journal; those of others may be restored meanwhile, or can't
+    // be.
     let last = loop {
         std::thread::sleep(RETRY_INTERVAL);
         let has_ended = parent() != server;
@@ -163,8 +168,8 @@ fn restore(server: u32) -> ExitCode {
     }
 }
 
-/// Sets what the server asks for, and returns the answer. The server's journal limits what that can be, so that a server
-/// that was taken over gains nothing.
+/// Sets what the server asks for, and returns the answer. The server's journal limits what that can
+/// be, so that a server that was taken over gains nothing.
 fn set_queue(request: &str, server: u32) -> String {
     let set = |queue: AdaptedQueue| queue.set_for(server, &JournalDir::default());
     match request.parse().and_then(set) {

@@ -19,36 +19,40 @@ pub struct NetworkFlags {
     /// Driver: auto, epoll or uring [env: RUNTIME_DRIVER]
     #[arg(long)]
     pub driver: Option<DriverKind>,
-    /// Affinity of interrupts and workers: pin (move interrupts to their workers' cores and keep them there),
-    /// follow (move workers to their interrupts' cores) or none [env: RUNTIME_AFFINITY]
+    /// Affinity of interrupts and workers: pin (move interrupts to their workers' cores and keep
+    /// them there), follow (move workers to their interrupts' cores) or none [env:
+    /// RUNTIME_AFFINITY]
     #[arg(long, value_name = "HOW")]
     pub affinity: Option<policies::Affinity>,
     /// Cores to pin workers to, for example 0-3
     #[arg(long)]
     pub cores: Option<Cpus>,
-    /// Cores that packing concentrates network processing on, and on which the threads of kernel-thread poll
+    /// Cores that packing concentrates network processing on, and on which the threads of
+    /// kernel-thread poll
     #[arg(long, value_name = "CORES")]
     pub packing_cores: Option<Cpus>,
-    /// Ban the interrupts of the workers' queues from a running irqbalance, and again after it was restarted
+    /// Ban the interrupts of the workers' queues from a running irqbalance, and again after it was
+    /// restarted
     #[arg(long)]
     pub ban_irqbalance: bool,
-    /// Delay beyond vanilla's that kernel-polling may cost in exchange for CPU time, in microseconds from 0 to 1000
-    /// [env: RUNTIME_LATENCY_BUDGET] [default: 0]
+    /// Delay beyond vanilla's that kernel-polling may cost in exchange for CPU time, in
+    /// microseconds from 0 to 1000 [env: RUNTIME_LATENCY_BUDGET] [default: 0]
     #[arg(long, value_name = "US")]
     pub latency_budget: Option<LatencyBudget>,
-    /// CPU time beyond vanilla's that kernel-polling may cost in exchange for less delay, in percent from 0 to 400
-    /// [env: RUNTIME_CPU_BUDGET] [default: 0]
+    /// CPU time beyond vanilla's that kernel-polling may cost in exchange for less delay, in
+    /// percent from 0 to 400 [env: RUNTIME_CPU_BUDGET] [default: 0]
     #[arg(long, value_name = "PERCENT")]
     pub cpu_budget: Option<CpuBudget>,
-    /// Time from an empty busy poll to the timer's poll, in microseconds, or auto: under kernel-polling the law
-    /// chooses it, with the queue's mode [env: RUNTIME_GRACE_TIME] [default: auto]
+    /// Time from an empty busy poll to the timer's poll, in microseconds, or auto: under
+    /// kernel-polling the law chooses it, with the queue's mode [env: RUNTIME_GRACE_TIME] [default:
+    /// auto]
     #[arg(long, value_name = "US")]
     pub gro_flush_timeout: Option<GraceTime>,
 }
 
 impl NetworkFlags {
-    /// A runtime's builder with these flags, and in place of `--interface` the interface that was found. Changes of the host's
-    /// settings are logged.
+    /// A runtime's builder with these flags, and in place of `--interface` the interface that was
+    /// found. Changes of the host's settings are logged.
     pub fn builder(&self, workers: Option<u16>, interface: Option<&str>) -> Builder {
         let mut builder = Builder::new().on_host_change(|change| match change {
             Change::QueueSettings { .. } => tracing::info!("{change}"),

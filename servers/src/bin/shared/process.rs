@@ -1,4 +1,5 @@
-//! What a server's process sets up: inherited sockets, the limit of open files, a file with its ID, and its user.
+//! What a server's process sets up: inherited sockets, the limit of open files, a file with its ID,
+//! and its user.
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -20,11 +21,12 @@ pub fn inherited_listeners() -> Result<Vec<TcpListener>, String> {
 
 /// Descriptors of the process: standard streams, files of the host's settings, netlink sockets.
 const PROCESS_DESCRIPTORS: u64 = 128;
-/// Descriptors of a worker: epoll instances, rings, eventfds, and connections that wait to be refused.
+/// Descriptors of a worker: epoll instances, rings, eventfds, and connections that wait to be
+/// refused.
 const WORKER_DESCRIPTORS: u64 = 16;
 
-/// Raises the limit of open files to `descriptors` and what each worker needs beside them, which also has a TCP and a
-/// UDP socket for each address.
+/// Raises the limit of open files to `descriptors` and what each worker needs beside them, which
+/// also has a TCP and a UDP socket for each address.
 pub fn raise_descriptor_limit(descriptors: u64, workers: u64, addresses: u64) {
     let others = PROCESS_DESCRIPTORS + workers * (WORKER_DESCRIPTORS + 2 * addresses);
     let wanted = descriptors.saturating_add(others);

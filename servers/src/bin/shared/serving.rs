@@ -1,4 +1,5 @@
-//! How a server runs: in a runtime, with a guardian beside it where it gives up root; and what it reports of that.
+//! How a server runs: in a runtime, with a guardian beside it where it gives up root; and what it
+//! reports of that.
 
 use std::error::Error;
 use std::io;
@@ -10,8 +11,9 @@ use rustix::process::geteuid;
 use super::guardian::{self, Guardian};
 use super::process::RunAsUser;
 
-/// Starts a guardian for a server that gives up root and has changed an interface's settings. Call it while the process is
-/// still root: the guardian restores the host's settings when this process no longer can.
+/// Starts a guardian for a server that gives up root and has changed an interface's settings. Call
+/// it while the process is still root: the guardian restores the host's settings when this process
+/// no longer can.
 pub fn guard(
     interface: Option<&str>,
     user: Option<&RunAsUser>,
@@ -49,7 +51,8 @@ pub fn give_up_root(user: Option<RunAsUser>) -> Result<(), String> {
     Ok(())
 }
 
-/// Logs what each worker runs. A fallback to less than the requested policy is logged at every level.
+/// Logs what each worker runs. A fallback to less than the requested policy is logged at every
+/// level.
 pub fn log_workers() {
     for report in runtime::reports() {
         match report.steps_down.is_empty() {

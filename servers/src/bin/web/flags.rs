@@ -8,16 +8,19 @@ use servers::web::{Config, FilesConfig, ProxyConfig, TlsConfig};
 
 use crate::shared::network_flags::NetworkFlags;
 
-/// A web server for files and a reverse proxy, which reduces the network card's interrupts under load
+/// A web server for files and a reverse proxy, which reduces the network card's interrupts under
+/// load
 #[derive(Debug, Parser)]
 #[command(name = "web", version, after_help = AFTER_HELP)]
 pub struct Flags {
     /// Folder with the files to serve
     root: Option<PathBuf>,
-    /// Address to serve HTTP on, as 8080, 127.0.0.1:8081 or 0.0.0.0:80; may be repeated [default: 127.0.0.1:8080]
+    /// Address to serve HTTP on, as 8080, 127.0.0.1:8081 or 0.0.0.0:80; may be repeated [default:
+    /// 127.0.0.1:8080]
     #[arg(short, long, value_name = "ADDR", value_parser = parse_address)]
     listen: Vec<SocketAddr>,
-    /// Address to serve HTTPS on, as 8443 (on 127.0.0.1) or 0.0.0.0:443; needs --certificate and --key; may be repeated
+    /// Address to serve HTTPS on, as 8443 (on 127.0.0.1) or 0.0.0.0:443; needs --certificate and
+    /// --key; may be repeated
     #[arg(long, value_name = "ADDR", value_parser = parse_address)]
     tls_listen: Vec<SocketAddr>,
     /// Certificate chain, a PEM file
@@ -26,8 +29,8 @@ pub struct Flags {
     /// Private key of the certificate, a PEM file
     #[arg(long, value_name = "FILE", requires = "certificate")]
     key: Option<PathBuf>,
-    /// Forward requests below a path, as /api=http://127.0.0.1:9000, or all of them, as /=http://127.0.0.1:9000; several
-    /// servers are separated by commas; may be repeated
+    /// Forward requests below a path, as /api=http://127.0.0.1:9000, or all of them, as
+    /// /=http://127.0.0.1:9000; several servers are separated by commas; may be repeated
     #[arg(short, long, value_name = "PATH=URL", value_parser = parse_proxy)]
     proxy: Vec<ProxyConfig>,
     /// Serve files and folders whose names begin with a dot, too
@@ -36,7 +39,8 @@ pub struct Flags {
     /// Write one line per request to a file; - is the standard output
     #[arg(long, value_name = "FILE")]
     access_log: Option<PathBuf>,
-    /// Serve counters for Prometheus at a path, as /metrics; everybody who reaches the server can read them
+    /// Serve counters for Prometheus at a path, as /metrics; everybody who reaches the server can
+    /// read them
     #[arg(long, value_name = "PATH")]
     stats: Option<String>,
     /// Read the configuration from a TOML file; flags override it
@@ -45,10 +49,12 @@ pub struct Flags {
     /// Check the configuration, as the user of --user if started as root, and end
     #[arg(long)]
     pub check: bool,
-    /// Number of workers; by default one per receive queue of the interface, or per core without an interface
+    /// Number of workers; by default one per receive queue of the interface, or per core without an
+    /// interface
     #[arg(short = 't', long, value_name = "NUM", value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub workers: Option<u16>,
-    /// User to switch to after start; required if started as root (-u root stays root), else ignored
+    /// User to switch to after start; required if started as root (-u root stays root), else
+    /// ignored
     #[arg(short, long, value_name = "USER", overrides_with = "user")]
     pub user: Option<String>,
     /// File to write the process ID to

@@ -83,7 +83,8 @@ fn run(flags: &Flags, config: Config) -> Result<(), Error> {
 
 async fn check(config: &Config, user: Option<RunAsUser>) -> Result<(), Error> {
     Server::check(config)?;
-    // As at a start: keys are read before the switch, files after it, and a reload reads everything again.
+    // As at a start: keys are read before the switch, files after it, and a reload reads everything
+    // again.
     if let Some(user) = user.filter(|_| rustix::process::geteuid().is_root()) {
         user.switch()?;
         if let Err(error) = Server::check(config) {
@@ -101,7 +102,8 @@ async fn serve(flags: &Flags, config: &Config, user: Option<RunAsUser>) -> Resul
     let mut hangups = hangups()?;
     let mut log_moved = signal(SignalKind::user_defined1())?;
     let mut server = Server::start_paused(config, inherited_listeners()?)?;
-    // Ports below 1024 need root, and so do the certificates' keys, mostly. Files are served without.
+    // Ports below 1024 need root, and so do the certificates' keys, mostly. Files are served
+    // without.
     serving::give_up_root(user)?;
     server.resume().await?;
     let pidfile = flags.pidfile.as_deref().map(PidFile::write).transpose()?;

@@ -24,8 +24,8 @@ const TLS_BUFFER: usize = 16 << 10;
 
 /// Serves an accepted connection until it ends. `peer` and `local` are what `stats conns` shows.
 ///
-/// Not an async function, here and in what it awaits: the future of one holds its arguments twice, which an idle
-/// connection would take memory for (rust-lang/rust#62958).
+/// Not an async function, here and in what it awaits: the future of one holds its arguments twice,
+/// which an idle connection would take memory for (rust-lang/rust#62958).
 pub fn handle<K: 'static>(
     mut stream: Stream<K>,
     context: Arc<ServerContext>,
@@ -65,8 +65,8 @@ pub fn handle<K: 'static>(
             (true, false) => Ending::Now,
             (true, true) => Ending::Abort,
         };
-        // It drops the stream before the permit: a connection that does not count has no descriptor. Boxed, so that open
-        // connections reserve no memory for its timers.
+        // It drops the stream before the permit: a connection that does not count has no
+        // descriptor. Boxed, so that open connections reserve no memory for its timers.
         Box::pin(end(stream, ending)).await;
         if let Err(error) = result {
             logging::connection_failed(&connection.peer, &error);
@@ -93,13 +93,15 @@ async fn wait_for_permit<K>(stream: &mut Stream<K>, context: &ServerContext) -> 
 enum Ending {
     /// The client may take some time for the rest of its replies.
     WithReplies,
-    /// It has been disconnected for a time limit or for lack of memory, and has its replies. It sees the end of the stream.
+    /// It has been disconnected for a time limit or for lack of memory, and has its replies. It
+    /// sees the end of the stream.
     Now,
     /// It has been disconnected, and has not taken its replies.
     Abort,
 }
 
-/// Ends a connection, which still counts as open meanwhile. A ring holds the descriptor until it has sent everything.
+/// Ends a connection, which still counts as open meanwhile. A ring holds the descriptor until it
+/// has sent everything.
 async fn end<K>(mut stream: Stream<K>, ending: Ending) {
     let time = match ending {
         Ending::WithReplies => DRAIN_TIMEOUT,
@@ -165,7 +167,8 @@ mod tests {
         runtime::reports().iter().all(|report| report.driver != runtime::DriverKind::Epoll)
     }
 
-    /// How long ending takes on the clock of the timers, which jumps to the next timer when nothing happens.
+    /// How long ending takes on the clock of the timers, which jumps to the next timer when nothing
+    /// happens.
     async fn time_to_end<K>(stream: Stream<K>, ending: Ending) -> Duration {
         runtime::time::pause();
         let start = runtime::time::now();

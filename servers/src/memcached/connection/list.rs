@@ -14,7 +14,8 @@ impl ConnectionList {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// All connections with their numbers. What is done with them delays nobody who connects or disconnects meanwhile.
+    /// All connections with their numbers. What is done with them delays nobody who connects or
+    /// disconnects meanwhile.
     pub fn all(&self) -> Vec<(usize, Arc<ConnectionInfo>)> {
         self.lock().iter().map(|(number, connection)| (number, Arc::clone(connection))).collect()
     }
@@ -34,7 +35,8 @@ pub struct ConnectionInfo {
 }
 
 impl ConnectionInfo {
-    /// A connection that is not served yet. `authenticated`: whether its client need not authenticate.
+    /// A connection that is not served yet. `authenticated`: whether its client need not
+    /// authenticate.
     pub fn new(peer: Box<str>, local: Arc<str>, authenticated: bool) -> Self {
         Self {
             peer,
@@ -82,7 +84,8 @@ impl ConnectionInfo {
         Duration::from_nanos(self.last_progress.load(Ordering::Relaxed))
     }
 
-    /// Records that the client has sent something or taken a part of a reply. `uptime` must be read after that.
+    /// Records that the client has sent something or taken a part of a reply. `uptime` must be read
+    /// after that.
     pub fn record_progress(&self, uptime: Duration) {
         self.last_progress.store(nanos(uptime), Ordering::Relaxed);
     }

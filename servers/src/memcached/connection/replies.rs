@@ -17,9 +17,9 @@ const MOST_HELD: usize = 64 << 10;
 
 /// Where a connection's replies go.
 ///
-/// A write only says that the socket has accepted bytes: a ring, and TLS, copy up to some limit of them and send them later.
-/// A flush says when they are sent. So they are counted here, and who has more than little unsent is not served until that
-/// is sent, or counts against the store's limit.
+/// A write only says that the socket has accepted bytes: a ring, and TLS, copy up to some limit of
+/// them and send them later. A flush says when they are sent. So they are counted here, and who has
+/// more than little unsent is not served until that is sent, or counts against the store's limit.
 pub struct Replies<W> {
     writer: W,
     /// Bytes that the writer has accepted, and may still hold.
@@ -53,7 +53,8 @@ impl<W: AsyncWrite + Unpin> Replies<W> {
         }
     }
 
-    /// Sends a session's replies. Not an async function, here and below, whose future would be larger.
+    /// Sends a session's replies. Not an async function, here and below, whose future would be
+    /// larger.
     #[expect(clippy::manual_async_fn, reason = "the future of an async function holds its arguments twice")]
     pub fn send(
         &mut self,
@@ -87,8 +88,8 @@ impl<W: AsyncWrite + Unpin> Replies<W> {
         }
     }
 
-    /// Writes all bytes. A client that takes some of them is not idle. While it must wait, a buffer of `capacity` bytes, and
-    /// what the writer holds, count against the store's limit.
+    /// Writes all bytes. A client that takes some of them is not idle. While it must wait, a buffer
+    /// of `capacity` bytes, and what the writer holds, count against the store's limit.
     fn write_all<'a>(
         &'a mut self,
         mut bytes: &'a [u8],

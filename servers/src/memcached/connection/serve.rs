@@ -96,7 +96,8 @@ fn serve_requests(
                 }
                 Some(request) => {
                     request.add(chunk, &session)?;
-                    // Not later: the client may not read its replies, and then this would hold the input twice.
+                    // Not later: the client may not read its replies, and then this would hold the
+                    // input twice.
                     reader.consume_unpin(length);
                     let (used, open) =
                         execute(&mut session, connection, &request.input, &mut replies).await?;
@@ -140,7 +141,8 @@ fn record_activity(connection: &ConnectionInfo, session: &Session<'_>) {
     connection.update(session.now(), session.is_receiving_value(), session.is_authenticated());
 }
 
-/// Lets other connections run if this client's input is always available at once and its turn is over.
+/// Lets other connections run if this client's input is always available at once and its turn is
+/// over.
 async fn begin_turn(session: &mut Session<'_>, waited: bool) {
     if waited {
         session.renew_turn();
@@ -151,8 +153,8 @@ async fn begin_turn(session: &mut Session<'_>, waited: bool) {
     session.update_clock();
 }
 
-/// Executes all complete requests in `input`. Returns how many bytes they took, and whether the connection
-/// stays open.
+/// Executes all complete requests in `input`. Returns how many bytes they took, and whether the
+/// connection stays open.
 #[expect(clippy::manual_async_fn, reason = "the future of an async function holds its arguments twice")]
 fn execute(
     session: &mut Session<'_>,
@@ -165,7 +167,8 @@ fn execute(
         loop {
             let (more, step) = session.feed(&input[used..]);
             used += more;
-            // Not only at the end: a client may have authenticated before a reply that it takes a long time to read.
+            // Not only at the end: a client may have authenticated before a reply that it takes a
+            // long time to read.
             record_activity(connection, session);
             match step {
                 SessionStep::NeedInput => return Ok((used, true)),
@@ -174,7 +177,8 @@ fn execute(
                     if step == SessionStep::Yield {
                         session.count_yield();
                     }
-                    // A connection that yields holds no replies meanwhile, because all connections could.
+                    // A connection that yields holds no replies meanwhile, because all connections
+                    // could.
                     replies.send(session, connection).await?;
                     pool_buffer(session.take_buffer());
                     match step {

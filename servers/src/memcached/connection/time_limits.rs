@@ -1,18 +1,22 @@
 //! Disconnects clients that are idle for too long, or don't authenticate in time.
 //!
-//! A server may be stopped for any time (a debugger, a hypervisor, SIGSTOP), at any instruction. The limits count that time,
-//! but what a client has sent meanwhile must count, too, although the server receives it later. Two things see to that:
+//! A server may be stopped for any time (a debugger, a hypervisor, SIGSTOP), at any instruction.
+//! The limits count that time, but what a client has sent meanwhile must count, too, although the
+//! server receives it later. Two things see to that:
 //!
-//! - The time of a client's progress is read after it was made. A time that was read before, by the store's clock or at the
-//!   start of the loop's turn, may be from before a stop, although the client has sent its request during the stop.
-//! - A client that is beyond its limit is disconnected only if the next checks find the same. Each of them comes after a
-//!   wait of the worker, which collects what had arrived before.
+//! - The time of a client's progress is read after it was made. A time that was read before, by the
+//!   store's clock or at the start of the loop's turn, may be from before a stop, although the
+//!   client has sent its request during the stop.
+//! - A client that is beyond its limit is disconnected only if the next checks find the same. Each
+//!   of them comes after a wait of the worker, which collects what had arrived before.
 //!
-//! A connection wakes up for the next limit that it could exceed, not to look whether it has: ten thousand quiet clients cost
-//! nothing. What a client sends moves its limit, but not the timer, which finds that out when it fires.
+//! A connection wakes up for the next limit that it could exceed, not to look whether it has: ten
+//! thousand quiet clients cost nothing. What a client sends moves its limit, but not the timer,
+//! which finds that out when it fires.
 //!
-//! A suspended machine is another matter: nothing can arrive meanwhile, so the limits don't count that time. They are
-//! measured by the clock of the runtime's timers, `CLOCK_MONOTONIC`, which stands still then.
+//! A suspended machine is another matter: nothing can arrive meanwhile, so the limits don't count
+//! that time. They are measured by the clock of the runtime's timers, `CLOCK_MONOTONIC`, which
+//! stands still then.
 
 use std::future::poll_fn;
 use std::io;
@@ -30,7 +34,8 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 /// events. After a stop, one second of waits is enough to receive from thousands of connections.
 const CONFIRMING_CHECKS: u32 = 4;
 
-/// Only for connections with time limits: it reads the kernel's clock, which the limits need (see above).
+/// Only for connections with time limits: it reads the kernel's clock, which the limits need (see
+/// above).
 pub fn record_progress(context: &ServerContext, connection: &ConnectionInfo) {
     if context.config.has_time_limits() {
         connection.record_progress(context.uptime());
@@ -86,7 +91,8 @@ impl TimeLimits {
         Self { idle_timeout, start: now, overdue: 0 }
     }
 
-    /// When the next limit is reached, unless the client does something before. `None`: there is no limit.
+    /// When the next limit is reached, unless the client does something before. `None`: there is no
+    /// limit.
     fn deadline(&self, connection: &ConnectionInfo) -> Option<Duration> {
         let login = (!connection.is_authenticated()).then_some(self.start + AUTHENTICATION_TIMEOUT);
         let idle = self.idle_timeout.map(|limit| connection.last_progress() + limit);
@@ -120,8 +126,8 @@ mod tests {
     use crate::memcached::config::Config;
 
     const IDLE_TIMEOUT: Duration = Duration::from_secs(8);
-    /// The longest time between a limit and the disconnection: the checks that confirm that the client is beyond its limit,
-    /// and what a timer may be late.
+    /// The longest time between a limit and the disconnection: the checks that confirm that the
+    /// client is beyond its limit, and what a timer may be late.
     const LAG: Duration =
         CHECK_INTERVAL.saturating_mul(CONFIRMING_CHECKS).saturating_add(Duration::from_millis(50));
 
@@ -161,7 +167,8 @@ mod tests {
         serve(reader, writer, context, connection).await
     }
 
-    /// Serves a client whose requests arrive at some times after the start. Returns when it was disconnected.
+    /// Serves a client whose requests arrive at some times after the start. Returns when it was
+    /// disconnected.
     async fn disconnected_after(config: Config, arrivals: &[(Duration, &'static [u8])]) -> Duration {
         let context = Arc::new(ServerContext::new(&config, 1).unwrap());
         let authenticated = !config.requires_authentication();
@@ -250,7 +257,8 @@ mod tests {
         }
     }
 
-    /// Polls of all tasks within a minute of 10,000 clients that log in and then do nothing. Those of the test are among them.
+    /// Polls of all tasks within a minute of 10,000 clients that log in and then do nothing. Those
+    /// of the test are among them.
     async fn polls_for_quiet_clients(config: Config) -> u64 {
         const SECONDS: u64 = 60;
         const LOGIN: &[(Duration, &[u8])] = &[(Duration::ZERO, b"set x 0 0 10\r\nann secret\r\n")];

@@ -28,11 +28,13 @@ pub fn digits_i32(text: &[u8]) -> Option<i32> {
     i32::try_from(if negative { -value } else { value }).ok()
 }
 
-/// Parses as `strtoull` with memcached's checks: white space, a sign, digits, then white space or the end.
+/// Parses as `strtoull` with memcached's checks: white space, a sign, digits, then white space or
+/// the end.
 pub fn unsigned(text: &[u8]) -> Option<u64> {
     let (negative, digits) = split_sign(text)?;
     let value: u64 = parse(digits)?;
-    // `strtoull` negates the number; memcached refuses results that are negative as a signed number.
+    // `strtoull` negates the number; memcached refuses results that are negative as a signed
+    // number.
     if !negative {
         return Some(value);
     }

@@ -8,7 +8,8 @@ pub const KEY_MAX: usize = 250;
 pub const ERROR: &[u8] = b"ERROR\r\n";
 pub const BAD_FORMAT: &[u8] = b"CLIENT_ERROR bad command line format\r\n";
 
-/// The first token at or after offset `from`, and the offset of its end. Only spaces separate tokens.
+/// The first token at or after offset `from`, and the offset of its end. Only spaces separate
+/// tokens.
 pub fn next_token(line: &[u8], from: usize) -> Option<(&[u8], usize)> {
     let start = from + line[from..].iter().position(|&byte| byte != b' ')?;
     let end = memchr::memchr(b' ', &line[start..]).map_or(line.len(), |length| start + length);
@@ -24,8 +25,8 @@ pub fn tokens(line: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// The number of tokens that are parsed, including the command's name. memcached's tokenizer has the same
-/// limit.
+/// The number of tokens that are parsed, including the command's name. memcached's tokenizer has
+/// the same limit.
 const MAX_TOKENS: usize = 23;
 
 pub struct Tokens<'a> {

@@ -9,8 +9,8 @@ use crate::memcached::session::{BufferCharge, DataBlock, FREE_BUFFER, PartialVal
 const TERMINATOR: &[u8] = b"\r\n";
 
 impl Session<'_> {
-    /// Begins to execute a storage command whose data block starts at `after`, as far as it was received.
-    /// Returns how many bytes of `after` were used.
+    /// Begins to execute a storage command whose data block starts at `after`, as far as it was
+    /// received. Returns how many bytes of `after` were used.
     pub fn begin_store(
         &mut self,
         request: &StoreRequest<&[u8]>,
@@ -58,8 +58,8 @@ impl Session<'_> {
         self.receive_data_block(Box::new(block), after)
     }
 
-    /// Replies that an item is not stored. The client expects its old value to be replaced, so the old value
-    /// is removed.
+    /// Replies that an item is not stored. The client expects its old value to be replaced, so the
+    /// old value is removed.
     fn refuse_store<B: AsRef<[u8]>>(
         &mut self,
         request: &StoreRequest<B>,
@@ -79,7 +79,8 @@ impl Session<'_> {
             PartialValue::Small { received: value, .. } => {
                 let used = (length - value.len()).min(rest.len());
                 if value.len() + used > value.capacity() {
-                    // It grows with what is received, not with what is announced, and never above the value.
+                    // It grows with what is received, not with what is announced, and never above
+                    // the value.
                     let capacity = (2 * value.capacity()).max(value.len() + used).max(FREE_BUFFER);
                     value.reserve_exact(length.min(capacity) - value.len());
                 }
@@ -116,8 +117,8 @@ impl Session<'_> {
         used
     }
 
-    /// The missing bytes of a large value that is being received. The caller may read directly into them and
-    /// then call [`Session::value_bytes_received`].
+    /// The missing bytes of a large value that is being received. The caller may read directly into
+    /// them and then call [`Session::value_bytes_received`].
     pub fn missing_value_bytes(&mut self) -> Option<&mut [u8]> {
         match &mut self.pending {
             PendingInput::DataBlock(block) => match &mut block.value {

@@ -17,13 +17,15 @@ use crate::memcached::store::{BufferReservation, LargeValue, OutOfMemory, Store,
 
 /// Replies are sent when the input is used up, or when this many bytes are buffered.
 pub const SEND_AT: usize = 64 << 10;
-/// What a connection may have buffered of its requests, and again of its replies, in bytes, without counting against the
-/// store's limit.
+/// What a connection may have buffered of its requests, and again of its replies, in bytes, without
+/// counting against the store's limit.
 pub const FREE_BUFFER: usize = 16 << 10;
-/// Large values up to this size, in bytes, are copied into the reply buffer; others are sent from their pages.
+/// Large values up to this size, in bytes, are copied into the reply buffer; others are sent from
+/// their pages.
 const MAX_COPIED: usize = 32 << 10;
 
-/// An incomplete line that is longer than this, in bytes, closes the connection, unless it is a get.
+/// An incomplete line that is longer than this, in bytes, closes the connection, unless it is a
+/// get.
 const MAX_LINE: usize = 2048;
 /// An incomplete get that is longer than this, in bytes, closes the connection.
 const MAX_GET_LINE: usize = 1 << 20;
@@ -196,8 +198,8 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Takes the large value to send after the buffered replies, which must have been taken before. Buffers
-    /// the bytes that follow the value.
+    /// Takes the large value to send after the buffered replies, which must have been taken before.
+    /// Buffers the bytes that follow the value.
     pub fn take_large_value(&mut self) -> Option<Arc<LargeValue>> {
         debug_assert!(self.replies.is_empty());
         self.replies.extend_from_slice(std::mem::take(&mut self.large_value_trailer));
@@ -242,8 +244,8 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Appends a value and its `trailer` to the replies. A value that is too large to copy is returned
-    /// instead, to be passed to [`Session::queue_large_value`] once the store is unlocked.
+    /// Appends a value and its `trailer` to the replies. A value that is too large to copy is
+    /// returned instead, to be passed to [`Session::queue_large_value`] once the store is unlocked.
     pub fn write_value(
         replies: &mut Vec<u8>,
         value: StoredValue<'_>,
@@ -281,7 +283,8 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Removes all items now, or after a delay in the protocol's terms. False if `flush_all` is not allowed.
+    /// Removes all items now, or after a delay in the protocol's terms. False if `flush_all` is not
+    /// allowed.
     pub fn flush(&mut self, delay: i64) -> bool {
         self.counters.cmd_flush.add(1);
         if !self.context.config.flush_allowed {
@@ -295,8 +298,8 @@ impl<'a> Session<'a> {
 }
 
 impl Session<'_> {
-    /// Executes all complete requests in `input`. Returns how many bytes they took; the rest must be passed
-    /// again, with more input after it.
+    /// Executes all complete requests in `input`. Returns how many bytes they took; the rest must
+    /// be passed again, with more input after it.
     pub fn feed(&mut self, input: &[u8]) -> (usize, SessionStep) {
         let mut used = 0;
         loop {
@@ -353,7 +356,8 @@ impl Session<'_> {
         }
     }
 
-    /// Executes the line at the start of `rest`, and receives as much of its data block as is there.
+    /// Executes the line at the start of `rest`, and receives as much of its data block as is
+    /// there.
     pub fn execute_text(&mut self, rest: &[u8]) -> RequestOutcome {
         let Some(end) = memchr::memchr(b'\n', &rest[self.scanned..]) else {
             self.scanned = rest.len();
@@ -384,8 +388,9 @@ fn check_incomplete(line: &[u8]) -> RequestOutcome {
     }
     let spaces = line.iter().position(|&byte| byte != b' ').unwrap_or(line.len());
     let command = &line[spaces..];
-    // Each of these takes any number of keys. memcached names only the first two here, and executes the others if the line
-    // comes in one read. How many reads a line takes is the kernel's choice, so it must not decide.
+    // Each of these takes any number of keys. memcached names only the first two here, and executes
+    // the others if the line comes in one read. How many reads a line takes is the kernel's choice,
+    // so it must not decide.
     let is_get = [&b"get "[..], b"gets ", b"gat ", b"gats "].iter().any(|get| command.starts_with(get));
     if spaces <= MAX_LEADING_SPACES && is_get && line.len() <= MAX_GET_LINE {
         return RequestOutcome::Incomplete;

@@ -126,7 +126,8 @@ fn the_keys_of_a_get_count_towards_the_turn_whether_they_are_found_or_not() {
         let looked_up = |totals: &CounterTotals| {
             totals.get_misses + totals.get_hits + totals.touch_misses + totals.touch_hits
         };
-        // None is skipped or looked up twice. Fifty of them are as much as one of the twenty requests of a turn.
+        // None is skipped or looked up twice. Fifty of them are as much as one of the twenty
+        // requests of a turn.
         assert_eq!(looked_up(&after) - looked_up(&before), KEYS as u64 + 1, "{verb}");
         assert!(turns.abs_diff(KEYS / 1000) <= 3, "{turns} turns for {verb}");
         assert_eq!(shown(&session.take_buffer()), "VALUE found 0 1\r\nx\r\nEND\r\n");

@@ -57,8 +57,8 @@ pub struct Counter(AtomicU64);
 
 impl Counter {
     pub fn add(&self, amount: u64) {
-        // A plain load and store suffice for one writer. `stats reset` also writes: its race with an addition
-        // loses one count.
+        // A plain load and store suffice for one writer. `stats reset` also writes: its race with
+        // an addition loses one count.
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(amount), Ordering::Relaxed);
     }
 

@@ -1,5 +1,5 @@
-//! The section `policy` of `stats`: one line per worker with its policy, driver, alignment and time, and the share of busy
-//! polls.
+//! The section `policy` of `stats`: one line per worker with its policy, driver, alignment and
+//! time, and the share of busy polls.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -18,8 +18,9 @@ type ReadShare = Arc<dyn Fn() -> String + Send + Sync>;
 
 /// The section as it was up to a second ago.
 ///
-/// The share comes from files in `/proc` and by netlink, for each queue: some hundred microseconds or more, in which a worker
-/// would serve nobody. So a thread for blocking work reads it, once a second at most, however many clients ask.
+/// The share comes from files in `/proc` and by netlink, for each queue: some hundred microseconds
+/// or more, in which a worker would serve nobody. So a thread for blocking work reads it, once a
+/// second at most, however many clients ask.
 pub struct PolicySection {
     read_share: ReadShare,
     latest: Mutex<Option<(Instant, Lines)>>,

@@ -5,11 +5,12 @@ use crate::memcached::config::Protocol;
 use crate::memcached::context::ServerContext;
 use crate::memcached::tls::ClientCertificates;
 
-/// Lull's own section. It must be [refreshed](super::policy_section::PolicySection::refresh) before it is written.
+/// Lull's own section. It must be [refreshed](super::policy_section::PolicySection::refresh) before
+/// it is written.
 pub const POLICY: &[u8] = b"policy";
 
-/// Calls `write` with each name and value of a section. The empty section is the general one. Returns false
-/// if there is no such section.
+/// Calls `write` with each name and value of a section. The empty section is the general one.
+/// Returns false if there is no such section.
 pub fn write_section(context: &ServerContext, section: &[u8], write: &mut dyn FnMut(&str, &str)) -> bool {
     let mut put = StatWriter::new(write);
     match section {
@@ -276,8 +277,8 @@ fn yes_or_no(value: bool) -> &'static str {
     if value { "yes" } else { "no" }
 }
 
-/// Writes the section `settings`: every name of memcached 1.6.45. What has no meaning here has the value of memcached
-/// without the feature.
+/// Writes the section `settings`: every name of memcached 1.6.45. What has no meaning here has the
+/// value of memcached without the feature.
 fn settings(context: &ServerContext, put: &mut StatWriter<'_>) {
     let config = &context.config;
     // As in memcached, 0 is none and -1 any.

@@ -1,7 +1,7 @@
 //! The ghost queue of S3-FIFO: keys that were evicted recently.
 
-/// Fingerprints of recently evicted keys. Each key's hash selects one position; a newer fingerprint replaces
-/// an older one there, so the queue is approximate and needs no order.
+/// Fingerprints of recently evicted keys. Each key's hash selects one position; a newer fingerprint
+/// replaces an older one there, so the queue is approximate and needs no order.
 #[derive(Debug, Default)]
 pub struct GhostQueue {
     fingerprints: Box<[u16]>,

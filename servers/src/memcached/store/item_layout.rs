@@ -1,9 +1,10 @@
 //! The layout of an item in its segment: header, key, value.
 //!
-//! Items are padded to a multiple of [`ALIGN`] bytes. Fields are in native byte order, as items never leave
-//! the process.
+//! Items are padded to a multiple of [`ALIGN`] bytes. Fields are in native byte order, as items
+//! never leave the process.
 
-/// The state bits of an item. The lowest two count accesses, saturating at 3, as S3-FIFO needs them.
+/// The state bits of an item. The lowest two count accesses, saturating at 3, as S3-FIFO needs
+/// them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ItemBits(u8);
 

@@ -103,8 +103,8 @@ impl<'a> LockedEntry<'a> {
     /// Stores an item in place of the present one, if any.
     ///
     /// # Errors
-    /// [`OutOfMemory`] if no memory can be freed, or if the value is larger than half of the limit. The
-    /// present item then stays, unless it was evicted to make room.
+    /// [`OutOfMemory`] if no memory can be freed, or if the value is larger than half of the limit.
+    /// The present item then stays, unless it was evicted to make room.
     pub fn put(&mut self, new: NewItem<'_>) -> Result<(), OutOfMemory> {
         let length = new.value.length();
         let value = match new.value {
@@ -189,8 +189,8 @@ impl<'a> LockedEntry<'a> {
         self.make_room(|shard| shard.allocate(queue, size, external, &shards.memory), false)
     }
 
-    /// Frees memory until `attempt` succeeds. `release` states that `attempt` needs memory outside of any
-    /// shard, so free segments must be released first.
+    /// Frees memory until `attempt` succeeds. `release` states that `attempt` needs memory outside
+    /// of any shard, so free segments must be released first.
     fn make_room<T>(
         &mut self,
         mut attempt: impl FnMut(&mut Shard) -> Option<T>,

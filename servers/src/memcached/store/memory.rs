@@ -11,8 +11,8 @@ use memmap2::MmapMut;
 #[error("the store has no memory for the item")]
 pub struct OutOfMemory;
 
-/// Buffers of connections up to the limit divided by this don't count against it, so that a few slow clients evict
-/// nothing.
+/// Buffers of connections up to the limit divided by this don't count against it, so that a few
+/// slow clients evict nothing.
 const FREE_BUFFERS_DIVISOR: u64 = 32;
 
 /// Bytes in use and their limit, shared by all shards, large values and buffers.
@@ -22,8 +22,8 @@ pub struct MemoryBudget {
     limit: AtomicU64,
     /// Part of `used`: all large values, whether stored, being received or being sent.
     large: AtomicU64,
-    /// Part of `used`: what is not in the store. These are large values that are still being received or were replaced
-    /// while being sent, and buffers of connections.
+    /// Part of `used`: what is not in the store. These are large values that are still being
+    /// received or were replaced while being sent, and buffers of connections.
     unstored: AtomicU64,
     /// All reserved buffers of connections. The first ones are not part of `used`.
     buffers: AtomicU64,
@@ -108,8 +108,9 @@ impl MemoryBudget {
 
 /// Memory that a connection's buffer takes. Released when it is dropped.
 ///
-/// A client may ask for large replies and not read them, or send half of a large value. Each connection may hold some
-/// memory for that, 32 KiB in all (`session::FREE_BUFFER`, twice); what is more counts here.
+/// A client may ask for large replies and not read them, or send half of a large value. Each
+/// connection may hold some memory for that, 32 KiB in all (`session::FREE_BUFFER`, twice); what is
+/// more counts here.
 #[derive(Debug)]
 pub struct BufferReservation {
     bytes: u64,

@@ -1,8 +1,9 @@
 //! The item store: shards, each with a hash table and a log of segments, under one memory limit.
 //!
-//! A command locks its key's shard with [`Store::lock`] and runs all of its steps under that lock, so every
-//! command is atomic. Small values are copied out under the lock. Large values live in their own pages and
-//! are shared by reference count, so a value that is being sent stays intact when it is replaced.
+//! A command locks its key's shard with [`Store::lock`] and runs all of its steps under that lock,
+//! so every command is atomic. Small values are copied out under the lock. Large values live in
+//! their own pages and are shared by reference count, so a value that is being sent stays intact
+//! when it is replaced.
 
 mod ghost_queue;
 mod item_layout;

@@ -1,11 +1,11 @@
 //! Eviction, compaction and expiry of a shard's segments.
 //!
-//! New items enter the small queue. When memory is short, the oldest segment of a queue is freed: items that
-//! were accessed meanwhile move on (from the small queue to the main one, in the main one to its end), and the
-//! rest is evicted. A key that was evicted from the small queue and is stored again soon enters the main queue
-//! directly (S3-FIFO: Yang et al., "FIFO queues are all you need for cache eviction", SOSP 2023). Bytes of
-//! deleted and replaced items are reclaimed first: segments with enough of them are compacted by moving their
-//! live items.
+//! New items enter the small queue. When memory is short, the oldest segment of a queue is freed:
+//! items that were accessed meanwhile move on (from the small queue to the main one, in the main
+//! one to its end), and the rest is evicted. A key that was evicted from the small queue and is
+//! stored again soon enters the main queue directly (S3-FIFO: Yang et al., "FIFO queues are all you
+//! need for cache eviction", SOSP 2023). Bytes of deleted and replaced items are reclaimed first:
+//! segments with enough of them are compacted by moving their live items.
 
 use super::item_layout::{self, ItemBits, ItemHeader};
 use super::memory::MemoryBudget;
@@ -29,7 +29,8 @@ enum Retain {
 }
 
 impl Shard {
-    /// Frees some memory: of dead items first, of live ones if `evict` is set. False if nothing was freed.
+    /// Frees some memory: of dead items first, of live ones if `evict` is set. False if nothing was
+    /// freed.
     pub fn reclaim(&mut self, now: u32, evict: bool, memory: &MemoryBudget) -> bool {
         let limit = self.log.segment_size() * COMPACT_AT / 4;
         if self.emptiest_segment().is_none_or(|(_, occupied)| occupied > limit) {
@@ -73,7 +74,8 @@ impl Shard {
         }
     }
 
-    /// Frees a segment and moves the items that are retained. False if the kernel has no memory for the move.
+    /// Frees a segment and moves the items that are retained. False if the kernel has no memory for
+    /// the move.
     fn free_segment(&mut self, index: u32, retain: Retain, now: u32) -> bool {
         let Some(queue) = self.log.segment(index).map(Segment::queue) else { return false };
         let Some((map, used)) = self.log.detach_segment(index) else { return false };
@@ -168,8 +170,8 @@ impl Shard {
         }
     }
 
-    /// Removes the expired items of at most `max` segments and gives freed memory back to the kernel. Returns
-    /// how many segments were examined.
+    /// Removes the expired items of at most `max` segments and gives freed memory back to the
+    /// kernel. Returns how many segments were examined.
     pub fn crawl(&mut self, now: u32, max: usize, memory: &MemoryBudget) -> usize {
         let due: Vec<u32> = {
             let is_due = |(index, segment): &(u32, &Segment)| {
@@ -196,8 +198,9 @@ impl Shard {
     }
 }
 
-/// How many bytes of a main segment's accessed items are retained, by access count. The most accessed items
-/// come first. Some items are always evicted, as otherwise freeing a segment might free nothing.
+/// How many bytes of a main segment's accessed items are retained, by access count. The most
+/// accessed items come first. Some items are always evicted, as otherwise freeing a segment might
+/// free nothing.
 struct RetentionBudget {
     bytes: [usize; 4],
 }

@@ -8,10 +8,12 @@ use slab::Slab;
 use super::item_layout::{self, ALIGN, ItemBits, ItemHeader};
 use super::memory::map_anonymous;
 
-/// Where an item is: a segment's index in the upper bits, the offset in units of [`ALIGN`] in the lower ones.
+/// Where an item is: a segment's index in the upper bits, the offset in units of [`ALIGN`] in the
+/// lower ones.
 pub type ItemLocation = u32;
 
-/// The two queues of S3-FIFO. Each runs from its oldest segment to the open one, which is being filled.
+/// The two queues of S3-FIFO. Each runs from its oldest segment to the open one, which is being
+/// filled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Queue {
     /// New items, most of which are never accessed again.
@@ -45,8 +47,8 @@ impl Segment {
         self.live as usize
     }
 
-    /// Live bytes, weighted by the large values that the segment refers to, at most `segment_size`. Moving
-    /// the items frees the rest of the segment.
+    /// Live bytes, weighted by the large values that the segment refers to, at most `segment_size`.
+    /// Moving the items frees the rest of the segment.
     pub fn occupied_bytes(&self, segment_size: usize) -> usize {
         // References to large values are small, but a segment takes only a few of them.
         let external = usize::try_from(self.external).unwrap_or(usize::MAX) / MAX_EXTERNAL;
@@ -166,8 +168,9 @@ impl SegmentLog {
         self.segments[self.index_and_offset(location).0 as usize].queue
     }
 
-    /// Allocates `size` bytes in the queue's open segment. `external` is the size of the item's large value,
-    /// if it has one: it is freed together with the segment, so a segment takes only a few of them.
+    /// Allocates `size` bytes in the queue's open segment. `external` is the size of the item's
+    /// large value, if it has one: it is freed together with the segment, so a segment takes only a
+    /// few of them.
     pub fn append(&mut self, queue: Queue, size: usize, external: u64) -> Option<ItemLocation> {
         let index = *self.queues[queue as usize].back()?;
         let segment = &mut self.segments[index as usize];
@@ -196,7 +199,8 @@ impl SegmentLog {
         self.segments[index as usize].first_expiry = expiry;
     }
 
-    /// Opens a segment at the end of a queue. Returns the memory if the log cannot address another segment.
+    /// Opens a segment at the end of a queue. Returns the memory if the log cannot address another
+    /// segment.
     pub fn open_segment(&mut self, queue: Queue, map: MmapMut) -> Result<(), MmapMut> {
         if self.segments.len() >= self.max_segments() {
             return Err(map);
@@ -220,9 +224,9 @@ impl SegmentLog {
         segment.external -= header.external_bytes().min(segment.external);
     }
 
-    /// Takes a segment out of its queue and returns its memory with the number of used bytes, so that its
-    /// items can be moved. Its index stays allocated until [`SegmentLog::recycle_segment`]. `None` if the
-    /// kernel has no memory for the placeholder.
+    /// Takes a segment out of its queue and returns its memory with the number of used bytes, so
+    /// that its items can be moved. Its index stays allocated until
+    /// [`SegmentLog::recycle_segment`]. `None` if the kernel has no memory for the placeholder.
     pub fn detach_segment(&mut self, index: u32) -> Option<(MmapMut, usize)> {
         let placeholder = match self.placeholder.take() {
             Some(placeholder) => placeholder,

@@ -1,4 +1,5 @@
-//! A shard: a hash table of item locations and the segment log that they point into, under one lock.
+//! A shard: a hash table of item locations and the segment log that they point into, under one
+//! lock.
 
 use std::hash::{BuildHasher, Hasher};
 use std::ops::ControlFlow;
@@ -177,7 +178,8 @@ impl Shard {
         if self.ghosts.remove(hash) { Queue::Main } else { Queue::Small }
     }
 
-    /// Allocates `size` bytes for an item without freeing any. `external` is the size of its large value.
+    /// Allocates `size` bytes for an item without freeing any. `external` is the size of its large
+    /// value.
     pub fn allocate(
         &mut self,
         queue: Queue,
@@ -210,8 +212,9 @@ impl Shard {
         self.log.append(queue, size, external)
     }
 
-    /// Calls `visit` with live, unexpired items of a segment, from an item's offset on, until it breaks or `max` items
-    /// were examined. Returns the offset of the next item, `None` at the segment's end.
+    /// Calls `visit` with live, unexpired items of a segment, from an item's offset on, until it
+    /// breaks or `max` items were examined. Returns the offset of the next item, `None` at the
+    /// segment's end.
     pub fn visit_segment(
         &self,
         index: u32,
@@ -234,8 +237,8 @@ impl Shard {
         None
     }
 
-    /// Gives at most `max` free segments back to the kernel. Keeps one while there are items, which may have
-    /// to be moved.
+    /// Gives at most `max` free segments back to the kernel. Keeps one while there are items, which
+    /// may have to be moved.
     pub fn release_free_segments(&mut self, memory: &MemoryBudget, max: usize) {
         let kept = usize::from(self.log.segment_count() > 0);
         for _ in 0..max {
@@ -247,7 +250,8 @@ impl Shard {
         }
     }
 
-    /// Drops everything and returns its memory, after a panic has left the shard in an unknown state.
+    /// Drops everything and returns its memory, after a panic has left the shard in an unknown
+    /// state.
     pub fn discard(&mut self, memory: &MemoryBudget) {
         let segment_size = self.log.segment_size();
         let segments = self.log.segment_count() + self.log.free_segments.len();

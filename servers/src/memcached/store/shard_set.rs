@@ -17,7 +17,8 @@ pub struct ShardSet {
     shards: Box<[CachePadded<Mutex<Shard>>]>,
     pub memory: Arc<MemoryBudget>,
     pub hasher: KeyHasher,
-    /// The shard that gives up memory next, and that the crawler visits next; modulo the number of shards.
+    /// The shard that gives up memory next, and that the crawler visits next; modulo the number of
+    /// shards.
     next_shard: AtomicUsize,
     pub segment_size: usize,
     pub evict: bool,
@@ -49,8 +50,9 @@ impl ShardSet {
     pub fn lock(&self, index: usize) -> MutexGuard<'_, Shard> {
         let shard = &self.shards[index].0;
         shard.lock().unwrap_or_else(|poisoned| {
-            // A panic may have left segments and hash table in disagreement, and whatever follows from that. Losing
-            // the shard's items is a cache's right; serving or crawling them is not.
+            // A panic may have left segments and hash table in disagreement, and whatever follows
+            // from that. Losing the shard's items is a cache's right; serving or crawling them is
+            // not.
             let mut locked = poisoned.into_inner();
             let items = locked.item_count();
             locked.discard(&self.memory);
@@ -124,7 +126,8 @@ impl ShardSet {
         Ok(reservation)
     }
 
-    /// Reserves memory for what is not in the store, and frees some of the store's if there is none.
+    /// Reserves memory for what is not in the store, and frees some of the store's if there is
+    /// none.
     fn reserve_unstored(&self, size: u64, now: u32) -> Result<(), OutOfMemory> {
         // It may take at most half of the memory; the other half remains for stored items.
         if self.memory.unstored() + size > self.memory.limit() / 2 {

@@ -33,7 +33,8 @@ pub struct StoreUsage {
     pub items: u64,
     /// Bytes of items: headers, keys and values.
     pub bytes: u64,
-    /// Bytes of all memory in use: segments, hash tables and large values. The limit applies to this.
+    /// Bytes of all memory in use: segments, hash tables and large values. The limit applies to
+    /// this.
     pub memory: u64,
     /// Bytes of hash tables and ghost queues.
     pub tables: u64,
@@ -51,8 +52,8 @@ pub struct WalkPosition {
     offset: usize,
 }
 
-/// What an item takes in memcached besides its key, value, flags and CAS unique: `struct _stritem`, the terminator of the key, and
-/// the line end that it keeps with the value.
+/// What an item takes in memcached besides its key, value, flags and CAS unique: `struct _stritem`,
+/// the terminator of the key, and the line end that it keeps with the value.
 const MEMCACHED_ITEM: usize = 48 + 1 + 2;
 
 /// A shard's least memory: with less, its segments would be too small.
@@ -108,9 +109,9 @@ impl Store {
         self.shards.memory.limit()
     }
 
-    /// Changes the memory limit. A lower limit takes effect over the next calls of [`Store::maintain`]; with
-    /// evictions disabled, once enough items were deleted or have expired. Returns false, without effect, if
-    /// the store cannot work with so little memory.
+    /// Changes the memory limit. A lower limit takes effect over the next calls of
+    /// [`Store::maintain`]; with evictions disabled, once enough items were deleted or have
+    /// expired. Returns false, without effect, if the store cannot work with so little memory.
     pub fn set_limit(&self, bytes: u64) -> bool {
         let usage = self.usage();
         let least = (self.shards.len() * self.shards.segment_size * MIN_SEGMENTS) as u64 + usage.tables;
@@ -125,8 +126,9 @@ impl Store {
         self.shards.segment_size
     }
 
-    /// Whether the largest item size allows a key and a value of these lengths, with these client flags. What counts is what
-    /// memcached needs for the item, so that the same values are refused.
+    /// Whether the largest item size allows a key and a value of these lengths, with these client
+    /// flags. What counts is what memcached needs for the item, so that the same values are
+    /// refused.
     pub fn fits(&self, key: usize, flags: u32, value: usize) -> bool {
         let flags = if flags == 0 { 0 } else { size_of::<u32>() };
         let cas = if self.cas { size_of::<u64>() } else { 0 };
@@ -150,7 +152,8 @@ impl Store {
         self.last_cas.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Locks the key's shard and looks up the key. Removes the item if it has expired at second `now`.
+    /// Locks the key's shard and looks up the key. Removes the item if it has expired at second
+    /// `now`.
     pub fn lock<'a>(&'a self, key: &'a [u8], now: u32) -> LockedEntry<'a> {
         LockedEntry::new(&self.shards, key, now)
     }
@@ -158,17 +161,18 @@ impl Store {
     /// Allocates a large value that is about to be received.
     ///
     /// # Errors
-    /// [`OutOfMemory`] if no memory can be freed for it, or if values that are being received and sent
-    /// already take half of the limit.
+    /// [`OutOfMemory`] if no memory can be freed for it, or if values that are being received and
+    /// sent already take half of the limit.
     pub fn allocate_large_value(&self, length: usize, now: u32) -> Result<LargeValue, OutOfMemory> {
         self.shards.allocate_large_value(length, now)
     }
 
-    /// Reserves `bytes` for a connection's buffer. Buffers of up to 1/32 of the limit in all don't count against it.
+    /// Reserves `bytes` for a connection's buffer. Buffers of up to 1/32 of the limit in all don't
+    /// count against it.
     ///
     /// # Errors
-    /// [`OutOfMemory`] if no memory can be freed for it, or if buffers and values that are being received and sent
-    /// already take half of the limit.
+    /// [`OutOfMemory`] if no memory can be freed for it, or if buffers and values that are being
+    /// received and sent already take half of the limit.
     pub(crate) fn reserve_buffer(&self, bytes: usize, now: u32) -> Result<BufferReservation, OutOfMemory> {
         self.shards.reserve_buffer(bytes as u64, now)
     }
@@ -183,7 +187,8 @@ impl Store {
         }
     }
 
-    /// Executes a delayed flush that is due at second `now`. Must be called before items are accessed.
+    /// Executes a delayed flush that is due at second `now`. Must be called before items are
+    /// accessed.
     pub fn flush_if_due(&self, now: u32) {
         let at = self.flush_at.load(Ordering::Relaxed);
         if at != 0
@@ -194,8 +199,8 @@ impl Store {
         }
     }
 
-    /// Advances the clock, and for about `time` removes expired items and enforces a lowered limit. Must be
-    /// called several times a second.
+    /// Advances the clock, and for about `time` removes expired items and enforces a lowered limit.
+    /// Must be called several times a second.
     pub fn maintain(&self, time: Duration) {
         let (start, now) = (Instant::now(), self.clock.refresh());
         self.flush_if_due(now);
@@ -228,9 +233,9 @@ impl Store {
         sum
     }
 
-    /// Calls `visit` with some items, at most 1,000, and until it breaks. Returns where to continue, `None` at the
-    /// end. Between calls the store is unlocked: items that are stored meanwhile may be missed, and items that are
-    /// moved may be visited twice.
+    /// Calls `visit` with some items, at most 1,000, and until it breaks. Returns where to
+    /// continue, `None` at the end. Between calls the store is unlocked: items that are stored
+    /// meanwhile may be missed, and items that are moved may be visited twice.
     pub fn walk(
         &self,
         from: WalkPosition,

@@ -304,7 +304,8 @@ fn a_panic_under_a_shards_lock_empties_that_shard_and_the_store_goes_on() {
     assert!(shards > 1);
     for index in 0..shards {
         let before = store.usage().items;
-        // What freeing a segment leaves behind if it is interrupted: the items' locations lead nowhere.
+        // What freeing a segment leaves behind if it is interrupted: the items' locations lead
+        // nowhere.
         panic_in_shard(&store, index, |shard| {
             let first = shard.log.segments().map(|(index, _)| index).next().unwrap();
             assert!(shard.log.detach_segment(first).is_some());

@@ -61,8 +61,8 @@ impl NewValue<'_> {
 /// The kernel's page size: large values take whole pages.
 const PAGE: u64 = 4096;
 
-/// A value in its own pages. Its memory counts against the limit until the last reference is dropped, so a
-/// client that reads slowly cannot make the store exceed its limit.
+/// A value in its own pages. Its memory counts against the limit until the last reference is
+/// dropped, so a client that reads slowly cannot make the store exceed its limit.
 #[derive(Debug)]
 pub struct LargeValue {
     map: MmapMut,
@@ -77,8 +77,8 @@ pub fn footprint(length: usize) -> u64 {
 }
 
 impl LargeValue {
-    /// Allocates a value whose [`footprint`] the caller has reserved. The reservation is released when the
-    /// value is dropped, and on an error.
+    /// Allocates a value whose [`footprint`] the caller has reserved. The reservation is released
+    /// when the value is dropped, and on an error.
     pub(super) fn new(length: usize, memory: &Arc<MemoryBudget>) -> io::Result<Self> {
         match map_anonymous(length.max(1)) {
             Ok(map) => {
@@ -99,7 +99,8 @@ impl LargeValue {
         }
     }
 
-    /// Marks the value as removed from the store. Connections that are still sending it keep it alive.
+    /// Marks the value as removed from the store. Connections that are still sending it keep it
+    /// alive.
     pub(super) fn mark_removed(&self) {
         if self.stored.swap(false, Ordering::Relaxed) {
             self.memory.add_unstored(footprint(self.length));

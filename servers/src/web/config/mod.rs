@@ -15,7 +15,8 @@ pub use self::proxy::{HealthCheckConfig, ProxyConfig};
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct Config {
-    /// Addresses to serve HTTP/1.1 and HTTP/2 on. Port 0 takes any free port. Default: 127.0.0.1:8080.
+    /// Addresses to serve HTTP/1.1 and HTTP/2 on. Port 0 takes any free port. Default:
+    /// 127.0.0.1:8080.
     pub listen: Vec<SocketAddr>,
     /// Connections that may wait to be accepted. Default: 1024.
     pub backlog: i32,
@@ -27,10 +28,11 @@ pub struct Config {
     pub proxy: Vec<ProxyConfig>,
     /// What clients may take.
     pub limits: Limits,
-    /// A file that gets one line per request, in nginx's `combined` format; `-` is the standard output. Default: none.
+    /// A file that gets one line per request, in nginx's `combined` format; `-` is the standard
+    /// output. Default: none.
     pub access_log: Option<PathBuf>,
-    /// The path of a page with counters in Prometheus' format, as `/metrics`. Everybody who reaches the server can read it.
-    /// Default: none.
+    /// The path of a page with counters in Prometheus' format, as `/metrics`. Everybody who reaches
+    /// the server can read it. Default: none.
     pub stats: Option<String>,
 }
 
@@ -50,7 +52,8 @@ pub struct TlsConfig {
     /// Whether TLS 1.2 is refused. Default: false.
     #[serde(default)]
     pub require_tls13: bool,
-    /// Whether HTTP/3 is served, too: by QUIC, on the ports of `listen`. Needs the cargo feature `http3`. Default: false.
+    /// Whether HTTP/3 is served, too: by QUIC, on the ports of `listen`. Needs the cargo feature
+    /// `http3`. Default: false.
     #[serde(default)]
     pub http3: bool,
 }
@@ -79,21 +82,24 @@ pub struct FilesConfig {
     /// Whether files and folders whose names begin with a dot are served. Default: false.
     #[serde(default)]
     pub dotfiles: bool,
-    /// Whether `FILE.br`, `FILE.zst` and `FILE.gz` are sent in place of `FILE` to clients that can decode them. Default: true.
+    /// Whether `FILE.br`, `FILE.zst` and `FILE.gz` are sent in place of `FILE` to clients that can
+    /// decode them. Default: true.
     #[serde(default = "yes")]
     pub precompressed: bool,
     /// For how long a file is served without a look whether it has changed. Default: 1 s.
     #[serde(default = "second", with = "humantime_serde")]
     pub cache_valid: Duration,
-    /// Files up to this size, and up to an eighth of `cache_memory`, are kept in memory; larger ones are sent by the kernel
-    /// (`sendfile(2)`), on HTTP/1.1 without TLS. Accepts the suffixes `k`, `m` and `g`. Default: 64k.
+    /// Files up to this size, and up to an eighth of `cache_memory`, are kept in memory; larger
+    /// ones are sent by the kernel (`sendfile(2)`), on HTTP/1.1 without TLS. Accepts the suffixes
+    /// `k`, `m` and `g`. Default: 64k.
     #[serde(default = "cache_file_size", deserialize_with = "size::deserialize")]
     pub cache_file_size: u64,
-    /// The memory for files of up to `cache_file_size`, for each worker; suffixes as `k`, `m` and `g` are accepted. Default: 32m.
+    /// The memory for files of up to `cache_file_size`, for each worker; suffixes as `k`, `m` and
+    /// `g` are accepted. Default: 32m.
     #[serde(default = "cache_memory", deserialize_with = "size::deserialize")]
     pub cache_memory: u64,
-    /// Paths that each worker remembers. Those of files above `cache_file_size` keep a descriptor open, and up to three more if
-    /// they are compressed beforehand. Default: 1024.
+    /// Paths that each worker remembers. Those of files above `cache_file_size` keep a descriptor
+    /// open, and up to three more if they are compressed beforehand. Default: 1024.
     #[serde(default = "cache_entries")]
     pub cache_entries: usize,
 }
@@ -102,13 +108,15 @@ pub struct FilesConfig {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct Limits {
-    /// Open connections, from their accept on. Beyond it those that are idle for longest are closed, or the new one. Default: 10,000.
+    /// Open connections, from their accept on. Beyond it those that are idle for longest are
+    /// closed, or the new one. Default: 10,000.
     pub connections: usize,
-    /// How long the head of a request may take, a TLS handshake, and how long a connection may be idle. Default: 30 s.
+    /// How long the head of a request may take, a TLS handshake, and how long a connection may be
+    /// idle. Default: 30 s.
     #[serde(with = "humantime_serde")]
     pub header_timeout: Duration,
-    /// How long a client may take nothing of a response. As with nginx's `send_timeout`, it is the time between two writes that
-    /// the kernel takes. A stream of HTTP/2 is reset. Default: 60 s.
+    /// How long a client may take nothing of a response. As with nginx's `send_timeout`, it is the
+    /// time between two writes that the kernel takes. A stream of HTTP/2 is reset. Default: 60 s.
     #[serde(with = "humantime_serde")]
     pub stall_timeout: Duration,
     /// The body of a request, in bytes; beyond it is 413. Default: 1m, as nginx's.
@@ -125,9 +133,11 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// How many bytes of a request a client of HTTP/2 or HTTP/3 may send before somebody reads them.
+    /// How many bytes of a request a client of HTTP/2 or HTTP/3 may send before somebody reads
+    /// them.
     pub const STREAM_WINDOW: u32 = 128 << 10;
-    /// The same of all requests of its connection, at most: connections share what they have beside 65,535 bytes each.
+    /// The same of all requests of its connection, at most: connections share what they have beside
+    /// 65,535 bytes each.
     pub const CONNECTION_WINDOW: u32 = 384 << 10;
 }
 
@@ -201,8 +211,9 @@ fn cache_memory() -> u64 {
 }
 
 impl Config {
-    /// Reads a TOML file. Relative paths in it are relative to its folder. The values are not validated, because flags may add
-    /// what the file lacks: call [`check`](Self::check) afterwards.
+    /// Reads a TOML file. Relative paths in it are relative to its folder. The values are not
+    /// validated, because flags may add what the file lacks: call [`check`](Self::check)
+    /// afterwards.
     ///
     /// # Errors
     /// If it can't be read, or has something that is unknown.

@@ -8,25 +8,30 @@ use serde::Deserialize;
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct ProxyConfig {
-    /// Requests whose path begins with this are forwarded, whole segments of it: `/api` takes `/api` and `/api/users`,
-    /// not `/apis`. It stays in the forwarded path, unless `strip_path` is set.
+    /// Requests whose path begins with this are forwarded, whole segments of it: `/api` takes
+    /// `/api` and `/api/users`, not `/apis`. It stays in the forwarded path, unless `strip_path` is
+    /// set.
     pub path: String,
-    /// The servers, as `http://10.0.0.1:8000` or `https://api.internal`. Requests go to them in turns.
+    /// The servers, as `http://10.0.0.1:8000` or `https://api.internal`. Requests go to them in
+    /// turns.
     pub upstreams: Vec<String>,
     /// Whether `path` is taken off the forwarded path. Default: false.
     #[serde(default)]
     pub strip_path: bool,
-    /// Whether the client's `Host` is forwarded; otherwise it is the upstream's. Default: false, as nginx's.
+    /// Whether the client's `Host` is forwarded; otherwise it is the upstream's. Default: false, as
+    /// nginx's.
     #[serde(default)]
     pub preserve_host: bool,
     /// How long a connect may take. Default: 5 s.
     #[serde(default = "connect_timeout", with = "humantime_serde")]
     pub connect_timeout: Duration,
-    /// How long the head of a response may take after the last part of the request, and how long each part of its body. A
-    /// client that sends no part of its body for as long gets 408. Default: 60 s.
+    /// How long the head of a response may take after the last part of the request, and how long
+    /// each part of its body. A client that sends no part of its body for as long gets 408.
+    /// Default: 60 s.
     #[serde(default = "response_timeout", with = "humantime_serde")]
     pub response_timeout: Duration,
-    /// How often a request that may be sent twice (RFC 9110, section 9.2.2) goes to another server after an error. Default: 1.
+    /// How often a request that may be sent twice (RFC 9110, section 9.2.2) goes to another server
+    /// after an error. Default: 1.
     #[serde(default = "retries")]
     pub retries: u32,
     /// Idle connections that each worker keeps open to each server. Default: 64.
@@ -35,15 +40,16 @@ pub struct ProxyConfig {
     /// How long an idle connection is kept. Default: 60 s.
     #[serde(default = "idle_timeout", with = "humantime_serde")]
     pub idle_timeout: Duration,
-    /// Open connections of each worker to each server, of which each carries one request; requests beyond them get 503.
-    /// Default: 1024.
+    /// Open connections of each worker to each server, of which each carries one request; requests
+    /// beyond them get 503. Default: 1024.
     #[serde(default = "max_connections")]
     pub max_connections: usize,
-    /// How long nothing may come from either side of an upgraded connection, as a WebSocket, before it is closed. Default:
-    /// 10 min.
+    /// How long nothing may come from either side of an upgraded connection, as a WebSocket, before
+    /// it is closed. Default: 10 min.
     #[serde(default = "upgrade_timeout", with = "humantime_serde")]
     pub upgrade_timeout: Duration,
-    /// A request that each server is probed with. Default: none; then only errors of requests count.
+    /// A request that each server is probed with. Default: none; then only errors of requests
+    /// count.
     pub health_check: Option<HealthCheckConfig>,
 }
 

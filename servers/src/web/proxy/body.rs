@@ -13,8 +13,9 @@ use runtime::{JoinHandle, Sleep};
 use super::pool::{Lease, WorkerPool};
 use super::request_body::{Upload, UploadState};
 
-/// What an upstream sends, as it comes. It fails if the upstream breaks or sends nothing for the response timeout; then the
-/// client's connection has to be cut, because an ended body would look complete.
+/// What an upstream sends, as it comes. It fails if the upstream breaks or sends nothing for the
+/// response timeout; then the client's connection has to be cut, because an ended body would look
+/// complete.
 #[derive(Debug)]
 pub struct UpstreamBody {
     body: Incoming,
@@ -88,8 +89,8 @@ impl UpstreamBody {
         }
     }
 
-    /// Fails, but not in this poll: an error discards what the client's connection has buffered. Until the next poll that is
-    /// sent, as the upstream's bytes would have been without a proxy.
+    /// Fails, but not in this poll: an error discards what the client's connection has buffered.
+    /// Until the next poll that is sent, as the upstream's bytes would have been without a proxy.
     fn fail<T>(&mut self, error: BoxError, context: &Context<'_>) -> Poll<T> {
         let upstream = match &self.source {
             Source::Lease(lease) => Some(lease.pool.get(lease.upstream)),

@@ -8,8 +8,8 @@ use hashbrown::HashMap;
 
 /// The connections to an upstream that clients of this worker hold.
 ///
-/// A client may hold no more than others have left: alone it gets half of them, two clients get a third each, and so on. So
-/// there is always one for a client that has none.
+/// A client may hold no more than others have left: alone it gets half of them, two clients get a
+/// third each, and so on. So there is always one for a client that has none.
 #[derive(Debug, Default)]
 pub(super) struct ClientShares(RefCell<HashMap<IpAddr, usize, foldhash::fast::RandomState>>);
 
@@ -29,8 +29,8 @@ fn client_of(address: IpAddr) -> IpAddr {
 }
 
 impl ClientShares {
-    /// Counts a connection as a client's. `free`: how many nobody holds. `None` if the client holds more than that. Clients without an
-    /// address, of a Unix domain socket, are not limited.
+    /// Counts a connection as a client's. `free`: how many nobody holds. `None` if the client holds
+    /// more than that. Clients without an address, of a Unix domain socket, are not limited.
     pub(super) fn take(self: &Rc<Self>, address: Option<IpAddr>, free: usize) -> Option<ClientShare> {
         let client = address.map(client_of);
         if let Some(client) = client {

@@ -21,7 +21,8 @@ use super::client_share::ClientShare;
 use super::request_body::{RequestBody, Upload, UploadState};
 use super::upstream::{OpenConnection, Upstream};
 
-/// A connection that carries one request at a time. It has no task: the task of its request polls it. Dropping it closes it.
+/// A connection that carries one request at a time. It has no task: the task of its request polls
+/// it. Dropping it closes it.
 pub(super) struct Connection {
     requests: SendRequest<RequestBody>,
     /// None some time after it has ended.
@@ -41,7 +42,8 @@ pub(super) struct Connection {
 /// What counts a connection, as one of its upstream and as one of its client.
 pub(super) type Held = (OpenConnection, Option<ClientShare>);
 
-/// What is read of a response at a time at most, and kept until the client takes it; and the limit of its head.
+/// What is read of a response at a time at most, and kept until the client takes it; and the limit
+/// of its head.
 const BUFFER: usize = 64 << 10;
 
 /// Why a request has no response.
@@ -99,7 +101,8 @@ impl Connection {
         !self.relay.is_woken() || !self.drive(context)
     }
 
-    /// Sends a request and waits for the head of its response, for at most `limit` after the last part of the request.
+    /// Sends a request and waits for the head of its response, for at most `limit` after the last
+    /// part of the request.
     pub(super) async fn send(
         &mut self,
         request: Request<RequestBody>,
@@ -158,9 +161,9 @@ impl Connection {
         self.relay.muted(|| poll(&mut unwoken))
     }
 
-    /// Goes on without its user, and closes after this exchange: for requests whose body is still being sent while the response
-    /// comes. Either may have to wait for its end of the other connection. It ends when no part of the request has come for
-    /// `limit`.
+    /// Goes on without its user, and closes after this exchange: for requests whose body is still
+    /// being sent while the response comes. Either may have to wait for its end of the other
+    /// connection. It ends when no part of the request has come for `limit`.
     pub(super) fn into_task(self: Box<Self>, upload: Rc<Upload>, limit: Duration) -> runtime::JoinHandle<()> {
         // Without a sender the driver ends when nothing is left to do.
         let Self { driver, ended, open, share, .. } = *self;
@@ -194,7 +197,8 @@ impl Connection {
         })
     }
 
-    /// The stream of a connection that the upstream has upgraded, and bytes that were read of it. None if it has broken.
+    /// The stream of a connection that the upstream has upgraded, and bytes that were read of it.
+    /// None if it has broken.
     pub(super) async fn into_upgraded(mut self: Box<Self>) -> Option<(HttpStream, Bytes, Held)> {
         std::future::poll_fn(|context| if self.drive(context) { Poll::Ready(()) } else { Poll::Pending })
             .await;
@@ -209,7 +213,8 @@ impl std::fmt::Debug for Connection {
     }
 }
 
-/// Makes a connector for HTTP/1.1. `encrypted`: for `https`, too; then it reads the authorities, which blocks.
+/// Makes a connector for HTTP/1.1. `encrypted`: for `https`, too; then it reads the authorities,
+/// which blocks.
 pub(super) fn connector(encrypted: bool, limit: Duration) -> Result<Connector, tls::Error> {
     let connector = Connector::new().connect_timeout(limit);
     if !encrypted {
@@ -219,8 +224,8 @@ pub(super) fn connector(encrypted: bool, limit: Duration) -> Result<Connector, t
     Ok(connector.tls(tls))
 }
 
-/// Connects to an upstream, with the lookup of its name and the TLS handshake, within `limit`. The error's kind is `TimedOut`
-/// after that.
+/// Connects to an upstream, with the lookup of its name and the TLS handshake, within `limit`. The
+/// error's kind is `TimedOut` after that.
 pub(super) async fn connect(
     connector: &Connector,
     upstream: &Upstream,
@@ -229,8 +234,9 @@ pub(super) async fn connect(
     runtime::timeout(limit, connector.clone().call(upstream.uri.clone())).await?
 }
 
-/// Wakes the task that uses a connection now. hyper and the socket keep the waker of their last poll. If that were the
-/// waker of a task, each request would wake the task of the client that had the connection before.
+/// Wakes the task that uses a connection now. hyper and the socket keep the waker of their last
+/// poll. If that were the waker of a task, each request would wake the task of the client that had
+/// the connection before.
 #[derive(Debug, Default)]
 pub(super) struct WakeRelay {
     user: AtomicWaker,

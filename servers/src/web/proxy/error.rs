@@ -4,7 +4,8 @@ use hyper::{Response, StatusCode};
 
 use crate::web::body::{ResponseBody, error_response, method_not_allowed};
 
-/// A [`ProxyConfig`](crate::web::config::ProxyConfig) can't be used. The message names the field, its value and what to do.
+/// A [`ProxyConfig`](crate::web::config::ProxyConfig) can't be used. The message names the field,
+/// its value and what to do.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProxyConfigError {

@@ -57,11 +57,12 @@ impl Exchange {
 impl ProxyRoute {
     /// Answers a request with the response of an upstream.
     ///
-    /// Errors are responses, too: 502 if the upstream fails, 503 if all
-    /// health checks fail or it has too many requests, 504 if it takes too long, 413 if its body is longer than `body_limit` bytes, 400 or 405 for
-    /// requests that are not forwarded.
+    /// Errors are responses, too: 502 if the upstream fails, 503 if all health checks fail or it
+    /// has too many requests, 504 if it takes too long, 413 if its body is longer than `body_limit`
+    /// bytes, 400 or 405 for requests that are not forwarded.
     ///
-    /// `end` is certain as soon as the end of a chunked request was read, unless trailers were before it.
+    /// `end` is certain as soon as the end of a chunked request was read, unless trailers were
+    /// before it.
     ///
     /// # Panics
     /// Outside of a runtime.
@@ -221,7 +222,8 @@ impl ProxyRoute {
             if failed.repeat_here
                 && let Some(repeated) = failed.request
             {
-                // The upstream has closed the connection, most likely, as if it had been found closed.
+                // The upstream has closed the connection, most likely, as if it had been found
+                // closed.
                 request = repeated;
                 fresh = true;
                 continue;
@@ -303,7 +305,8 @@ struct Failed {
     refusal: Refusal,
     /// The request, if it may be repeated.
     request: Option<Request<RequestBody>>,
-    /// The upstream may have closed the idle connection before it got the request: no reason to avoid it.
+    /// The upstream may have closed the idle connection before it got the request: no reason to
+    /// avoid it.
     repeat_here: bool,
     /// The client is to blame.
     client: bool,
@@ -354,7 +357,8 @@ fn copy_request(request: &Request<RequestBody>) -> Request<RequestBody> {
     copy
 }
 
-/// Counts `Max-Forwards` down (RFC 9110, section 7.6.2). Returns whether the request may be forwarded.
+/// Counts `Max-Forwards` down (RFC 9110, section 7.6.2). Returns whether the request may be
+/// forwarded.
 fn count_forwards(head: &mut request::Parts) -> Result<bool, Refusal> {
     let Some(value) = head.headers.get(MAX_FORWARDS) else { return Ok(true) };
     let number: Option<u64> = value.to_str().ok().and_then(|value| value.parse().ok());

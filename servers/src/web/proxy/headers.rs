@@ -19,8 +19,8 @@ const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host")
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 
-/// Turns the head of a client's request into that of an HTTP/1.1 request to an upstream, whose `Host` the caller sets.
-/// Returns the client's host, if it gave one.
+/// Turns the head of a client's request into that of an HTTP/1.1 request to an upstream, whose
+/// `Host` the caller sets. Returns the client's host, if it gave one.
 ///
 /// # Errors
 /// If the host is ambiguous.
@@ -35,7 +35,8 @@ pub(super) fn forward_request(
     remove_underscored(headers);
     let accepts_trailers = remove_hop_by_hop(headers);
     if headers.contains_key(EXPECT) {
-        // Sending the body is what tells the client to continue. The upstream need not ask for it again.
+        // Sending the body is what tells the client to continue. The upstream need not ask for it
+        // again.
         headers.remove(EXPECT);
     }
     // They are dropped.
@@ -66,8 +67,8 @@ pub(super) fn forward_request(
     Ok(host)
 }
 
-/// Turns the head of an upstream's response into that of a response to the client. With `upgraded` its `Connection` and
-/// `Upgrade` remain.
+/// Turns the head of an upstream's response into that of a response to the client. With `upgraded`
+/// its `Connection` and `Upgrade` remain.
 ///
 /// # Errors
 /// If the body has a transfer coding besides `chunked`, which nobody asked for.
@@ -101,8 +102,8 @@ pub(super) fn forward_response<B: Body>(
     Ok(())
 }
 
-/// The protocols that an HTTP/1.1 request asks to upgrade to. None for HTTP itself: what followed would pass the proxy
-/// unseen.
+/// The protocols that an HTTP/1.1 request asks to upgrade to. None for HTTP itself: what followed
+/// would pass the proxy unseen.
 pub(super) fn requested_upgrade(head: &request::Parts) -> Option<HeaderValue> {
     if head.version != Version::HTTP_11 {
         return None;
@@ -138,8 +139,8 @@ fn tokens(value: &HeaderValue) -> impl Iterator<Item = &[u8]> {
     value.as_bytes().split(|byte| *byte == b',').map(<[u8]>::trim_ascii).filter(|token| !token.is_empty())
 }
 
-/// Removes the headers that concern one connection (RFC 9110, section 7.6.1). `Trailer` stays, without which hyper sends none
-/// of a response. Returns whether `TE` accepted them.
+/// Removes the headers that concern one connection (RFC 9110, section 7.6.1). `Trailer` stays,
+/// without which hyper sends none of a response. Returns whether `TE` accepted them.
 fn remove_hop_by_hop(headers: &mut HeaderMap) -> bool {
     // Most messages have one of these, if any: one pass finds out which.
     let [mut connection, mut te, mut transfer_encoding, mut upgrade, mut others] = [false; 5];
@@ -184,7 +185,8 @@ fn remove_hop_by_hop(headers: &mut HeaderMap) -> bool {
 
 /// `Keep-Alive`, `Proxy-*`, and `Proxy`, which CGI programs would take for a setting of theirs.
 fn is_other_hop_by_hop(name: &HeaderName) -> bool {
-    // RFC 9110 gives these to the proxy, or to the connection; upstreams' challenges are not for the proxy's clients.
+    // RFC 9110 gives these to the proxy, or to the connection; upstreams' challenges are not for
+    // the proxy's clients.
     let name_text = name.as_str();
     *name == KEEP_ALIVE
         || *name == header::PROXY_AUTHENTICATE
@@ -209,7 +211,8 @@ fn connection_options(headers: &HeaderMap) -> Vec<HeaderName> {
         .collect()
 }
 
-/// Removes headers whose names have an underscore: CGI programs take `X_Forwarded_For` for `X-Forwarded-For`.
+/// Removes headers whose names have an underscore: CGI programs take `X_Forwarded_For` for
+/// `X-Forwarded-For`.
 fn remove_underscored(headers: &mut HeaderMap) {
     let underscored = |name: &&HeaderName| name.as_str().contains('_');
     let names: Vec<_> = headers.keys().filter(underscored).cloned().collect();

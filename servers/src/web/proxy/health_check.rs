@@ -15,8 +15,8 @@ use super::route::ProxyRoute;
 use super::upstream::{Counters, OpenConnection, Upstream};
 
 impl ProxyRoute {
-    /// Starts the health checks that are configured: a task on the calling worker. What it finds is shared by all workers.
-    /// It ends when the route is dropped.
+    /// Starts the health checks that are configured: a task on the calling worker. What it finds is
+    /// shared by all workers. It ends when the route is dropped.
     ///
     /// # Panics
     /// Outside of a runtime.

@@ -1,7 +1,7 @@
 //! The reverse proxy: forwards requests to upstreams over pooled HTTP/1.1 connections.
 //!
-//! A worker has its own pool, so no lock is taken for a request. A connection is driven by the task of the request that
-//! uses it: no task is spawned and none but the client's is woken.
+//! A worker has its own pool, so no lock is taken for a request. A connection is driven by the task
+//! of the request that uses it: no task is spawned and none but the client's is woken.
 
 mod body;
 mod client_share;

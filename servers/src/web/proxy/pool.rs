@@ -51,7 +51,8 @@ impl PooledUpstream {
         Some(taken)
     }
 
-    /// Counts one of at most `max` connections as a client's. `None` if it has to leave them to others.
+    /// Counts one of at most `max` connections as a client's. `None` if it has to leave them to
+    /// others.
     pub(super) fn take_share(&self, client: Option<IpAddr>, max: usize) -> Option<ClientShare> {
         let in_use = self.counters.open().saturating_sub(self.idle.borrow().len());
         self.shares.take(client, max.saturating_sub(in_use))
@@ -77,8 +78,8 @@ impl PooledUpstream {
 }
 
 impl WorkerPool {
-    /// Makes the pool of this worker. It and its connections live until `route` is dropped, and at most as long as the
-    /// worker: a task of the worker owns them.
+    /// Makes the pool of this worker. It and its connections live until `route` is dropped, and at
+    /// most as long as the worker: a task of the worker owns them.
     pub(super) fn start(
         upstreams: &[Arc<Upstream>],
         limit: usize,
@@ -106,8 +107,9 @@ impl WorkerPool {
         &self.upstreams[upstream]
     }
 
-    /// The upstream of the next request: the next one in turn that is healthy and not avoided; else, of those that are
-    /// avoided because of errors, the one that is due first. None if all health checks fail, or all were `tried`.
+    /// The upstream of the next request: the next one in turn that is healthy and not avoided;
+    /// else, of those that are avoided because of errors, the one that is due first. None if all
+    /// health checks fail, or all were `tried`.
     pub(super) fn choose(&self, tried: &[usize]) -> Option<usize> {
         let count = self.upstreams.len();
         let first = self.next.get();
@@ -128,7 +130,8 @@ impl WorkerPool {
         avoided
     }
 
-    /// Takes a connection back whose response has ended. It is closed if it can't be used again, or if there are enough.
+    /// Takes a connection back whose response has ended. It is closed if it can't be used again, or
+    /// if there are enough.
     pub(super) fn release(&self, upstream: usize, mut connection: Box<Connection>) {
         let upstream = &self.upstreams[upstream];
         let mut idle = upstream.idle.borrow_mut();

@@ -103,8 +103,8 @@ pub(super) struct StreamedBody {
 }
 
 impl StreamedBody {
-    /// The next part that the client sends. Trailers are dropped: an upstream might take them for headers, which the client could not
-    /// have set.
+    /// The next part that the client sends. Trailers are dropped: an upstream might take them for
+    /// headers, which the client could not have set.
     fn poll_part(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, BoxError>>> {
         let polled = loop {
             match Pin::new(&mut self.incoming).poll_frame(context) {

@@ -35,7 +35,8 @@ pub struct ClientInfo {
     pub encrypted: bool,
 }
 
-/// Forwards the requests below a path. All workers share it, but no upstream connection: each worker opens its own.
+/// Forwards the requests below a path. All workers share it, but no upstream connection: each
+/// worker opens its own.
 #[derive(Debug)]
 pub struct ProxyRoute {
     pub(super) config: ProxyConfig,
@@ -49,8 +50,9 @@ pub struct ProxyRoute {
 }
 
 impl ProxyRoute {
-    /// Checks the configuration. If an upstream is `https`, it reads the authorities that sign servers' certificates
-    /// (`SSL_CERT_FILE`'s or the system's), which blocks for as long as the file takes.
+    /// Checks the configuration. If an upstream is `https`, it reads the authorities that sign
+    /// servers' certificates (`SSL_CERT_FILE`'s or the system's), which blocks for as long as the
+    /// file takes.
     ///
     /// # Errors
     /// The error names the field that is wrong, its value, and what to do.

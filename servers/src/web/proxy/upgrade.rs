@@ -1,5 +1,5 @@
-//! Upgraded connections: WebSockets and others, and WebSockets over HTTP/2 (RFC 8441): an extended CONNECT becomes an
-//! upgrade of HTTP/1.1, its `101` a `200`.
+//! Upgraded connections: WebSockets and others, and WebSockets over HTTP/2 (RFC 8441): an extended
+//! CONNECT becomes an upgrade of HTTP/1.1, its `101` a `200`.
 
 use std::cell::RefCell;
 use std::io;
@@ -39,8 +39,8 @@ pub(super) struct UpgradeLimits {
     pub(super) after_client: Option<Duration>,
 }
 
-/// Copies between the two sides of an upgraded connection until both have ended, in a task of this worker. The end of one is
-/// passed on to the other, which may still send.
+/// Copies between the two sides of an upgraded connection until both have ended, in a task of this
+/// worker. The end of one is passed on to the other, which may still send.
 ///
 /// Beyond `limits` both are closed.
 pub(super) fn copy_upgraded(client: OnUpgrade, upstream: Box<Connection>, limits: UpgradeLimits) {
@@ -186,8 +186,9 @@ impl Direction {
 
 const WEBSOCKET: HeaderValue = HeaderValue::from_static("websocket");
 
-/// The handshake of a WebSocket that a client of HTTP/2 has asked for. A CONNECT has no `Sec-WebSocket-Key`, so the proxy
-/// generates one and verifies the upstream's `Sec-WebSocket-Accept`.
+/// The handshake of a WebSocket that a client of HTTP/2 has asked for. A CONNECT has no
+/// `Sec-WebSocket-Key`, so the proxy generates one and verifies the upstream's
+/// `Sec-WebSocket-Accept`.
 #[derive(Debug)]
 pub(super) struct ExtendedConnect {
     accept: HeaderValue,
@@ -214,7 +215,8 @@ impl ExtendedConnect {
         Ok((Self { accept }, WEBSOCKET))
     }
 
-    /// Whether the upstream answered 2xx without switching protocols. The client would take that for an open WebSocket.
+    /// Whether the upstream answered 2xx without switching protocols. The client would take that
+    /// for an open WebSocket.
     pub(super) fn is_no_websocket<B>(response: &Response<B>) -> bool {
         response.status().is_success()
     }

@@ -32,7 +32,8 @@ pub(super) struct Upstream {
 pub struct UpstreamStatus {
     /// The URL, as configured.
     pub address: String,
-    /// Whether requests go to it: its health check succeeds, and it isn't avoided because of errors.
+    /// Whether requests go to it: its health check succeeds, and it isn't avoided because of
+    /// errors.
     pub healthy: bool,
     /// Requests that were sent to it, repeated ones and failed connects included.
     pub requests: u64,
@@ -172,7 +173,8 @@ impl Health {
     }
 }
 
-/// Numbers of one worker for one upstream. Only that worker changes them; so no cache line moves between workers.
+/// Numbers of one worker for one upstream. Only that worker changes them; so no cache line moves
+/// between workers.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(super) struct Counters {

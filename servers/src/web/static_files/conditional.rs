@@ -16,7 +16,8 @@ pub enum Outcome {
     PreconditionFailed,
 }
 
-/// Evaluates the conditions in the order of section 13.2.2. `modified` is in whole seconds, as headers have it.
+/// Evaluates the conditions in the order of section 13.2.2. `modified` is in whole seconds, as
+/// headers have it.
 pub fn evaluate(headers: &HeaderMap, etag: &str, modified: SystemTime) -> Outcome {
     let date = |name| headers.get(name).and_then(parse_date);
     if headers.contains_key(IF_MATCH) {
@@ -40,7 +41,8 @@ pub fn evaluate(headers: &HeaderMap, etag: &str, modified: SystemTime) -> Outcom
 pub fn range_applies(headers: &HeaderMap, etag: &str, modified: SystemTime) -> bool {
     let Some(condition) = headers.get(IF_RANGE) else { return true };
     match parse_date(condition) {
-        // A date has to be equal (section 13.1.5), and no later version can have it (section 8.8.2.2).
+        // A date has to be equal (section 13.1.5), and no later version can have it (section
+        // 8.8.2.2).
         Some(date) => date == modified && modified.elapsed().is_ok_and(|age| age > Duration::from_secs(1)),
         None => condition.as_bytes() == etag.as_bytes(),
     }
@@ -50,7 +52,8 @@ fn parse_date(value: &HeaderValue) -> Option<SystemTime> {
     httpdate::parse_http_date(value.to_str().ok()?).ok()
 }
 
-/// Whether a list of entity tags has `etag`, which is a strong one, or is `*`. `weak`: whether weak tags may match.
+/// Whether a list of entity tags has `etag`, which is a strong one, or is `*`. `weak`: whether weak
+/// tags may match.
 fn matches<'a>(values: impl IntoIterator<Item = &'a HeaderValue>, etag: &str, weak: bool) -> bool {
     // No tag of this server has a comma.
     values.into_iter().filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(',')).any(|tag| {

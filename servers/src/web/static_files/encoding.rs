@@ -34,8 +34,8 @@ impl Encoding {
     }
 }
 
-/// The encoding that a client likes best (RFC 9110, section 12.5.3), of those for which `available` is true. `None`: none of
-/// them, so the file as it is.
+/// The encoding that a client likes best (RFC 9110, section 12.5.3), of those for which `available`
+/// is true. `None`: none of them, so the file as it is.
 pub fn preferred(headers: &HeaderMap, available: impl Fn(Encoding) -> bool) -> Option<Encoding> {
     // A client that sends none may want any, but many can't decode.
     let mut weights = [None; ENCODINGS.len()];

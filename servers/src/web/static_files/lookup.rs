@@ -14,7 +14,8 @@ use super::root::Root;
 use super::served_file::{Found, ServedFile, examine};
 use crate::web::config::FilesConfig;
 
-/// How often paths are forgotten that were not looked up meanwhile: their files may be gone, and use disk space while open.
+/// How often paths are forgotten that were not looked up meanwhile: their files may be gone, and
+/// use disk space while open.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(30);
 
 /// A file, and what was compressed of it.
@@ -49,7 +50,8 @@ pub enum Lookup {
     NotFound,
 }
 
-/// Weight of a path in bytes, with a minimum that limits the cache to `cache-entries` paths: each may keep descriptors open.
+/// Weight of a path in bytes, with a minimum that limits the cache to `cache-entries` paths: each
+/// may keep descriptors open.
 #[derive(Debug, Clone)]
 struct EntryWeight {
     least: u64,
@@ -90,7 +92,8 @@ impl Files {
             dotfiles: config.dotfiles,
             precompressed: config.precompressed,
             valid: config.cache_valid,
-            // The cache refuses an entry that takes nearly all of it, and an entry has up to four files.
+            // The cache refuses an entry that takes nearly all of it, and an entry has up to four
+            // files.
             in_memory: config.cache_file_size.min(config.cache_memory / 8),
             caches: (0..runtime::workers()).map(cache).collect(),
         }
@@ -217,7 +220,8 @@ enum Opened {
 
 fn refused(error: io::Error, path: &Path) -> io::Result<Opened> {
     match error.raw_os_error() {
-        // Not a folder on the way, a name that is too long, links that lead in a circle, or out of the root.
+        // Not a folder on the way, a name that is too long, links that lead in a circle, or out of
+        // the root.
         Some(libc::ENOENT | libc::ENOTDIR | libc::ENAMETOOLONG | libc::ELOOP | libc::EXDEV) => {
             Ok(Opened::Nothing)
         }

@@ -6,7 +6,8 @@ use std::path::Path;
 
 use percent_encoding::percent_decode_str;
 
-/// A path relative to the root: no segment is empty, `.` or `..`, and none has a NUL or an encoded slash.
+/// A path relative to the root: no segment is empty, `.` or `..`, and none has a NUL or an encoded
+/// slash.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequestPath {
     /// Its segments, with a slash between two.
@@ -42,7 +43,8 @@ impl RequestPath {
         let mut folder = true;
         for encoded in path.strip_prefix('/').ok_or(PathError::Malformed)?.split('/') {
             let segment: Vec<u8> = percent_decode_str(encoded).collect();
-            // Proxies before this server may read an encoded slash otherwise, and let a path through that they refuse.
+            // Proxies before this server may read an encoded slash otherwise, and let a path
+            // through that they refuse.
             if segment.contains(&0) || segment.contains(&b'/') {
                 return Err(PathError::Malformed);
             }

@@ -170,7 +170,8 @@ fn content_range(ByteRange { start, length }: ByteRange, size: u64) -> String {
 fn add_slash<B>(request: &Request<B>) -> Response<ResponseBody> {
     let uri = request.uri();
     let query = uri.query().map(|query| format!("?{query}")).unwrap_or_default();
-    // A path that begins with two slashes would be taken for a host, and browsers take a backslash for a slash.
+    // A path that begins with two slashes would be taken for a host, and browsers take a backslash
+    // for a slash.
     let path = uri.path().trim_start_matches('/').replace('\\', "%5C");
     let Ok(location) = HeaderValue::try_from(format!("/{path}/{query}")) else {
         return error_response(StatusCode::NOT_FOUND);

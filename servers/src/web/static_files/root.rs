@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use rustix::fs::{Access, Mode, OFlags, ResolveFlags, openat2};
 
-/// An open folder. Nothing outside of it is opened through it, whatever symbolic links are in it: the kernel resolves paths
-/// beneath it only (`RESOLVE_BENEATH` of `openat2(2)`).
+/// An open folder. Nothing outside of it is opened through it, whatever symbolic links are in it:
+/// the kernel resolves paths beneath it only (`RESOLVE_BENEATH` of `openat2(2)`).
 #[derive(Debug, Clone)]
 pub struct Root(Arc<File>);
 
@@ -45,7 +45,8 @@ impl Root {
         }
     }
 
-    /// Whether the user that the process runs as now may look for files in a folder. One that was opened by root is no help.
+    /// Whether the user that the process runs as now may look for files in a folder. One that was
+    /// opened by root is no help.
     ///
     /// # Errors
     /// If it may not.
@@ -54,8 +55,8 @@ impl Root {
         allowed.map_err(|error| RootError { path: path.to_owned(), source: error.into() })
     }
 
-    /// Opens a file or folder beneath it. If the path is not in the kernel's cache, a thread of blocking work opens it, so
-    /// that no disk holds the worker up.
+    /// Opens a file or folder beneath it. If the path is not in the kernel's cache, a thread of
+    /// blocking work opens it, so that no disk holds the worker up.
     ///
     /// # Errors
     /// Those of `openat2(2)`; `EXDEV` if the path leads out of the root.
@@ -69,7 +70,8 @@ impl Root {
         opened.map_err(|_| io::Error::other("the thread that opens the file has panicked"))?
     }
 
-    /// `EAGAIN`: something was renamed meanwhile, so the kernel can't say whether the path is beneath the root.
+    /// `EAGAIN`: something was renamed meanwhile, so the kernel can't say whether the path is
+    /// beneath the root.
     fn open_again(&self, path: &Path) -> io::Result<File> {
         const ATTEMPTS: usize = 8;
         let again = |result: &io::Result<File>| matches!(result, Err(error) if error.kind() == io::ErrorKind::WouldBlock);

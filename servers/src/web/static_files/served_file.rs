@@ -18,7 +18,8 @@ use super::encoding::Encoding;
 /// Bytes of a file that are read before other tasks have their turn.
 const READ_AT_A_TIME: usize = 128 << 10;
 
-/// What changes when a file does: device, inode, length, modification and change in seconds and nanoseconds.
+/// What changes when a file does: device, inode, length, modification and change in seconds and
+/// nanoseconds.
 type Identity = (u64, u64, u64, i64, i64, i64, i64);
 
 /// An open file.
@@ -63,8 +64,8 @@ pub enum Found {
     Other,
 }
 
-/// What is open, for a request for `name`. Files of up to `in_memory` bytes are read. `known`: what was found before, which is
-/// returned if nothing has changed.
+/// What is open, for a request for `name`. Files of up to `in_memory` bytes are read. `known`: what
+/// was found before, which is returned if nothing has changed.
 pub async fn examine(
     file: File,
     name: &Path,
@@ -120,7 +121,8 @@ fn identity(metadata: &Metadata) -> Identity {
     )
 }
 
-/// Modification and length, as nginx has them, with nanoseconds: two versions within a second differ.
+/// Modification and length, as nginx has them, with nanoseconds: two versions within a second
+/// differ.
 fn etag(metadata: &Metadata, encoding: Option<Encoding>) -> String {
     let suffix = encoding.map_or("", Encoding::suffix);
     format!("\"{:x}.{:x}-{:x}{suffix}\"", metadata.mtime(), metadata.mtime_nsec(), metadata.len())

@@ -33,7 +33,8 @@ pub fn serve(work: Duration) -> (SocketAddr, net::Serving) {
     (address, serving.unwrap())
 }
 
-/// Echoes on the server's side while `client` runs on the other side and `beside` on the server's worker.
+/// Echoes on the server's side while `client` runs on the other side and `beside` on the server's
+/// worker.
 pub fn echo_with<T: Send + 'static>(
     testbed: &Arc<Testbed>,
     mut runtime: Runtime,
@@ -95,8 +96,8 @@ fn connect(address: SocketAddr) -> std::net::TcpStream {
 pub struct RoundTrips(Vec<Duration>);
 
 impl RoundTrips {
-    /// Measures one after the other with pauses, for a time. Leaves the first out: it waits for the connection to
-    /// be accepted.
+    /// Measures one after the other with pauses, for a time. Leaves the first out: it waits for the
+    /// connection to be accepted.
     pub fn measure(address: SocketAddr, pause: Duration, time: Duration) -> Self {
         let mut stream = connect(address);
         let mut trips = Vec::new();

@@ -39,7 +39,8 @@ pub struct EchoServer {
 }
 
 impl EchoServer {
-    /// Starts one in the calling thread's network namespace. It computes for `work` with each request.
+    /// Starts one in the calling thread's network namespace. It computes for `work` with each
+    /// request.
     pub fn start(builder: Builder, address: Ipv4Addr, work: Duration) -> Self {
         let (control, asked) = UnixStream::pair().unwrap();
         asked.set_nonblocking(true).unwrap();
@@ -112,7 +113,8 @@ fn loops_within(time: Duration) -> u32 {
     (f64::from(LOOPS) * time.as_secs_f64() / shortest.as_secs_f64()) as u32
 }
 
-/// Moves the calling thread to the client's core, and makes it real-time. Threads that it starts inherit that.
+/// Moves the calling thread to the client's core, and makes it real-time. Threads that it starts
+/// inherit that.
 pub fn preempt_on_client_core() {
     Cpus::one(1).pin(None).unwrap();
     preempt_other_programs();
@@ -136,7 +138,8 @@ impl Connection {
         connection
     }
 
-    /// Connects to an echo server on the client's side of a testbed. The socket can be used on both.
+    /// Connects to an echo server on the client's side of a testbed. The socket can be used on
+    /// both.
     pub fn open_on(testbed: &Testbed, address: SocketAddr) -> Self {
         testbed.client.run(|| Ok(Self::open(address, ECHO))).unwrap()
     }

@@ -158,7 +158,8 @@ fn a_response_breaks_off_when_its_file_is_cut() {
     let site = Site::new().with("file", vec![b'x'; length]).with("other", "other");
     let server = site.serve(&[]);
     let (mut stream, mut answer) = begin(&server, "/file");
-    // To nothing: of a page that is cut in half the kernel zeroes the rest, also while it is on its way.
+    // To nothing: of a page that is cut in half the kernel zeroes the rest, also while it is on its
+    // way.
     std::fs::File::options().write(true).open(site.path("file")).unwrap().set_len(0).unwrap();
     // Fails if the connection is reset.
     let _ = stream.read_to_end(&mut answer);

@@ -10,8 +10,8 @@ use crate::tls::serve_encrypted;
 
 const SECRET: &str = "the-secret-beside-the-root";
 
-/// Paths to `secret.txt` beside the root, or to `/etc/passwd`: OWASP's list of path traversals, those of dotdotpwn and
-/// of nuclei's templates, and CVEs of web servers.
+/// Paths to `secret.txt` beside the root, or to `/etc/passwd`: OWASP's list of path traversals,
+/// those of dotdotpwn and of nuclei's templates, and CVEs of web servers.
 const ESCAPES: &[&str] = &[
     // Plain.
     "/../secret.txt",
@@ -144,7 +144,8 @@ const ESCAPES: &[&str] = &[
     "/inner/up/served/../secret.txt",
 ];
 
-/// A root with an index, a folder, and links out of it; beside it a secret and a folder whose name begins as the root's.
+/// A root with an index, a folder, and links out of it; beside it a secret and a folder whose name
+/// begins as the root's.
 fn site() -> Site {
     let site =
         Site::new().with("index.html", "index").with("folder/deeper/file", "file").with("inner/file", "file");

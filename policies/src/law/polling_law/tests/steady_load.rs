@@ -32,8 +32,9 @@ struct Course {
 }
 
 impl Server {
-    /// A load whose windows vary: arrivals are more bursty than independent ones, an event takes 4 % more or less of CPU time and waits
-    /// for 15 % longer or shorter, and four times a second the machine pauses for up to a millisecond.
+    /// A load whose windows vary: arrivals are more bursty than independent ones, an event takes 4
+    /// % more or less of CPU time and waits for 15 % longer or shorter, and four times a second the
+    /// machine pauses for up to a millisecond.
     fn run_noisy(&mut self, rate: f64, time: Duration, noise: &mut Noise) -> Course {
         let (mut course, trials_before) = (Course::default(), self.law.trial_time());
         while course.time < time {
@@ -56,8 +57,8 @@ impl Server {
     }
 }
 
-/// The first minute is left out, in which refusals become longer. So are loads at which polling takes as much as the budgets allow:
-/// there the mode may change some times in ten seconds.
+/// The first minute is left out, in which refusals become longer. So are loads at which polling
+/// takes as much as the budgets allow: there the mode may change some times in ten seconds.
 #[test]
 fn at_a_steady_load_the_mode_changes_once_in_ten_seconds_at_most_and_trials_take_one_percent() {
     for (latency, cpu) in [(0, 0), (50, 0), (0, 50)] {

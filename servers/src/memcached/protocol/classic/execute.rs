@@ -14,7 +14,8 @@ use crate::memcached::session::{RequestOutcome, Session};
 use crate::memcached::stats::stats_reply;
 use crate::memcached::store::ItemBits;
 
-/// So many keys of a get count as another request of the client's turn: a turn is a quarter of a millisecond at most.
+/// So many keys of a get count as another request of the client's turn: a turn is a quarter of a
+/// millisecond at most.
 const KEYS_OF_A_REQUEST: usize = 50;
 const OK: &[u8] = b"OK\r\n";
 const MAX_VERBOSITY: u32 = 3;
@@ -26,8 +27,8 @@ const MAX_LINE: usize = 2048;
 const MIN_LINE: usize = 6;
 
 impl Session<'_> {
-    /// Executes a line, whose terminator had `terminator` bytes. Returns how many bytes of `after`, the input
-    /// behind the line, were used.
+    /// Executes a line, whose terminator had `terminator` bytes. Returns how many bytes of `after`,
+    /// the input behind the line, were used.
     pub fn execute_line(&mut self, line: &[u8], terminator: usize, after: &[u8]) -> RequestOutcome {
         let (counters, now) = (self.counters, self.now);
         let store = self.store();
@@ -260,8 +261,8 @@ impl Session<'_> {
         RequestOutcome::Done(0)
     }
 
-    /// Executes `set <any key> <flags> <expiry> <length>` with a data block of user and password, separated by
-    /// a space. Refuses any other command.
+    /// Executes `set <any key> <flags> <expiry> <length>` with a data block of user and password,
+    /// separated by a space. Refuses any other command.
     pub fn execute_text_authentication(&mut self, rest: &[u8]) -> RequestOutcome {
         let Some(end) = memchr::memchr(b'\n', rest) else {
             return match rest.len() > MAX_LINE {

@@ -17,7 +17,8 @@ const BEGIN: &[u8] = b"OK\r\n";
 const STEPS_PER_TURN: usize = 20;
 
 impl<'a> Session<'a> {
-    /// Replies with all keys, in steps for which the store is locked: `metadump` if `with_details` is set, else `mgdump`.
+    /// Replies with all keys, in steps for which the store is locked: `metadump` if `with_details`
+    /// is set, else `mgdump`.
     pub fn dump_classes(&mut self, with_details: bool, classes: &[u8]) -> RequestOutcome {
         let end: &[u8] = if with_details { b"END\r\n" } else { b"EN\r\n" };
         if !self.context.config.dump_allowed {
@@ -73,8 +74,8 @@ impl<'a> Session<'a> {
         RequestOutcome::BufferFull
     }
 
-    /// The client's list, or a new one. If another client's is being sent, `busy` is the reply, and the request's outcome
-    /// is returned instead.
+    /// The client's list, or a new one. If another client's is being sent, `busy` is the reply, and
+    /// the request's outcome is returned instead.
     fn continue_dump(&mut self, busy: &[u8]) -> Result<Box<KeyDump<'a>>, RequestOutcome> {
         let now = self.now;
         let dump = self.dump.take().or_else(|| {
@@ -89,7 +90,8 @@ impl<'a> Session<'a> {
         if dump.ticket.step(now) { Ok(dump) } else { Err(RequestOutcome::Close(0)) }
     }
 
-    /// Replies with the keys of a slab class, in steps as [`dump_keys`](Self::dump_keys). All items are in class 1.
+    /// Replies with the keys of a slab class, in steps as [`dump_keys`](Self::dump_keys). All items
+    /// are in class 1.
     pub fn cachedump(&mut self, arguments: &[&[u8]]) -> RequestOutcome {
         let (class, limit) = match self.cachedump_arguments(arguments) {
             Ok(arguments) => arguments,

@@ -53,7 +53,8 @@ pub enum Command<'a> {
 }
 
 impl Command<'_> {
-    /// Whether the command reads an item, or nothing. The flags of a meta get decide whether it also writes.
+    /// Whether the command reads an item, or nothing. The flags of a meta get decide whether it
+    /// also writes.
     pub fn is_get(&self) -> bool {
         matches!(
             self,
@@ -79,8 +80,8 @@ pub struct StoreLine<'a> {
 
 const MIN_LINE: usize = 4;
 
-/// Parses a line without its terminator, which had `terminator` bytes. A `resumed` get was parsed before and
-/// is known to be valid.
+/// Parses a line without its terminator, which had `terminator` bytes. A `resumed` get was parsed
+/// before and is known to be valid.
 pub fn parse(line: &[u8], terminator: usize, resumed: bool) -> Command<'_> {
     if line.len() + terminator < MIN_LINE {
         return invalid(BAD_FORMAT);
@@ -120,8 +121,9 @@ fn invalid(reply: &'static [u8]) -> Command<'static> {
     Command::Invalid { reply, noreply: false }
 }
 
-/// Keys are not collected: a line may have any number of them. They are not even looked at one by one, as all this happens in
-/// one turn: a key is too long where so many bytes have no space among them.
+/// Keys are not collected: a line may have any number of them. They are not even looked at one by
+/// one, as all this happens in one turn: a key is too long where so many bytes have no space among
+/// them.
 fn keys_are_valid(mut keys: &[u8]) -> bool {
     while keys.len() > KEY_MAX {
         match memchr::memrchr(b' ', &keys[..=KEY_MAX]) {

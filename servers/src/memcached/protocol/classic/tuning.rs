@@ -1,4 +1,5 @@
-//! Commands that tune parts of memcached that this server does not have. Valid settings are accepted without effect.
+//! Commands that tune parts of memcached that this server does not have. Valid settings are
+//! accepted without effect.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -66,7 +67,8 @@ fn float(text: &[u8]) -> Option<f64> {
     str::from_utf8(text).ok()?.parse().ok()
 }
 
-/// Whether a list of slab classes, `all` or `hash` has class 1, in which all items are. `None` if it is invalid.
+/// Whether a list of slab classes, `all` or `hash` has class 1, in which all items are. `None` if
+/// it is invalid.
 pub fn has_items(classes: &[u8]) -> Option<bool> {
     if matches!(classes, b"all" | b"hash") {
         return Some(true);
@@ -77,7 +79,8 @@ pub fn has_items(classes: &[u8]) -> Option<bool> {
     classes.try_fold(false, |found, class| class.map(|class| found || class == 1))
 }
 
-/// Whether a client has disabled the crawler. Then it may not list keys; expired items are removed all the same.
+/// Whether a client has disabled the crawler. Then it may not list keys; expired items are removed
+/// all the same.
 #[derive(Debug, Default)]
 pub struct LruCrawler {
     disabled: AtomicBool,

@@ -23,8 +23,8 @@ fn write_ttl(expiry: u32, now: u32, out: &mut Vec<u8>) {
     }
 }
 
-/// What the flags `T` and `N` set an item's expiry to. They are evaluated in the order in which they are given: the last one
-/// stays, and `t` and `R` see what was set before them.
+/// What the flags `T` and `N` set an item's expiry to. They are evaluated in the order in which
+/// they are given: the last one stays, and `t` and `R` see what was set before them.
 #[derive(Clone, Copy)]
 struct ExpiryFlags {
     ttl: Option<u32>,
@@ -70,8 +70,8 @@ fn write_reflected(request: &MetaRequest<'_>, out: &mut Vec<u8>) {
 }
 
 impl Session<'_> {
-    /// Executes the line of a meta command. Returns how many bytes of `after`, the input behind the line,
-    /// were used.
+    /// Executes the line of a meta command. Returns how many bytes of `after`, the input behind the
+    /// line, were used.
     pub fn execute_meta(&mut self, verb: MetaVerb, line: &[u8], after: &[u8]) -> RequestOutcome {
         let request = match MetaRequest::parse(verb, line) {
             Ok(request) => request,

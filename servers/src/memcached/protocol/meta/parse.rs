@@ -1,4 +1,5 @@
-//! Parses the lines of meta commands: a verb, a key, and flags of one letter, some with an argument.
+//! Parses the lines of meta commands: a verb, a key, and flags of one letter, some with an
+//! argument.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -96,7 +97,8 @@ impl<'a> MetaRequest<'a> {
             request.length = data_block_length(tokens[2]).ok_or(error(BAD_FORMAT))?;
         }
         let flags = &tokens[flags_from..];
-        // memcached's tokenizer stops at a character that cannot be a flag, and then finds no tokens at all.
+        // memcached's tokenizer stops at a character that cannot be a flag, and then finds no
+        // tokens at all.
         if flags.iter().any(|flag| !matches!(flag[0], b'A'..=b'z' | b'0'..=b'9')) {
             return Err(error(BAD_FORMAT));
         }

@@ -155,7 +155,8 @@ fn refusing() -> SocketAddr {
     SocketAddr::from(([127, 0, 1, NEXT.fetch_add(1, Ordering::Relaxed)], 1))
 }
 
-/// Turns of the worker, in each of which it looks at its sockets: more than any exchange here takes.
+/// Turns of the worker, in each of which it looks at its sockets: more than any exchange here
+/// takes.
 async fn settle() {
     for _ in 0..50 {
         runtime::sleep(Duration::from_millis(1)).await;
