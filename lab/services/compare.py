@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ADDRESS, UPSTREAM = f"{SERVER_ADDRESS}:11211", f"{CLIENT_ADDRESS}:8080"
 # Requests a second; 0: a closed loop.
 RATES = {"udp": [20_000], "axum": [0, 20_000], "grpc": [0, 10_000], "websocket": [0, 20_000], "proxy": [0, 5_000]}
-# Seconds in which a law settles, and in which a client starts: it is late by some milliseconds there.
+# Seconds in which a controller settles, and in which a client starts: it is late by some milliseconds there.
 WARM_UP = 3
 # loadgen's exit codes of reports that are invalid, or have failures.
 REPORTED = (0, 3, 4)

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use policies::GraceTime;
-use policies::law::{CpuBudget, LatencyBudget};
+use policies::controller::{CpuBudget, LatencyBudget};
 use runtime::Builder;
 use serde::{Deserialize, Serialize};
 

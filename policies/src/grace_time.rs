@@ -1,4 +1,4 @@
-//! The grace time of a NAPI after an empty poll: a fixed value, or the law's.
+//! The grace time of a NAPI after an empty poll: a fixed value, or the controller's.
 
 use std::fmt;
 use std::str::FromStr;
@@ -20,8 +20,8 @@ pub enum GraceTime {
     /// One value at every load, with the deferrals and the suspend timeout of
     /// [`Settings`](crate::Settings).
     Fixed(Duration),
-    /// The [law](crate::law) of the application's workers chooses it, with the mode of the queue,
-    /// from the load and the latency budget. Starts with plain interrupts.
+    /// The [controller](crate::controller) of the application's workers chooses it, with the mode
+    /// of the queue, from the load and the latency budget. Starts with plain interrupts.
     #[default]
     Adaptive,
 }

@@ -29,8 +29,8 @@
 //! | `plan` | the [`Plan`] for a policy, with its [`Settings`] |
 //! | `journal` | old values on disk, and restoring them |
 //! | `apply` | carries out a plan; the [`Guard`] |
-//! | [`law`] | chooses how a queue is driven, from what its worker measures |
-//! | `supervise` | the [`Supervisor`] that keeps a policy in effect, and sets what the law chooses |
+//! | [`controller`] | chooses how a queue is driven, from what its worker measures |
+//! | `supervise` | the [`Supervisor`] that keeps a policy in effect, and sets what the controller chooses |
 //! | [`counters`] | interrupts, packets, softirqs and CPU time of a run |
 //! | [`netlink`] | rtnetlink, netdev and ethtool requests |
 //!
@@ -58,6 +58,7 @@ mod apply;
 mod atomic_file;
 #[cfg(feature = "tools")]
 pub mod attach;
+pub mod controller;
 pub mod counters;
 mod cpus;
 pub mod descriptors;
@@ -68,7 +69,6 @@ mod grace_time;
 pub mod host;
 mod journal;
 mod knob;
-pub mod law;
 mod names;
 pub mod netlink;
 mod plan;

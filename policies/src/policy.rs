@@ -66,8 +66,8 @@ impl Policy {
         self.worker_wait() == WorkerWait::Suspends
     }
 
-    /// Whether the [law](crate::law) of the workers sets the queues' values under this policy with
-    /// a grace time.
+    /// Whether the [controller](crate::controller) of the workers sets the queues' values under
+    /// this policy with a grace time.
     pub fn adapts(self, grace_time: GraceTime) -> bool {
         self.suspends_interrupts() && grace_time == GraceTime::Adaptive
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::law::{Budgets, QueueMode, QueueSettings, Reason};
+use crate::controller::{Budgets, QueueMode, QueueSettings, Reason};
 
 /// The state of a worker, at most a second old. Times count from the worker's start.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,8 +31,8 @@ pub struct WorkerStatus {
 pub struct QueueStatus {
     /// What drives the queue while the worker waits.
     pub mode: QueueMode,
-    /// The latency budget of the law that adapts the queue. `None` if the configuration fixes its
-    /// values, as the next.
+    /// The latency budget of the controller that adapts the queue. `None` if the configuration
+    /// fixes its values, as the next.
     pub latency_budget_us: Option<u64>,
     /// Its CPU budget, in percent.
     #[serde(default)]
@@ -44,8 +44,8 @@ pub struct QueueStatus {
     pub poll_interval_us: u64,
     /// `busy_poll_usecs`: how long a wait polls before it sleeps, beyond the first poll.
     pub spin_us: u64,
-    /// For how long the law has tried polling, or given it up for a moment to measure interrupts,
-    /// since the start. 0 if the values are fixed.
+    /// For how long the controller has tried polling, or given it up for a moment to measure
+    /// interrupts, since the start. 0 if the values are fixed.
     #[serde(default)]
     pub trials_us: u64,
     /// Why the queue is driven this way, as `reason`, with `cpu` and `delay` in percent of plain
@@ -94,7 +94,7 @@ fn micros(time: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::law::Comparison;
+    use crate::controller::Comparison;
 
     #[test]
     fn a_queue_status_says_the_mode_and_the_times_that_count() {

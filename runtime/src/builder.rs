@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use policies::law::{CpuBudget, ForcedSettings, LatencyBudget};
+use policies::controller::{CpuBudget, ForcedSettings, LatencyBudget};
 use policies::{AdaptedQueue, Affinity, Change, Cpus, GraceTime, JournalDir, Policy, QueueDelegate};
 
 use crate::background::BackgroundRuntime;
@@ -157,8 +157,8 @@ impl Builder {
         self
     }
 
-    /// Chooses the queues' settings in the place of the workers' laws, for tests of what a change
-    /// of settings does.
+    /// Chooses the queues' settings in the place of the workers' controllers, for tests of what a
+    /// change of settings does.
     #[doc(hidden)]
     pub fn force_queue_settings(mut self, forced: ForcedSettings) -> Self {
         self.code.forced = Some(forced);
@@ -199,8 +199,8 @@ impl Builder {
     }
 
     /// The grace time after an empty poll, under suppression and kernel polling. Default: under
-    /// kernel polling the law chooses it, with the queue's mode; 200 µs under suppression. A fixed
-    /// grace time is in effect at every load.
+    /// kernel polling the controller chooses it, with the queue's mode; 200 µs under suppression. A
+    /// fixed grace time is in effect at every load.
     #[doc(alias = "gro_flush_timeout")]
     pub fn grace_time(mut self, time: GraceTime) -> Self {
         self.code.grace_time = Some(time);
@@ -208,7 +208,7 @@ impl Builder {
     }
 
     /// How long a wait busy-polls before it sleeps. Default: 64 µs under suppression. Under kernel
-    /// polling the law chooses whether a wait sleeps.
+    /// polling the controller chooses whether a wait sleeps.
     #[doc(alias = "busy_poll_usecs")]
     pub fn busy_poll(mut self, time: Duration) -> Self {
         self.code.busy_poll = Some(time);

@@ -90,8 +90,8 @@ mod waking;
 mod worker;
 
 pub use policies::Error as HostError;
+pub use policies::controller::{CpuBudget, LatencyBudget, QueueMode, QueueSettings};
 pub use policies::descriptors::EpollParams;
-pub use policies::law::{CpuBudget, LatencyBudget, QueueMode, QueueSettings};
 pub use policies::netlink::netdev::Napi;
 pub use policies::status::QueueStatus;
 pub use policies::{Affinity, Applied, Change, Cpus, GraceTime, JournalDir, Policy, UnknownName};

@@ -1,4 +1,4 @@
-//! Servers on Lull's runtime: a memcached-compatible cache and a web server.
+//! A memcached-compatible server on Lull's runtime.
 //!
 //! ```
 //! use futures_util::{AsyncReadExt, AsyncWriteExt};
@@ -19,16 +19,14 @@
 //! }
 //! ```
 //!
-//! The `memcached` command of this crate runs the same server with memcached's flags, and `web`
-//! runs the [web server](web).
+//! The `memcached` command of this crate runs the same server with memcached's flags.
 //!
 //! # Cargo features
 //!
 //! All are on by default.
 //!
-//! - `cli`: the commands `memcached` and `web`. As a library the crate does not need it.
+//! - `cli`: the command `memcached`. As a library the crate does not need it.
 //! - `tls`: TLS on TCP connections ([`memcached::TlsConfig`]).
-//! - `web`: the web server, [`web`].
 
 #![forbid(unsafe_code)]
 #![allow(missing_docs)]
@@ -41,5 +39,3 @@ compile_error!(
 mod connection_limit;
 mod listen;
 pub mod memcached;
-#[cfg(feature = "web")]
-pub mod web;

@@ -63,7 +63,7 @@ pub struct Row {
     /// The figures that at least one turn has.
     #[serde(deserialize_with = "known_figures")]
     pub figures: BTreeMap<Figure, Measured>,
-    /// How a law drove the server's queue at the end of most turns.
+    /// How a controller drove the server's queue at the end of most turns.
     pub queue: Option<String>,
 }
 

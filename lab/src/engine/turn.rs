@@ -24,7 +24,7 @@ pub struct Turn {
     /// Under an alternating rate, latencies by the time since the last step.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub windows: Vec<FleetWindow>,
-    /// How a law drove the server's queue at the end. `None` without a law.
+    /// How a controller drove the server's queue at the end. `None` without a controller.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queue: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -3,7 +3,7 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-use policies::law::{CpuBudget, LatencyBudget};
+use policies::controller::{CpuBudget, LatencyBudget};
 use policies::{GraceTime, Policy};
 use runtime::{DriverKind, WaitStrategy};
 use serde::Serialize;

@@ -1,4 +1,4 @@
-//! Contenders under settings of the kernel that no law changes.
+//! Contenders under settings of the kernel that no controller changes.
 //!
 //! `deferX`, `suspendX` and `napibusy` are the cases of these names in "Suspend IRQs during
 //! application busy periods", the kernel series that brought interrupt suspension (Damato and

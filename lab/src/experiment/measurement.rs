@@ -22,7 +22,7 @@ pub(super) struct HostReading {
     pub(super) retransmitted: u64,
     /// Packets that found the server's receive ring full.
     pub(super) drops: u64,
-    /// How a law drives the server's queue. `None` without a law.
+    /// How a controller drives the server's queue. `None` without a controller.
     pub(super) queue: Option<String>,
     /// `None` for a server that is not attached to from outside.
     pub(super) attach: Option<AttachReading>,

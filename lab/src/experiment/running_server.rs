@@ -6,9 +6,9 @@ use std::path::Path;
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
+use policies::controller::{QueueMode, QueueSettings};
 use policies::counters::{PerfCounters, PerfTarget, Snapshot};
 use policies::host::Interface;
-use policies::law::{QueueMode, QueueSettings};
 use policies::netlink::netdev::Netdev;
 use policies::{Cpus, Policy, host};
 use runtime::DriverKind;

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
-use policies::law::LatencyBudget;
+use policies::controller::LatencyBudget;
 use policies::{Cpus, Policy};
 use runtime::DriverKind;
 use serde::{Deserialize, Serialize};
@@ -38,7 +38,7 @@ pub(crate) struct AttachProgress {
     pub(crate) instances: usize,
     /// Why it gave polling up for some seconds, each time that it did.
     pub(crate) stepped_back: Vec<String>,
-    /// The modes that the law has chosen for the queue, with the reasons.
+    /// The modes that the controller has chosen for the queue, with the reasons.
     pub(crate) changes: Vec<String>,
 }
 

@@ -35,7 +35,7 @@ counters() {
 
 for driver in $COUNT_DRIVERS; do
     for policy in $COUNT_POLICIES; do
-        # NAME or NAME:GRACE_TIME_US, which keeps kernel polling in grace mode; the law chooses otherwise.
+        # NAME or NAME:GRACE_TIME_US, which keeps kernel polling in grace mode; the controller chooses otherwise.
         fixed=${policy#*:}
         [ "$fixed" != "$policy" ] || fixed=auto
         memcached -v -u root --policy "${policy%:*}" --gro-flush-timeout "$fixed" -t 1 --cores 1 --packing-cores 2 --driver "$driver" -l 10.9.0.2 \
@@ -52,7 +52,7 @@ for driver in $COUNT_DRIVERS; do
         # RATE:SECONDS, where a rate of 0 is the closed loop.
         for asked in $COUNT_LOADS; do
             flags="-q ${asked%:*} -t ${asked#*:}"
-            # Sets the law's mode, the caches and the connections' windows.
+            # Sets the controller's mode, the caches and the connections' windows.
             load --noload -w 0 -c 16 $flags >/dev/null || true
             before=$(counters)
             mark

@@ -59,7 +59,7 @@ pub(super) fn report(ready: impl FnOnce(String, Vec<String>) -> io::Result<()>) 
     let report = runtime::reports().into_iter().next();
     let report = report.ok_or_else(|| io::Error::other("the runtime reports no worker"))?;
     // Values that the host keeps are worth a note, too: a comparison with them is not one of the
-    // law.
+    // controller.
     ready(report.running.to_string(), [report.steps_down, report.notes].concat())
 }
 

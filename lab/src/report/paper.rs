@@ -295,7 +295,7 @@ fn differs(part: &PartResult) -> Vec<String> {
          its interrupt, and packets per interrupt are per wake-up of that thread"
             .to_owned(),
         format!("load: {}; in the paper seven machines", part.workload),
-        "kernel polling by the law of this runtime, which at saturation polls by a timer, in the place of the authors' patch, \
+        "kernel polling by the controller of this runtime, which at saturation polls by a timer, in the place of the authors' patch, \
          which masks interrupts while the application runs"
             .to_owned(),
         "each avoided wake-up saves more CPU time in a virtual machine than an interrupt did on the paper's hardware, so ratios \

@@ -26,8 +26,8 @@ pub enum Popularity {
         /// Share of the requests that go to hot records, 0 to 1.
         requests: f64,
     },
-    /// Zipf's law, with the most recently stored record as the most popular one. Stores replace the
-    /// oldest record.
+    /// Zipf's controller, with the most recently stored record as the most popular one. Stores
+    /// replace the oldest record.
     Latest(f64),
     /// In order, starting over at the end.
     Sequential,

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
+use policies::controller::{LatencyBudget, QueueSettings};
 use policies::counters::{RxPackets, Snapshot};
 use policies::host::{Receiving, Recording};
-use policies::law::{LatencyBudget, QueueSettings};
 use policies::{Cpus, GraceTime, Interface, Plan, Policy, Settings, SuppressionValues, host, nearest_cores};
 
 use crate::attach::{AttachArguments, RunArguments, TargetArguments};

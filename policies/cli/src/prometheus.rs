@@ -1,7 +1,7 @@
 //! An interface's counters and settings in the Prometheus text format.
 
+use policies::controller::QueueMode;
 use policies::counters::{RxPackets, Snapshot};
-use policies::law::QueueMode;
 use policies::netlink::netdev::Napi;
 use policies::prometheus_text::{Kind, Page};
 use policies::status::QueueStatus;
@@ -202,7 +202,7 @@ fn add(
 mod tests {
     use std::time::Duration;
 
-    use policies::law::{Budgets, LatencyBudget, QueueSettings, Reason};
+    use policies::controller::{Budgets, LatencyBudget, QueueSettings, Reason};
 
     use super::*;
 

@@ -6,11 +6,11 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::controller::QueueSettings;
 use crate::grace_time::nanos;
 use crate::host::device::Device;
 use crate::journal::{JournalDir, Lifetime};
 use crate::knob::{Knob, Value};
-use crate::law::QueueSettings;
 use crate::netlink::netdev::{NapiSetting, Netdev};
 
 /// The values of a queue that a process adapts, as a message to a process that may set them.
@@ -116,8 +116,8 @@ mod tests {
     use std::fs;
 
     use super::*;
+    use crate::controller::Reason;
     use crate::journal::{Entry, Journal, OwnedValues};
-    use crate::law::Reason;
     use crate::policy::Policy;
 
     #[test]

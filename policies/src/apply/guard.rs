@@ -7,11 +7,11 @@ use super::adapted_queue::{AdaptedQueue, QueueDelegate};
 use super::outcome::{Applied, Outcome};
 use super::undo::{Undo, lock, restore_once, restore_or_log};
 use super::write_verified::write_verified;
+use crate::controller::QueueSettings;
 use crate::error::Error;
 use crate::host::device::Device;
 use crate::journal::{JournalDir, RestoreReport};
 use crate::knob::{Knob, Value};
-use crate::law::QueueSettings;
 use crate::plan::Plan;
 use crate::signals::Registration;
 
@@ -125,9 +125,9 @@ impl Guard {
         undo.is_some().then(action)
     }
 
-    /// Sets the values with which the law drives a queue, unless the host has been restored. They
-    /// become the targets that [`Guard::reapply`] keeps. `delegate` sets them if this process may
-    /// not.
+    /// Sets the values with which the controller drives a queue, unless the host has been restored.
+    /// They become the targets that [`Guard::reapply`] keeps. `delegate` sets them if this process
+    /// may not.
     ///
     /// # Errors
     /// If the plan does not adapt the queue, if the queue has no NAPI, or the kernel's or the

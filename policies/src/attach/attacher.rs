@@ -1,4 +1,4 @@
-//! The loop of an attachment: finds instances, keeps them attached, and runs the laws.
+//! The loop of an attachment: finds instances, keeps them attached, and runs the controllers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -13,14 +13,14 @@ use super::queue_map::{QueueMap, QueueName};
 use super::reporter::Reporter;
 use super::steer::Steerer;
 use super::target::{AttachConfig, ProcessFinder};
+use crate::controller::MachineCosts;
 use crate::descriptors::EpollParams;
 use crate::error::Error;
 use crate::host::identity::{ProcessIdentity, network_namespace};
 use crate::host::net_namespace::NetNamespace;
-use crate::law::MachineCosts;
 use crate::supervise::Change;
 
-/// How often the laws are asked.
+/// How often the controllers are asked.
 pub(super) const STEP: Duration = Duration::from_millis(50);
 /// How often processes, instances and sockets are looked for, unless that takes long.
 const SCAN: Duration = Duration::from_millis(250);
@@ -71,7 +71,7 @@ impl Queues {
         }
     }
 
-    /// Reads which NAPIs the queues have now, and what else of the card the law has to know.
+    /// Reads which NAPIs the queues have now, and what else of the card the controller has to know.
     fn reread_napis(&mut self) {
         self.reread_map();
         for (name, queue) in &mut self.held {
@@ -149,7 +149,7 @@ impl Attacher {
             goes_on = self.scan_target();
             self.next_scan = Instant::now() + SCAN.max(now.elapsed() * SCAN_COST);
         }
-        self.run_laws();
+        self.run_controllers();
         for event in self.events.take() {
             // A link that was reopened has other NAPIs.
             if matches!(&event, AttachEvent::Queue { change: Change::LinkUp, .. }) {
@@ -356,8 +356,8 @@ impl Attacher {
         }
     }
 
-    /// Measures each queue, and lets its law choose.
-    fn run_laws(&mut self) {
+    /// Measures each queue, and lets its controller choose.
+    fn run_controllers(&mut self) {
         let names: Vec<QueueName> = self.queues.held.keys().cloned().collect();
         let traffic = self.traffic.measure(&names);
         let share = self.reporter.polled_share(traffic.busy_polled, &traffic.packets);

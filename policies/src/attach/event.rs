@@ -25,7 +25,7 @@ impl fmt::Display for InstanceName {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AttachEvent {
-    /// An epoll instance is attached: from now on the law decides when its waits poll.
+    /// An epoll instance is attached: from now on the controller decides when its waits poll.
     Attached {
         instance: InstanceName,
         queue: QueueName,

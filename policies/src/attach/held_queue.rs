@@ -1,5 +1,5 @@
-//! A queue under kernel polling from outside: its journal, its law, and the epoll instances that
-//! poll it.
+//! A queue under kernel polling from outside: its journal, its controller, and the epoll instances
+//! that poll it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,6 +12,9 @@ use super::queue_map::QueueName;
 use super::target::AttachConfig;
 use super::watchdog::Watchdog;
 use crate::apply::{Applied, EpollJournal, apply};
+use crate::controller::{
+    Budgets, ControllerLimits, MachineCosts, PollingController, QueueMode, QueueSettings, Reason,
+};
 use crate::descriptors::EpollParams;
 use crate::error::Error;
 use crate::grace_time::GraceTime;
@@ -19,7 +22,6 @@ use crate::host::identity::ProcessIdentity;
 use crate::host::{Interface, interface_by_index};
 use crate::journal::{Lifetime, RestoreOutcome};
 use crate::knob::Knob;
-use crate::law::{Budgets, LawLimits, MachineCosts, PollingLaw, QueueMode, QueueSettings, Reason};
 use crate::plan::{Plan, Settings};
 use crate::policy::Policy;
 use crate::supervise::{ChangeStep, QueueChange, QueueRequests, Supervisor, SupervisorHooks};
@@ -45,8 +47,8 @@ pub(super) struct HeldQueue {
     pub(super) name: QueueName,
     pub(super) instances: BTreeMap<InstanceKey, Attached>,
     epolls: EpollJournal,
-    limits: LawLimits,
-    law: PollingLaw,
+    limits: ControllerLimits,
+    controller: PollingController,
     change: QueueChange,
     /// When the clock of `change` began.
     begun: Instant,
@@ -93,17 +95,17 @@ impl HeldQueue {
         };
         let supervisor = Supervisor::start_until_gone(guard, on_change, hooks)
             .map_err(Error::kernel("start a supervisor"))?;
-        let limits = LawLimits { has_to_pay: !config.ignores_polling_costs, ..limits_of(&interface) };
+        let limits = ControllerLimits { has_to_pay: !config.ignores_polling_costs, ..limits_of(&interface) };
         let budgets = Budgets { latency: config.latency_budget, ..Budgets::default() };
-        let law = PollingLaw::new(budgets, costs, limits);
+        let controller = PollingController::new(budgets, costs, limits);
         Ok(Self {
             name: name.clone(),
             instances: BTreeMap::new(),
             epolls,
-            change: QueueChange::new(name.queue, Some(requests), *law.settings()),
+            change: QueueChange::new(name.queue, Some(requests), *controller.settings()),
             begun: Instant::now(),
             limits,
-            law,
+            controller,
             plain_until: None,
             meter: LoadMeter::new(),
             watchdog: Watchdog::new(),
@@ -116,7 +118,7 @@ impl HeldQueue {
     pub(super) fn reread(&mut self, interface: &Interface) {
         let queue = interface.queues.iter().find(|queue| queue.index == self.name.queue);
         self.meter.set_kernel_thread(queue.and_then(|queue| queue.napi.as_ref()?.pid));
-        let limits = LawLimits { has_to_pay: self.limits.has_to_pay, ..limits_of(interface) };
+        let limits = ControllerLimits { has_to_pay: self.limits.has_to_pay, ..limits_of(interface) };
         if limits != self.limits {
             self.limits = limits;
             // What was measured under the old ones holds no longer.
@@ -125,8 +127,8 @@ impl HeldQueue {
     }
 
     pub(super) fn status(&self) -> QueueStatus {
-        let status = QueueStatus::new(&self.change.in_effect(), Some(self.law.budgets()));
-        status.with_trials(self.law.trial_time())
+        let status = QueueStatus::new(&self.change.in_effect(), Some(self.controller.budgets()));
+        status.with_trials(self.controller.trial_time())
     }
 
     /// Attaches an instance that has the kernel's default parameters.
@@ -196,16 +198,16 @@ impl HeldQueue {
         let end = Instant::now() + pause;
         let later = self.plain_until.filter(|(present, _)| *present > end);
         self.plain_until = later.or(Some((end, why)));
-        // The law's measurements led to what is given up here.
-        self.law.restart(self.limits);
+        // The controller's measurements led to what is given up here.
+        self.controller.restart(self.limits);
     }
 
-    /// Measures, asks the law, and carries on with what it has chosen. Called every 50 ms.
+    /// Measures, asks the controller, and carries on with what it has chosen. Called every 50 ms.
     pub(super) fn step(&mut self, packets: u64, polled_share: f64, drops: u64) -> (Load, Vec<AttachEvent>) {
         let mut events = Vec::new();
         let threads = self.threads();
         let in_effect = self.change.in_effect();
-        let load = self.meter.measure(packets, &threads, &self.law.costs(), &in_effect);
+        let load = self.meter.measure(packets, &threads, &self.controller.costs(), &in_effect);
         // In deferral mode no wait has to poll.
         let polled_share = if in_effect.mode == QueueMode::Deferral { 1.0 } else { polled_share };
         let polled = (load.epoch.packets as f64 * polled_share) as u64;
@@ -220,10 +222,11 @@ impl HeldQueue {
             ChangeStep::Wait => {}
             ChangeStep::Choose { retries } => {
                 if retries {
-                    self.law.release();
+                    self.controller.release();
                 }
                 let chosen = match self.plain_until {
-                    // The law that begins with plain interrupts waits until they are in effect.
+                    // The controller that begins with plain interrupts waits until they are in
+                    // effect.
                     Some((end, why)) if Instant::now() < end || !in_effect.is_plain() => {
                         (!in_effect.is_plain() && !self.change.is_paused()).then(|| QueueSettings {
                             suspend_timeout: in_effect.suspend_timeout,
@@ -232,10 +235,10 @@ impl HeldQueue {
                     }
                     _ => {
                         self.plain_until = None;
-                        self.law.step(&load.epoch)
+                        self.controller.step(&load.epoch)
                     }
                 };
-                let settings = *self.law.settings();
+                let settings = *self.controller.settings();
                 match chosen {
                     Some(settings) => events.extend(self.start(settings)),
                     // Another reason for the same values.
@@ -247,24 +250,24 @@ impl HeldQueue {
             }
             ChangeStep::ValuesSet(settings) => events.extend(self.set_waiting(settings)),
             ChangeStep::ValuesSetLate(settings) => {
-                self.law.resume(settings);
+                self.controller.resume(settings);
                 events.extend(self.set_waiting(settings));
             }
             // The supervisor has reported the reason. The queue keeps the values in effect for now.
             ChangeStep::Refused(_) => {
-                self.law.fix(QueueSettings { why: Reason::Fixed, ..self.change.in_effect() });
+                self.controller.fix(QueueSettings { why: Reason::Fixed, ..self.change.in_effect() });
             }
             ChangeStep::Unanswered(_) => {
                 let why = Reason::Unsupervised;
                 // In deferral mode the timer polls, whatever waits do.
                 let mode = if in_effect.polls() { QueueMode::Plain } else { in_effect.mode };
                 let unpolled = QueueSettings { mode, spin: Duration::ZERO, why, ..in_effect };
-                self.law.fix(unpolled);
+                self.controller.fix(unpolled);
                 if !in_effect.is_plain() {
                     events.extend(self.set_waiting(unpolled));
                 }
             }
-            ChangeStep::Unsupervised => self.law.supervisor_ended(self.change.in_effect()),
+            ChangeStep::Unsupervised => self.controller.supervisor_ended(self.change.in_effect()),
             ChangeStep::SetWaits(settings) => events.extend(self.finish(settings)),
         }
         (load, events)
@@ -306,10 +309,10 @@ impl HeldQueue {
     }
 }
 
-/// What an interface's ring allows the law.
-fn limits_of(interface: &Interface) -> LawLimits {
-    let ring_slots = interface.rx_ring.map_or(LawLimits::default().ring_slots, |ring| ring.size);
-    LawLimits { ring_slots, ..LawLimits::default() }
+/// What an interface's ring allows the controller.
+fn limits_of(interface: &Interface) -> ControllerLimits {
+    let ring_slots = interface.rx_ring.map_or(ControllerLimits::default().ring_slots, |ring| ring.size);
+    ControllerLimits { ring_slots, ..ControllerLimits::default() }
 }
 
 fn params(settings: &QueueSettings) -> EpollParams {

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use super::process::{RunTimes, run_times};
 use super::queue_map::QueueName;
+use crate::controller::{Delays, Epoch, MachineCosts, QueueMode, QueueSettings, receiving_time};
 use crate::counters::busy_poll_rx_packets;
-use crate::law::{Delays, Epoch, MachineCosts, QueueMode, QueueSettings, receiving_time};
 use crate::netlink::netdev::Netdev;
 use crate::thread_time::{AwakeTime, ThreadTimes};
 
@@ -226,7 +226,7 @@ impl LoadMeter {
                 (run + in_interrupts + wakes, ready - in_interrupts)
             }
         };
-        // The law knows one core: the share of one thread.
+        // The controller knows one core: the share of one thread.
         let serving = serving.max(1);
         let events = received / u64::from(serving);
         let epoch = Epoch {
@@ -270,7 +270,7 @@ fn per(time: Duration, count: u64) -> Duration {
 mod tests {
     use super::*;
     use crate::attach::process::threads;
-    use crate::law::Reason;
+    use crate::controller::Reason;
 
     const COSTS: MachineCosts = {
         let wake = Duration::from_micros(4);

@@ -6,8 +6,8 @@
 //! server's connections come from (netdev netlink).
 //!
 //! [`observe`] looks at a server, and says what prevents it. An [`Attachment`] keeps a server under
-//! kernel polling: it measures its threads and its queue, asks the [law](crate::law), and sets what
-//! it chooses. It holds each queue as a program on the runtime does, with a journal.
+//! kernel polling: it measures its threads and its queue, asks the [controller](crate::controller),
+//! and sets what it chooses. It holds each queue as a program on the runtime does, with a journal.
 //!
 //! ```no_run
 //! use policies::attach::{AttachConfig, Attachment, Target, observe};

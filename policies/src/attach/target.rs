@@ -6,11 +6,11 @@ use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
+use crate::controller::LatencyBudget;
 use crate::error::Error;
 use crate::host::identity::ProcessIdentity;
 use crate::host::process_stat::ProcessStat;
 use crate::journal::JournalDir;
-use crate::law::LatencyBudget;
 
 /// The mount points of a control group hierarchy that holds units: version 2, hybrid, version 1.
 const HIERARCHIES: [&str; 3] = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup/systemd", "/sys/fs/cgroup"];

@@ -10,8 +10,8 @@ use std::time::{Duration, SystemTime};
 use serde::{Deserialize, Serialize};
 
 use crate::atomic_file::AtomicFile;
+use crate::controller::LatencyBudget;
 use crate::host::Machine;
-use crate::law::LatencyBudget;
 
 /// Tells the file from others.
 const FORMAT: &str = "lull-lab-result";

@@ -12,13 +12,13 @@ use super::directory::{Contents, JournalDir};
 use super::entries::{Entry, EpollEntry, OwnedValues, RestoreOutcome};
 use super::found::{FoundJournal, LeftJournal, UnreadableJournal};
 use super::record::{Journal, Lifetime};
+use crate::controller::QueueSettings;
 use crate::error::Error;
 use crate::host::device::Device;
 use crate::host::identity::network_namespace;
 use crate::host::net_namespace::NetNamespace;
 use crate::host::wait_for_queues;
 use crate::knob::{Knob, Value};
-use crate::law::QueueSettings;
 use crate::netlink::route;
 use crate::policy::Policy;
 

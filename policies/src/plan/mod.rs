@@ -7,9 +7,9 @@ mod settings;
 
 use serde::Serialize;
 
+use crate::controller::QueueSettings;
 use crate::grace_time::nanos;
 use crate::knob::{Knob, Value};
-use crate::law::QueueSettings;
 use crate::policy::Policy;
 
 pub use settings::{Settings, SuppressionValues};
@@ -63,8 +63,8 @@ impl Plan {
         self.steps.iter().any(|step| step.knob.rebuilds_queues() && !step.is_done())
     }
 
-    /// The bounds of a value that the law changes while the policy runs, in the knob's unit; `None`
-    /// for fixed values.
+    /// The bounds of a value that the controller changes while the policy runs, in the knob's unit;
+    /// `None` for fixed values.
     pub(crate) fn tuning_bounds(&self, step: &Step) -> Option<(u64, u64)> {
         let adapts = self.policy.adapts(self.settings.gro_flush_timeout) && step.forbidden.is_none();
         let most = match step.knob {

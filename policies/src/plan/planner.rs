@@ -5,12 +5,12 @@ use std::time::Duration;
 use super::ring::{bounded_suspend_timeout, frames_note, suspend_timeout_note, within_ring};
 use super::settings::Settings;
 use super::{Plan, Step};
+use crate::controller::{QueueMode, QueueSettings, Reason};
 use crate::grace_time::{GraceTime, nanos};
 use crate::host::device::Device;
 use crate::host::{HostFacts, Interface, Recording, RxQueue, TxQueue};
 use crate::knob::permission::may_set_on;
 use crate::knob::{Knob, Value};
-use crate::law::{QueueMode, QueueSettings, Reason};
 use crate::netlink::ethtool::Coalescing;
 use crate::policy::{Policy, Processing, WorkerWait};
 
@@ -302,7 +302,7 @@ impl Planner<'_> {
         interface.rx_ring.map(|ring| size.unwrap_or(ring.size))
     }
 
-    /// Whether the law of the application's workers sets the queues' values.
+    /// Whether the controller of the application's workers sets the queues' values.
     fn adapts(&self) -> bool {
         self.policy.adapts(self.settings.gro_flush_timeout)
     }
@@ -312,7 +312,7 @@ impl Planner<'_> {
         let settings = self.settings;
         match settings.gro_flush_timeout {
             GraceTime::Adaptive if self.adapts() => QueueSettings::plain(Reason::Start),
-            // Suppression has no law.
+            // Suppression has no controller.
             GraceTime::Adaptive => QueueSettings {
                 defer_hard_irqs: settings.defer_hard_irqs,
                 ..QueueSettings::grace(Settings::SUPPRESSION_GRACE_TIME, Reason::Fixed)

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use super::settings::Settings;
 use super::{Plan, Step};
+use crate::controller::{ControllerLimits, QueueSettings};
 use crate::grace_time::nanos;
 use crate::knob::{Knob, Value};
-use crate::law::{LawLimits, QueueSettings};
 use crate::netlink::ethtool::Coalescing;
 
 impl Plan {
@@ -84,7 +84,7 @@ pub(super) fn bounded_suspend_timeout(settings: &Settings, ring: Option<u32>) ->
 }
 
 fn slots(ring: Option<u32>) -> u32 {
-    ring.unwrap_or(LawLimits::default().ring_slots)
+    ring.unwrap_or(ControllerLimits::default().ring_slots)
 }
 
 pub(super) fn suspend_timeout_note(settings: &Settings, ring: Option<u32>) -> Option<String> {
@@ -122,7 +122,7 @@ mod tests {
         assert_eq!(timeout(100_000, Some(1024)), (5_000, true));
         assert_eq!(timeout(100_000, Some(256)), (1_250, true));
         assert_eq!(timeout(1_000_000, Some(1024)), (312, true));
-        // A ring whose size is not known counts as the law counts it.
+        // A ring whose size is not known counts as the controller counts it.
         assert_eq!(timeout(100_000, None), (1_250, true));
         // Shorter, it would cut off batches of requests.
         assert_eq!(timeout(u32::MAX, Some(64)), (312, true));

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::controller::{LatencyBudget, QueueSettings};
 use crate::grace_time::GraceTime;
 use crate::host::{Cpus, Interface};
-use crate::law::{LatencyBudget, QueueSettings};
 use crate::netlink::ethtool::Coalescing;
 use crate::policy::Policy;
 
@@ -67,14 +67,14 @@ pub struct Settings {
     /// queues; else the highest core.
     pub packing_cores: Cpus,
     /// `napi_defer_hard_irqs` under suppression and under kernel polling with a fixed grace time: 1
-    /// is interrupt-first mode, more is grace mode ([`QueueMode`](crate::law::QueueMode)).
+    /// is interrupt-first mode, more is grace mode ([`QueueMode`](crate::controller::QueueMode)).
     pub defer_hard_irqs: u64,
     /// `gro_flush_timeout` under suppression and kernel polling: the grace time between an empty
     /// poll and the timer's poll. If it is adaptive, which only kernel polling knows, the plan
     /// starts with plain interrupts, and the process that applies it adapts the queue's values with
     /// a [`Supervisor`](crate::Supervisor).
     pub gro_flush_timeout: GraceTime,
-    /// The latency that the law may spend while the grace time is adaptive.
+    /// The latency that the controller may spend while the grace time is adaptive.
     pub latency_budget: LatencyBudget,
     /// `irq_suspend_timeout` under kernel polling with a fixed grace time: after this time without
     /// a poll by the application, the kernel polls again itself. Where the peak packet rate is
@@ -83,7 +83,7 @@ pub struct Settings {
     /// The packets per second that one queue is expected to receive at most while nobody adapts its
     /// suspend timeout. That is then halved from 20 ms until half of the receive ring does not fill
     /// within it, but not below 250 µs; a ring whose size is not known counts as one of 256
-    /// descriptors. `None`, the default: the timeout is as given. The law measures the rate
+    /// descriptors. `None`, the default: the timeout is as given. The controller measures the rate
     /// instead.
     pub peak_packet_rate: Option<u32>,
 }

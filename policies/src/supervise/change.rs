@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::law::QueueSettings;
+use crate::controller::QueueSettings;
 
 /// A change of an interface under a supervised policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,13 +26,13 @@ pub enum Change {
         /// The value that the knob had in between, if it could be read.
         previous: Option<String>,
     },
-    /// A worker's law has chosen other settings for its queue, and they are set.
+    /// A worker's controller has chosen other settings for its queue, and they are set.
     QueueSettings {
         queue: u32,
         settings: QueueSettings,
     },
-    /// The settings that a worker's law has chosen can't be set. The queue keeps the values that it
-    /// has.
+    /// The settings that a worker's controller has chosen can't be set. The queue keeps the values
+    /// that it has.
     AdaptationStopped {
         queue: u32,
         /// Why they can't be set.

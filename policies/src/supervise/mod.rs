@@ -1,5 +1,5 @@
 //! Keeps an applied policy in effect while links change and other processes move interrupts, sets
-//! what the workers' laws choose for their queues, and publishes what the workers do.
+//! what the workers' controllers choose for their queues, and publishes what the workers do.
 
 mod change;
 mod identity;

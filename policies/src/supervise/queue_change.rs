@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::queue_requests::QueueRequests;
-use crate::law::{QueueSettings, Reason};
+use crate::controller::{QueueSettings, Reason};
 
 /// How long nothing is asked for after the supervisor could not set a queue's values: the interface
 /// may be down for a moment. Twice as long each time.
@@ -241,7 +241,7 @@ impl QueueChange {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::law::LatencyBudget;
+    use crate::controller::LatencyBudget;
 
     const NOW: Duration = Duration::from_secs(100);
 

@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::process::Pid;
 
+use crate::controller::QueueSettings;
 use crate::host::capabilities::may_set_napis;
-use crate::law::QueueSettings;
 
-/// The requests of a runtime's workers to its supervisor: the law of each worker chooses its
+/// The requests of a runtime's workers to its supervisor: the controller of each worker chooses its
 /// queue's settings, and the supervisor, which holds the journal, sets them.
 ///
 /// A worker never waits for the supervisor, which may have lost its core within a call to what has
@@ -154,7 +154,7 @@ impl AsFd for QueueRequests {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::law::Reason;
+    use crate::controller::Reason;
     use std::time::Duration;
 
     #[test]

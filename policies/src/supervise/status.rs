@@ -117,7 +117,7 @@ pub fn workers(directory: &JournalDir, ifindex: u32) -> Vec<WorkerStatus> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::law::{Budgets, QueueSettings, Reason};
+    use crate::controller::{Budgets, QueueSettings, Reason};
 
     #[test]
     fn workers_are_listed_until_the_status_file_is_dropped() {

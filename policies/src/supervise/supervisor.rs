@@ -16,11 +16,11 @@ use super::irqbalance_bans::{BanOutcome, IrqbalanceBans};
 use super::queue_requests::QueueRequests;
 use crate::affinity::Affinity;
 use crate::apply::{Guard, QueueDelegate, apply};
+use crate::controller::QueueSettings;
 use crate::host::irqbalance::Irqbalance;
 use crate::host::{Interface, interface_by_index};
 use crate::journal::Lifetime;
 use crate::knob::Knob;
-use crate::law::QueueSettings;
 use crate::netlink::route::{self, Link, LinkMonitor, Woken};
 use crate::plan::Plan;
 
@@ -49,8 +49,8 @@ impl fmt::Debug for SupervisorHooks {
 ///
 /// It sets knobs again that were lost, moves interrupts back or reports where they went, keeps them
 /// banned from irqbalance if the plan bans them, follows renames, applies the policy again to an
-/// interface that was taken away and given back, and sets what the workers' laws choose for their
-/// queues. Dropping the supervisor stops the thread and restores the host.
+/// interface that was taken away and given back, and sets what the workers' controllers choose for
+/// their queues. Dropping the supervisor stops the thread and restores the host.
 #[derive(Debug)]
 pub struct Supervisor {
     stop: Arc<AtomicBool>,
@@ -173,7 +173,7 @@ struct SupervisedInterface {
     others: BTreeSet<u32>,
     /// The core that each queue's interrupt went to at the last check.
     irq_cores: BTreeMap<u32, u32>,
-    /// What was set last for each queue that its worker's law has adapted.
+    /// What was set last for each queue that its worker's controller has adapted.
     adapted: BTreeMap<u32, QueueSettings>,
     /// Queues whose values the delegate may still set. It is asked again each second.
     unanswered: BTreeSet<u32>,
@@ -240,8 +240,8 @@ impl SupervisedInterface {
         self.guard.set_queue(queue, settings, self.delegate.as_deref_mut())
     }
 
-    /// Sets again what the workers' laws have chosen. The plan has the start values, and a worker
-    /// keeps polling for those in effect, and asks only for others.
+    /// Sets again what the workers' controllers have chosen. The plan has the start values, and a
+    /// worker keeps polling for those in effect, and asks only for others.
     fn set_adapted_again(&mut self) {
         for (queue, settings) in self.adapted.clone() {
             // It may be back with fewer queues.

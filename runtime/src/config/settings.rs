@@ -6,7 +6,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use policies::law::{CpuBudget, ForcedSettings, LatencyBudget, QueueSettings};
+use policies::controller::{CpuBudget, ForcedSettings, LatencyBudget, QueueSettings};
 use policies::{Affinity, Cpus, GraceTime, JournalDir, Policy, Settings, WorkerWait};
 
 use crate::config::threads::ThreadOptions;
@@ -197,11 +197,11 @@ impl Config {
         let adapts = policy.adapts(settings.gro_flush_timeout);
         // Without an interface no queue is polled.
         let polls = policy.busy_polls() && interface.is_some();
-        // The kernel polls the queue in the wait, and for how long is the law's.
+        // The kernel polls the queue in the wait, and for how long is the controller's.
         let has_no_spin = polls && wait == WaitStrategy::Adaptive;
         let wait = if has_no_spin { WaitStrategy::Block } else { wait };
-        // Where the law does not run, kernel polling has the values that suit the budget without
-        // it.
+        // Where the controller does not run, kernel polling has the values that suit the budget
+        // without it.
         let polls_always = wait != WaitStrategy::Block || code.busy_poll.is_some();
         if adapts && polls_always {
             let fixed = QueueSettings::fixed(settings.latency_budget);

@@ -16,8 +16,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use policies::controller::QueueSettings;
 use policies::descriptors::EpollParams;
-use policies::law::QueueSettings;
 
 pub use self::driver_kind::DriverKind;
 use self::epoll::EpollDriver;
@@ -37,8 +37,8 @@ pub(crate) enum QueuePolling {
     None,
     /// With values of the queue that stay as they are.
     Fixed,
-    /// As a law chooses, which sets the queue's values.
-    ByLaw,
+    /// As a controller chooses, which sets the queue's values.
+    ByController,
 }
 
 impl Driver {

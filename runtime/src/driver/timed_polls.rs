@@ -17,7 +17,7 @@ use crate::timers::clock::monotonic_nanos;
 /// After this many poll intervals without the poller it polls, also if the instance seems to poll:
 /// its last events may have been others than packets, like completions of file operations.
 const MOST_INTERVALS: u64 = 4;
-/// A wait returns after this time also without events, so that a law can end the polls.
+/// A wait returns after this time also without events, so that a controller can end the polls.
 const LONGEST_WAIT: u64 = 10_000_000;
 
 pub(super) struct TimedPolls {

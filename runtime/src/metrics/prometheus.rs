@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use policies::law::QueueMode;
+use policies::controller::QueueMode;
 use policies::prometheus_text::{Kind, Page, Seconds};
 use policies::status::QueueStatus;
 
@@ -233,7 +233,7 @@ fn times(page: &mut Page, workers: &[(String, &WorkerSnapshot)]) {
 #[cfg(test)]
 mod tests {
     use policies::Policy;
-    use policies::law::{Budgets, LatencyBudget, QueueSettings, Reason};
+    use policies::controller::{Budgets, LatencyBudget, QueueSettings, Reason};
 
     use super::*;
     use crate::blocking::BlockingMetrics;

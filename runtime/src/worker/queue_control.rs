@@ -1,12 +1,14 @@
-//! Kernel polling that adapts: a worker measures its waits, and applies what the law chooses.
+//! Kernel polling that adapts: a worker measures its waits, and applies what the controller
+//! chooses.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use policies::law::{
-    Budgets, Delays, Epoch, ForcedSettings, PollingLaw, QueueMode, QueueSettings, Reason, receiving_time,
+use policies::controller::{
+    Budgets, Delays, Epoch, ForcedSettings, PollingController, QueueMode, QueueSettings, Reason,
+    receiving_time,
 };
 use policies::netlink::netdev::Netdev;
 use policies::thread_time::{AwakeTime, ThreadTimes, this_thread_cpu_time, voluntary_switches};
@@ -16,7 +18,7 @@ use super::worker_handle::WorkerHandle;
 use crate::driver::Driver;
 use crate::driver::wait::WaitOutcome;
 
-/// How often the law is asked.
+/// How often the controller is asked.
 const STEP: Duration = Duration::from_millis(10);
 /// What the kernel takes at most to receive and report one event within a wait. A wait that took no
 /// longer than its events was not a sleep.
@@ -91,9 +93,9 @@ impl QueueTimes {
     }
 }
 
-/// The law of one worker's queue, and its state.
+/// The controller of one worker's queue, and its state.
 pub(crate) struct QueueControl {
-    law: RefCell<PollingLaw>,
+    controller: RefCell<PollingController>,
     forced: Option<ForcedSettings>,
     change: RefCell<QueueChange>,
     /// The worker's thread; `None` where the kernel does not count. Then the lengths of waits are
@@ -236,15 +238,15 @@ impl QueueControl {
     pub(crate) fn new(
         queue: u32,
         requests: Option<Arc<QueueRequests>>,
-        law: PollingLaw,
+        controller: PollingController,
         ring_slots: u32,
         thread: i32,
         napi_thread: Option<i32>,
         now: u64,
     ) -> Self {
         let control = Self {
-            change: RefCell::new(QueueChange::new(queue, requests, *law.settings())),
-            law: RefCell::new(law),
+            change: RefCell::new(QueueChange::new(queue, requests, *controller.settings())),
+            controller: RefCell::new(controller),
             forced: None,
             thread: AwakeTime::open(thread).ok(),
             napi_thread: RefCell::new(
@@ -272,14 +274,14 @@ impl QueueControl {
         control
     }
 
-    /// The same, whose settings a test may choose in the place of the law.
+    /// The same, whose settings a test may choose in the place of the controller.
     pub(crate) fn forced_by(self, forced: Option<ForcedSettings>) -> Self {
         Self { forced, ..self }
     }
 
-    /// The budgets of the law.
+    /// The budgets of the controller.
     pub(crate) fn budgets(&self) -> Budgets {
-        self.law.borrow().budgets()
+        self.controller.borrow().budgets()
     }
 
     /// The settings with which the queue is driven.
@@ -362,7 +364,7 @@ impl QueueControl {
             waits.last = LastWait { ended, events, slept: 0.0, delays };
         } else {
             let receiving = EVENT_TIME * u32::try_from(outcome.events).unwrap_or(u32::MAX);
-            let costs = self.law.borrow().costs();
+            let costs = self.controller.borrow().costs();
             let may_sleep = parked && waited > costs.block + receiving;
             let busy_at_most = LONGEST_EVENT * last.events.saturating_add(events);
             let (slept, was_awake) = if may_sleep && last.events >= LONG_TURN && waited < busy_at_most {
@@ -406,7 +408,8 @@ impl QueueControl {
         }
     }
 
-    /// Asks the law if it is time, and carries on with what it has chosen. Called after each wait.
+    /// Asks the controller if it is time, and carries on with what it has chosen. Called after each
+    /// wait.
     pub(crate) fn update(&self, now: u64, worker: &WorkerHandle, driver: &Driver) {
         let mut change = self.change.borrow_mut();
         if change.is_settled() && now < self.next_step.get() {
@@ -420,32 +423,32 @@ impl QueueControl {
                 self.next_step.set(now + STEP.as_nanos() as u64);
                 let followed = driver.follow_napi(napi(worker));
                 let epoch = self.measure(now, worker);
-                let mut law = self.law.borrow_mut();
+                let mut controller = self.controller.borrow_mut();
                 if let Err(error) = &followed {
                     tracing::warn!(worker = worker.index, %error, "the queue's new NAPI can't be polled");
                 }
                 if followed.is_err() || driver.polls_have_failed() {
-                    law.stop_polling(Reason::Failed);
+                    controller.stop_polling(Reason::Failed);
                 }
                 if retries {
-                    law.release();
+                    controller.release();
                 }
                 let chosen = match &self.forced {
                     Some(forced) => forced.take(),
-                    None => law.step(&epoch),
+                    None => controller.step(&epoch),
                 };
-                let settings = *law.settings();
-                drop(law);
+                let settings = *controller.settings();
+                drop(controller);
                 if let Some(settings) = chosen {
                     self.start(now, settings, worker, driver);
                 } else if settings != self.in_effect() && settings.equals_but_reason(&self.in_effect()) {
                     self.change.borrow_mut().set_reason(settings.why);
-                    worker.set_queue_settings(settings, self.law.borrow().trial_time());
+                    worker.set_queue_settings(settings, self.controller.borrow().trial_time());
                 }
             }
             ChangeStep::ValuesSet(settings) => self.set_waiting(now, settings, worker, driver),
             ChangeStep::ValuesSetLate(settings) => {
-                self.law.borrow_mut().resume(settings);
+                self.controller.borrow_mut().resume(settings);
                 self.set_waiting(now, settings, worker, driver);
             }
             ChangeStep::Refused(settings) => {
@@ -464,7 +467,7 @@ impl QueueControl {
                     worker = worker.index,
                     "the supervisor has ended: interrupts drive the queue from now on"
                 );
-                self.law.borrow_mut().supervisor_ended(self.in_effect());
+                self.controller.borrow_mut().supervisor_ended(self.in_effect());
             }
             ChangeStep::SetWaits(settings) => self.finish(now, settings, worker, driver),
         }
@@ -477,7 +480,7 @@ impl QueueControl {
         if settings.mode == QueueMode::Timed {
             let _ = driver.set_polling(napi(worker), &in_effect);
         }
-        self.law.borrow_mut().fix(in_effect);
+        self.controller.borrow_mut().fix(in_effect);
     }
 
     fn measure(&self, now: u64, worker: &WorkerHandle) -> Epoch {
@@ -541,7 +544,7 @@ impl QueueControl {
             && let Err(error) = driver.set_polling(napi(worker), &settings)
         {
             tracing::warn!(worker = worker.index, %error, "the queue can't be polled; interrupts drive it from now on");
-            return self.law.borrow_mut().stop_polling(Reason::Failed);
+            return self.controller.borrow_mut().stop_polling(Reason::Failed);
         }
         self.change.borrow_mut().request(Duration::from_nanos(now), settings);
     }
@@ -563,18 +566,18 @@ impl QueueControl {
             if settings.mode == QueueMode::Timed {
                 // The queue has its values, so others have to be asked for.
                 self.change.borrow_mut().finish(settings);
-                return self.law.borrow_mut().stop_polling(Reason::Failed);
+                return self.controller.borrow_mut().stop_polling(Reason::Failed);
             }
-            self.law.borrow_mut().fix(self.in_effect());
+            self.controller.borrow_mut().fix(self.in_effect());
             self.change.borrow_mut().abandon(Duration::from_nanos(now));
             return;
         }
         self.change.borrow_mut().finish(settings);
         self.backlog.set(Backlog { taken_until: now, looked: now, ..self.backlog.get() });
-        // What was measured since the law has chosen them belongs to neither mode.
+        // What was measured since the controller has chosen them belongs to neither mode.
         let _ = self.measure(now, worker);
         self.next_step.set(now + STEP.as_nanos() as u64);
-        worker.set_queue_settings(settings, self.law.borrow().trial_time());
+        worker.set_queue_settings(settings, self.controller.borrow().trial_time());
         tracing::debug!(worker = worker.index, "the queue is driven by {settings}");
     }
 }

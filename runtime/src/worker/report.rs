@@ -4,8 +4,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use policies::controller::{Budgets, QueueSettings};
 use policies::descriptors::EpollParams;
-use policies::law::{Budgets, QueueSettings};
 use policies::netlink::netdev::{Napi, Netdev};
 use policies::status::QueueStatus;
 use policies::{Applied, Policy, Processing, WorkerWait};
@@ -81,12 +81,12 @@ pub struct WorkerReport {
     pub napi: Option<Napi>,
     /// How its epoll instance busy-polls (`EPIOCGPARAMS`). `None` if it doesn't.
     pub epoll: Option<EpollParams>,
-    /// How the law drives its queue at present. `None` if the queue's values are fixed.
+    /// How the controller drives its queue at present. `None` if the queue's values are fixed.
     pub queue: Option<QueueSettings>,
-    /// The law's budgets. `None` if the queue's values are fixed.
+    /// The controller's budgets. `None` if the queue's values are fixed.
     pub budgets: Option<Budgets>,
-    /// For how long the law has tried polling, or given it up for a moment to measure interrupts,
-    /// since the start: as of the last change.
+    /// For how long the controller has tried polling, or given it up for a moment to measure
+    /// interrupts, since the start: as of the last change.
     pub trials: Duration,
     /// The driver in use.
     pub driver: DriverKind,
@@ -97,8 +97,8 @@ pub struct WorkerReport {
 }
 
 impl WorkerReport {
-    /// How its queue is driven at present: by the law, or by fixed values. `None` unless kernel
-    /// polling is in effect.
+    /// How its queue is driven at present: by the controller, or by fixed values. `None` unless
+    /// kernel polling is in effect.
     pub fn queue_status(&self) -> Option<QueueStatus> {
         if let Some(settings) = &self.queue {
             return Some(QueueStatus::new(settings, self.budgets).with_trials(self.trials));
@@ -167,12 +167,12 @@ pub(crate) struct ReportInputs<'a> {
     pub(crate) so_busy_poll: bool,
     /// The queues of this worker beside the one that it polls.
     pub(crate) unpolled: Vec<u32>,
-    /// The budgets of the worker's law; `None` without a law.
+    /// The budgets of the worker's controller; `None` without a controller.
     pub(crate) budgets: Option<Budgets>,
-    /// Why no law chooses how the queue is polled, although the grace time is adaptive, and nothing
-    /// polls it.
-    pub(crate) no_law: Option<NoLaw>,
-    /// The values that the queue keeps, because the law can't set others.
+    /// Why no controller chooses how the queue is polled, although the grace time is adaptive, and
+    /// nothing polls it.
+    pub(crate) no_controller: Option<NoController>,
+    /// The values that the queue keeps, because the controller can't set others.
     pub(crate) keeps: Option<QueueSettings>,
     /// Why the workers do not wait as they were asked to.
     pub(crate) wait_note: Option<&'static str>,
@@ -180,21 +180,21 @@ pub(crate) struct ReportInputs<'a> {
 
 /// Why a worker under kernel polling with an adaptive grace time does not poll.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum NoLaw {
+pub(crate) enum NoController {
     /// Its driver waits on a ring, and the queue's values can't be set.
     Ring,
     /// The queue's values defer nothing, and can't be set.
     Unprepared,
 }
 
-impl NoLaw {
+impl NoController {
     fn reason(self, napi_id: u32) -> String {
         match self {
-            NoLaw::Ring => format!(
+            NoController::Ring => format!(
                 "this process can't set the values of NAPI {napi_id}, which needs CAP_NET_ADMIN, and the uring driver can't \
                  poll with those that others have set; use epoll or auto"
             ),
-            NoLaw::Unprepared => format!(
+            NoController::Unprepared => format!(
                 "NAPI {napi_id} defers no interrupts, and this process could not set that, which needs CAP_NET_ADMIN; \
                  `policies apply` prepares a queue for processes without it"
             ),
@@ -302,12 +302,12 @@ impl ReportInputs<'_> {
                 queues.join(", ")
             ));
         }
-        if let Some(no_law) = self.no_law {
+        if let Some(no_controller) = self.no_controller {
             let thread = napi.filter(|napi| napi.has_polling_thread()).map(polled_by_thread);
-            why.push(thread.unwrap_or_else(|| no_law.reason(self.napi_id)));
+            why.push(thread.unwrap_or_else(|| no_controller.reason(self.napi_id)));
             return (Running::Blocking, why);
         }
-        // The law sets the NAPI's values, as far as it may.
+        // The controller sets the NAPI's values, as far as it may.
         if self.budgets.is_some() {
             return (Running::KernelPolling, why);
         }

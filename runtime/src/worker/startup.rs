@@ -7,13 +7,15 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use policies::Knob;
+use policies::controller::{
+    Budgets, ControllerLimits, MachineCosts, PollTimer, PollingController, QueueSettings, Reason,
+};
 use policies::descriptors::EpollParams;
-use policies::law::{Budgets, LawLimits, MachineCosts, PollTimer, PollingLaw, QueueSettings, Reason};
 use policies::netlink::netdev::Netdev;
 
 use super::event_loop::Worker;
 use super::queue_control::QueueControl;
-use super::report::{NoLaw, ReportInputs, Running};
+use super::report::{NoController, ReportInputs, Running};
 use super::worker_handle::WorkerHandle;
 use crate::driver::driver_kind::DriverKind;
 use crate::driver::epoll_sys;
@@ -39,7 +41,7 @@ pub(crate) fn make_worker(runtime: &Arc<RuntimeState>, index: usize) -> io::Resu
         if adapts { queue_control(runtime, index, napi_id, thread_id) } else { Adaptation::Fixed };
     let polling = match &adaptation {
         _ if !split || napi_id == 0 => QueuePolling::None,
-        Adaptation::Law(control) if control.kept_values().is_none() => QueuePolling::ByLaw,
+        Adaptation::Controller(control) if control.kept_values().is_none() => QueuePolling::ByController,
         _ => QueuePolling::Fixed,
     };
     let (driver, driver_note) =
@@ -47,7 +49,7 @@ pub(crate) fn make_worker(runtime: &Arc<RuntimeState>, index: usize) -> io::Resu
     driver.publish_ring()?;
     let mut params_error = None;
     let mut ring_polls = None;
-    let mut no_law = None;
+    let mut no_controller = None;
     let mut control = None;
     let is_ring = driver.kind() == DriverKind::Uring;
     if polling != QueuePolling::None && !is_ring {
@@ -56,17 +58,17 @@ pub(crate) fn make_worker(runtime: &Arc<RuntimeState>, index: usize) -> io::Resu
         params_error = driver.epoll().set_params(wanted).err().map(|error| error.to_string());
     }
     match adaptation {
-        Adaptation::Law(law) if params_error.is_none() => {
-            if is_ring && polling != QueuePolling::ByLaw {
-                no_law = Some(NoLaw::Ring);
+        Adaptation::Controller(controller) if params_error.is_none() => {
+            if is_ring && polling != QueuePolling::ByController {
+                no_controller = Some(NoController::Ring);
             } else {
                 // On epoll the call has succeeded above.
-                driver.set_polling(napi_id, &law.in_effect())?;
-                control = Some(*law);
+                driver.set_polling(napi_id, &controller.in_effect())?;
+                control = Some(*controller);
             }
         }
         Adaptation::Unprepared if params_error.is_none() => {
-            no_law = Some(NoLaw::Unprepared);
+            no_controller = Some(NoController::Unprepared);
             // Waits that poll a queue which defers nothing take the interrupts as well.
             driver.set_polling(napi_id, &QueueSettings::plain(Reason::Fixed))?;
         }
@@ -92,7 +94,7 @@ pub(crate) fn make_worker(runtime: &Arc<RuntimeState>, index: usize) -> io::Resu
         so_busy_poll: split,
         unpolled: runtime.napis.unpolled_queues(index, napi_id),
         budgets: control.as_ref().map(QueueControl::budgets),
-        no_law,
+        no_controller,
         keeps: control.as_ref().and_then(QueueControl::kept_values),
         wait_note: config.wait_note,
     };
@@ -118,8 +120,8 @@ pub(crate) fn make_worker(runtime: &Arc<RuntimeState>, index: usize) -> io::Resu
 
 /// Who chooses the values of a worker's queue, under kernel polling with an adaptive grace time.
 enum Adaptation {
-    /// The worker's law, as far as this process may set them.
-    Law(Box<QueueControl>),
+    /// The worker's controller, as far as this process may set them.
+    Controller(Box<QueueControl>),
     /// Nobody: they are those of the device (before Linux 6.13), or can't be read.
     Fixed,
     /// Nobody: this process may not set them, and nobody has set those that polling needs.
@@ -155,21 +157,21 @@ fn queue_control(runtime: &RuntimeState, worker: usize, napi_id: u32, thread: i3
         }
     };
     let ring = policies::host::interface(interface).ok().and_then(|interface| interface.rx_ring);
-    let limits = LawLimits {
-        ring_slots: ring.map_or(LawLimits::default().ring_slots, |ring| ring.size),
+    let limits = ControllerLimits {
+        ring_slots: ring.map_or(ControllerLimits::default().ring_slots, |ring| ring.size),
         fixed,
         has_to_pay: !runtime.config.ignores_polling_costs,
         timer: if epoll_sys::waits_in_nanoseconds() { PollTimer::Worker } else { PollTimer::Kernel },
     };
     let budgets = Budgets { latency: settings.latency_budget, cpu: runtime.config.cpu_budget };
-    let law = PollingLaw::new(budgets, MachineCosts::measure(), limits);
+    let controller = PollingController::new(budgets, MachineCosts::measure(), limits);
     let requests = settable.and(runtime.host.requests.clone());
     let now = monotonic_nanos();
     let napi_thread = napi.pid.and_then(|pid| i32::try_from(pid).ok());
     let queue = settable.unwrap_or(0);
-    let control = QueueControl::new(queue, requests, law, limits.ring_slots, thread, napi_thread, now);
+    let control = QueueControl::new(queue, requests, controller, limits.ring_slots, thread, napi_thread, now);
     let control = control.forced_by(runtime.config.forced.clone());
-    Adaptation::Law(Box::new(control))
+    Adaptation::Controller(Box::new(control))
 }
 
 /// The value for `SO_BUSY_POLL` of the worker's sockets, if that is the fallback in effect.

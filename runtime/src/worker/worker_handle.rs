@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use policies::Cpus;
-use policies::law::QueueSettings;
+use policies::controller::QueueSettings;
 
 use super::report::WorkerReport;
 use crate::counters::worker_counters::{Metrics, WorkerCounters};
@@ -102,8 +102,8 @@ impl WorkerHandle {
         *self.locked_report() = Some(report);
     }
 
-    /// Reports the settings with which the worker's queue is driven now, and how long the law's
-    /// trials have taken.
+    /// Reports the settings with which the worker's queue is driven now, and how long the
+    /// controller's trials have taken.
     pub(crate) fn set_queue_settings(&self, settings: QueueSettings, trials: Duration) {
         if let Some(report) = &mut *self.locked_report() {
             report.set_queue_settings(settings, trials);

@@ -4,7 +4,6 @@ mod inherited_socket;
 mod kill_on_drop;
 pub mod memcached;
 mod server_log;
-pub mod web;
 
 pub use self::inherited_socket::with_inherited_socket;
 pub use self::kill_on_drop::KillOnDrop;

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use lab::testbed::{SERVER_INTERFACE, Testbed};
 use policies::attach::{AttachConfig, AttachEvent, Attachment, Fitness, Observation, Target, observe};
+use policies::controller::{QueueMode, Reason};
 use policies::descriptors::{EpollParams, duplicate, stop_steering};
-use policies::law::{QueueMode, Reason};
 use policies::{Change, JournalDir, host};
 use serial_test::serial;
 use tests::hung_thread::{HungThread, stop_if_asked};

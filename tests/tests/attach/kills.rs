@@ -97,7 +97,7 @@ fn spread(count: usize) -> Vec<usize> {
 const ATTACHES: &str = "LULL_TEST_ATTACHES_TO";
 
 /// Attaches until SIGTERM, as `policies attach` does, but so that waits poll whenever packets come,
-/// which the law leaves to the timer below saturation.
+/// which the controller leaves to the timer below saturation.
 #[test]
 fn attaches_if_asked() {
     let Ok(pid) = std::env::var(ATTACHES) else { return };
@@ -154,7 +154,7 @@ fn wherever_an_attachment_is_killed_restore_puts_everything_back_and_the_server_
         if Instant::now() > end && killed > 5 && queues > 0 && instances > 0 {
             break;
         }
-        // The number of calls depends on what the law chooses: a late one may not come.
+        // The number of calls depends on what the controller chooses: a late one may not come.
         killed += usize::from(run(stop) >= stop);
         let left = state(&[server.pid()]);
         queues += usize::from(left.0 != before.0);

@@ -184,8 +184,8 @@ fn every_policy_runs_on_every_device_and_is_restored_after_sigkill_too() {
             guest.run(&format!("policies restore {interface}"));
             assert_eq!(guest.settings(&interface), before, "{kind:?}, {policy}, after apply");
 
-            // At so few requests the law leaves interrupts on; a fixed grace time polls at every
-            // load.
+            // At so few requests the controller leaves interrupts on; a fixed grace time polls at
+            // every load.
             let fixed = if policy == "kernel-polling" { "--gro-flush-timeout 200" } else { "" };
             let workers = format!("-t {queues} --cores 0-{} {fixed}", queues - 1);
             start(&mut guest, nic, policy, &workers);

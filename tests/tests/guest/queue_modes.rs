@@ -24,7 +24,7 @@ const DELAYS: [u32; 3] = [20, 50, 100];
 enum Drive {
     Vanilla,
     Suppression,
-    /// Kernel polling by the law, with a latency budget in µs.
+    /// Kernel polling by the controller, with a latency budget in µs.
     Budget(u32),
     /// Interrupt-first mode at every load, with a timer of 20 µs.
     InterruptFirst,
@@ -81,12 +81,12 @@ pub(super) fn set_deferrals(guest: &mut Machine, nic: usize, deferrals: u32) {
     guest.run(&format!("echo {deferrals} >/sys/class/net/{interface}/napi_defer_hard_irqs"));
 }
 
-/// The mode of the queue after a load, as the law has set it.
+/// The mode of the queue after a load, as the controller has set it.
 fn mode(guest: &mut Machine, nic: usize) -> String {
     let lines = worker_lines(guest, nic);
-    let by_law = lines[0].word("latency_budget_us").is_some();
+    let by_controller = lines[0].word("latency_budget_us").is_some();
     let time = |name| lines[0].word(name).unwrap_or("?");
-    match lines[0].word("mode").filter(|_| by_law) {
+    match lines[0].word("mode").filter(|_| by_controller) {
         Some("grace") => format!("grace {} µs", time("grace_time_us")),
         Some("timed") => format!("timed {} µs", time("poll_interval_us")),
         mode => mode.unwrap_or("-").to_owned(),

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use lab::testbed::{SERVER_ADDRESS, SERVER_INTERFACE, Testbed};
+use policies::controller::{LatencyBudget, QueueMode, QueueSettings};
 use policies::counters::Snapshot;
-use policies::law::{LatencyBudget, QueueMode, QueueSettings};
 use policies::{Change, Cpus, Policy, host};
 use runtime::{Builder, DriverKind};
 use serial_test::serial;
@@ -210,7 +210,7 @@ fn neighbour_trips(testbed: &Testbed, policy: Policy, budget: Duration) -> [Dura
     let load = Load::open(testbed, loaded.address, CONNECTIONS, ECHO);
     let mut probe = Connection::open_on(testbed, neighbour.address);
     load.on();
-    // Until the law has settled.
+    // Until the controller has settled.
     std::thread::sleep(Duration::from_millis(150));
     let trips = probe.probe(Duration::from_millis(2), Duration::from_millis(400));
     load.end();
@@ -275,8 +275,8 @@ fn no_packet_is_stuck_while_the_mode_changes_often() {
                 } else {
                     load.off()
                 }
-                // 60 to 100 ms, so that a change meets every phase of the law; and without a load
-                // for a window of few packets longer.
+                // 60 to 100 ms, so that a change meets every phase of the controller; and without a
+                // load for a window of few packets longer.
                 let quiet = if step % 2 == 0 { 0 } else { 100 };
                 let time = Duration::from_millis(60 + step * 13 % 41 + quiet);
                 if ended.recv_timeout(time) == Err(RecvTimeoutError::Disconnected) {

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use lab::testbed::{SERVER_ADDRESS, Testbed};
-use policies::law::{QueueMode, Reason};
+use policies::controller::{QueueMode, Reason};
 use policies::{Change, Policy};
 use runtime::Builder;
 use rustix::event::epoll;
@@ -46,7 +46,7 @@ fn a_queue_whose_supervisor_hangs_is_polled_while_packets_come_and_left_to_inter
     let hung = loop {
         wait_for(&mut server, QueueMode::Timed, None);
         let hung = HungThread::start("lull-supervisor");
-        // The law may have chosen others before the thread was stopped.
+        // The controller may have chosen others before the thread was stopped.
         if server.report().queue.unwrap().mode == QueueMode::Timed && is_deferred() {
             break hung;
         }

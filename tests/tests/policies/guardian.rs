@@ -277,9 +277,9 @@ fn the_queue_of_an_unprivileged_server_is_adapted_and_after_sigkill_restored() {
     // Its only worker: other programs on the core would keep it from being saturated.
     scheduler::set_fifo_priority(Pid::from_raw(server.child.id().try_into().unwrap()).unwrap(), 1).unwrap();
     let load = Load::open(&testbed, (SERVER_ADDRESS, port).into(), 16, MISSES);
-    // No request is under way when the server is killed, and the law has not yet seen that the
-    // queue is idle.
-    wait_until("the law defers interrupts", || {
+    // No request is under way when the server is killed, and the controller has not yet seen that
+    // the queue is idle.
+    wait_until("the controller defers interrupts", || {
         load.on();
         wait_until("interrupts are deferred", is_deferred);
         load.off();
@@ -304,7 +304,7 @@ fn a_guardian_that_is_stopped_keeps_its_server_neither_from_serving_nor_from_end
     let load = Load::open(&testbed, (SERVER_ADDRESS, port).into(), 16, MISSES);
     kill(guardian, Signal::STOP);
     load.on();
-    // The law asks for other values, and gets no answer.
+    // The controller asks for other values, and gets no answer.
     wait_until("the guardian has a request", || has_unread_input(guardian));
     // The queue keeps its values, and the log says why.
     wait_until("the supervisor gives up", || {

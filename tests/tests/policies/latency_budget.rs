@@ -1,4 +1,4 @@
-//! How the law of a worker drives its queue, and what of it is visible from outside.
+//! How the controller of a worker drives its queue, and what of it is visible from outside.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -9,8 +9,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use lab::testbed::{SERVER_INTERFACE, Testbed};
+use policies::controller::QueueSettings;
 use policies::counters::Snapshot;
-use policies::law::QueueSettings;
 use policies::netlink::netdev::{Napi, NapiSetting, Netdev};
 use policies::{GraceTime, JournalDir, Lifetime, Plan, Policy, Settings, host};
 use runtime::{Builder, LatencyBudget, QueueMode, QueueStatus, Running, Runtime};
@@ -170,7 +170,7 @@ fn a_queue_is_polled_under_load_and_has_plain_interrupts_before_and_after_it() {
 #[test]
 #[isolated(root, drivers = "epoll, uring")]
 #[serial]
-fn values_that_a_law_has_set_are_restored_after_its_process_was_killed() {
+fn values_that_a_controller_has_set_are_restored_after_its_process_was_killed() {
     if std::env::var_os("SERVE").is_some() {
         // In the grandchild, which inherits the namespaces: serve until it is killed.
         let mut runtime = server_runtime(Policy::KernelPolling, 1);
@@ -208,7 +208,7 @@ fn values_that_a_law_has_set_are_restored_after_its_process_was_killed() {
         std::thread::spawn(move || testbed.client.run(load).unwrap())
     };
     let pid = Pid::from_child(&child);
-    wait_until("the law polls", || {
+    wait_until("the controller polls", || {
         if values(&napi()).0 == 0 {
             return false;
         }
@@ -232,7 +232,7 @@ fn values_that_a_law_has_set_are_restored_after_its_process_was_killed() {
 
 /// Closed-loop requests of up to 32 connections until the server is gone.
 fn load_until_closed(address: SocketAddr) {
-    // The law may choose before all are there, and then the server ends.
+    // The controller may choose before all are there, and then the server ends.
     let connect = |_| {
         let stream = TcpStream::connect(address).ok()?;
         stream.set_nodelay(true).ok()?;
@@ -300,7 +300,7 @@ fn without_capabilities_a_worker_polls_a_prepared_queue_and_keeps_its_values() {
 #[ignore = "timing"]
 #[isolated(root, drivers = "epoll, uring")]
 #[serial]
-fn a_thread_that_gives_up_its_capabilities_after_build_keeps_its_law() {
+fn a_thread_that_gives_up_its_capabilities_after_build_keeps_its_controller() {
     let testbed = Arc::new(enter(1));
     let fresh = napi();
     let client = client(&testbed);
@@ -312,7 +312,7 @@ fn a_thread_that_gives_up_its_capabilities_after_build_keeps_its_law() {
     assert_eq!(report.running, Running::KernelPolling, "{report}");
     assert!(report.steps_down.is_empty() && report.notes.is_empty(), "{report}");
     let (seen, _) = observe(&mut runtime, client);
-    assert!(seen.iter().any(|it| it.values.0 > 0), "the law has set nothing");
+    assert!(seen.iter().any(|it| it.values.0 > 0), "the controller has set nothing");
     drop(runtime);
     assert_eq!(napi(), fresh);
     assert!(!std::path::Path::new("/run/lull").exists());
@@ -339,7 +339,7 @@ fn without_capabilities_a_worker_leaves_an_unprepared_queue_to_interrupts_and_sa
 #[test]
 #[isolated(root, drivers = "uring")]
 #[serial]
-fn on_uring_the_law_drives_the_queue_and_a_fixed_grace_time_is_polled_without_suspension() {
+fn on_uring_the_controller_drives_the_queue_and_a_fixed_grace_time_is_polled_without_suspension() {
     let _testbed = enter(1);
     let fresh = napi();
     assert_eq!((values(&fresh).0, values(&fresh).1), (0, 0));

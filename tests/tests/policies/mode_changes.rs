@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use lab::testbed::SERVER_ADDRESS;
 use loadgen::medians::percentile;
 use policies::Policy;
-use policies::law::{ForcedSettings, QueueSettings, Reason};
+use policies::controller::{ForcedSettings, QueueSettings, Reason};
 use serial_test::serial;
 use tests::isolated;
 use tests::memcached::wait_until;
@@ -18,8 +18,8 @@ use super::echo::server::{Connection, ECHO, EchoServer, Load, preempt_on_client_
 /// How often each change is made. The hypervisor pauses a core now and then, but not at most
 /// changes of a kind.
 const ROUNDS: usize = 7;
-/// In this time a change that begins is over: the law is asked each 10 ms, and a saturated worker
-/// stops polling 10 ms later at the latest.
+/// In this time a change that begins is over: the controller is asked each 10 ms, and a saturated
+/// worker stops polling 10 ms later at the latest.
 const CHANGE: Duration = Duration::from_millis(25);
 /// By how much a request may be later than those without a change. The watchdog of timed mode would
 /// take 2 ms, a suspension 20.
@@ -28,8 +28,8 @@ const LATER: Duration = Duration::from_millis(1);
 const MORE_LATE: f64 = 0.08;
 const WORK: Duration = Duration::from_micros(30);
 
-/// Settings of each mode, and of timed mode those of a law that goes to another interval, or never
-/// sleeps.
+/// Settings of each mode, and of timed mode those of a controller that goes to another interval, or
+/// never sleeps.
 fn settings() -> Vec<QueueSettings> {
     let micros = Duration::from_micros;
     let timed = |interval| QueueSettings::timed(interval, QueueSettings::LONGEST_WATCHDOG, Reason::Fixed);
@@ -83,7 +83,7 @@ impl Changing {
 
     /// Changes the settings, and returns the longest request from the beginning of the change on.
     fn change(&mut self, next: QueueSettings) -> Duration {
-        // As a law does: the timeout ends a suspension that nobody resumes.
+        // As a controller does: the timeout ends a suspension that nobody resumes.
         let suspend_timeout = if next.polls() { next.suspend_timeout } else { self.settings.suspend_timeout };
         self.settings = next;
         self.settings.suspend_timeout = suspend_timeout;

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use lab::testbed::{SERVER_ADDRESS, SERVER_INTERFACE, Testbed};
-use policies::law::{LatencyBudget, QueueMode};
+use policies::controller::{LatencyBudget, QueueMode};
 use policies::netlink::netdev::{NapiSetting, Netdev};
 use policies::{Pid, Policy, host};
 use runtime::GraceTime;
@@ -23,7 +23,7 @@ const CONNECTIONS: usize = 16;
 /// The server is the bottleneck, so that requests wait for it.
 const WORK: Duration = Duration::from_micros(50);
 
-/// Starts a server whose queue is in one mode at every load; the plain mode is where the law
+/// Starts a server whose queue is in one mode at every load; the plain mode is where the controller
 /// starts.
 fn start(mode: QueueMode, grace_time: Duration) -> EchoServer {
     let builder = server_builder(Policy::KernelPolling, 1);

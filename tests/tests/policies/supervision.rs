@@ -5,8 +5,8 @@ use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use lab::testbed::SERVER_INTERFACE;
+use policies::controller::{LatencyBudget, QueueSettings};
 use policies::host::scheduler::{INTERRUPT_THREAD_PRIORITY, fifo_priority};
-use policies::law::{LatencyBudget, QueueSettings};
 use policies::netlink::ethtool::Ethtool;
 use policies::netlink::netdev::{Napi, NapiSetting, Netdev};
 use policies::{
@@ -88,10 +88,10 @@ fn settings_of_a_killed_process_are_restored_at_the_next_start() {
 #[isolated(root, drivers = "epoll, uring")]
 #[serial]
 fn a_setting_changed_by_somebody_else_is_not_restored() {
-    // Longer than any grace time that the law sets, ns.
+    // Longer than any grace time that the controller sets, ns.
     const OTHERS: u64 = 2_000_000;
     let _testbed = enter(1);
-    // No law changes a fixed grace time.
+    // No controller changes a fixed grace time.
     let grace = "50".parse().unwrap();
     let runtime = server_builder(Policy::KernelPolling, 1).grace_time(grace).build().unwrap();
     let mut netdev = Netdev::open().unwrap();
@@ -187,7 +187,7 @@ fn settings_that_a_reopened_link_lost_are_applied_again_and_reported() {
 #[test]
 #[isolated(root, drivers = "epoll, uring")]
 #[serial]
-fn a_value_that_a_law_may_set_counts_as_the_laws_and_is_restored() {
+fn a_value_that_a_controller_may_set_counts_as_the_controllers_and_is_restored() {
     let _testbed = enter(1);
     let mut netdev = Netdev::open().unwrap();
     let id = napi().id;
@@ -206,7 +206,7 @@ fn a_value_that_a_law_may_set_counts_as_the_laws_and_is_restored() {
     netdev.set_napi(id, NapiSetting::GroFlushTimeout, 2_000_001).unwrap();
     drop(runtime);
     assert_eq!(netdev.napi(id).unwrap().gro_flush_timeout, Some(2_000_001));
-    // No law changes a fixed grace time: a different value was set by somebody else.
+    // No controller changes a fixed grace time: a different value was set by somebody else.
     netdev.set_napi(id, NapiSetting::GroFlushTimeout, 0).unwrap();
     let grace = "200".parse().unwrap();
     let runtime = server_builder(Policy::KernelPolling, 1).grace_time(grace).build().unwrap();
@@ -296,7 +296,7 @@ fn an_interface_that_comes_back_with_another_index_gets_its_policy_again() {
 #[test]
 #[isolated(root)]
 #[serial]
-fn an_interface_that_comes_back_has_the_values_that_the_laws_have_chosen_last() {
+fn an_interface_that_comes_back_has_the_values_that_the_controllers_have_chosen_last() {
     let _testbed = enter(1);
     let (told, seen) = std::sync::mpsc::channel();
     let (_supervisor, requests, changes) = supervised_queue(None, move || _ = told.send(()));

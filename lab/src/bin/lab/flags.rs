@@ -10,7 +10,7 @@ use lab::experiment_process::SUBCOMMAND;
 use lab::peers::PeerService;
 use lab::testbed::Receiver;
 use policies::GraceTime;
-use policies::law::LatencyBudget;
+use policies::controller::LatencyBudget;
 use runtime::{DriverKind, WaitStrategy};
 
 /// Would kernel polling help this machine, and by how much?

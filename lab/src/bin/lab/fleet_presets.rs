@@ -86,8 +86,8 @@ pub fn attach(flags: &AttachFlags) -> Result<(), Failure> {
     let quick = flags.run.quick;
     let fours = contenders.len() as f64 / 4.0;
     let mut experiment = Experiment {
-        // From outside the law is asked every 50 ms, and begins with plain interrupts after each
-        // idle time.
+        // From outside the controller is asked every 50 ms, and begins with plain interrupts after
+        // each idle time.
         settle: 0.8,
         warm_up: 0.1,
         duration: 0.3,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use loadgen::{Distribution, Mix, Workload};
-use policies::law::LatencyBudget;
+use policies::controller::LatencyBudget;
 use serde::Serialize;
 
 /// Of 31 requests one stores: ETC has 30 gets for a set (Atikoglu et al., the paper's reference 3).

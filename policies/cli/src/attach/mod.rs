@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 
 use clap::{ArgGroup, Args};
 use policies::attach::{AttachConfig, Attachment, Observation, Target, observe};
+use policies::controller::LatencyBudget;
 use policies::explain::measured::Measured;
 use policies::host::Machine;
-use policies::law::LatencyBudget;
 use policies::{JournalDir, signals};
 use serde_json::json;
 

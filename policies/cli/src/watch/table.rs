@@ -88,7 +88,7 @@ fn why(status: &QueueStatus) -> String {
 mod tests {
     use std::time::Duration;
 
-    use policies::law::{Budgets, Comparison, QueueSettings, Reason};
+    use policies::controller::{Budgets, Comparison, QueueSettings, Reason};
 
     use super::*;
     use crate::watch::sample::{KernelThreadSample, QueueSample};

@@ -1,6 +1,6 @@
 //! Polls of a NAPI by the ring: each enter that would sleep polls first (`io_uring/napi.c`).
 //!
-//! In [timed mode](policies::law::QueueMode::Timed) the enter sleeps no longer than a poll
+//! In [timed mode](policies::controller::QueueMode::Timed) the enter sleeps no longer than a poll
 //! interval, so the queue is polled once an interval, and again after each batch. Each poll
 //! restarts the queue's timer (`busy_poll_stop`), which keeps the interrupt masked: no packet wakes
 //! anybody before the worker polls.
@@ -21,8 +21,8 @@ const LONGEST_BUSY_POLL: Duration = Duration::from_millis(10);
 /// How many packets an enter's polls take: the budget of one (`BUSY_POLL_BUDGET`), and the last one
 /// of a wait (`busy_poll_stop`).
 pub(super) const LOOK_BUDGET: u32 = 16;
-/// A wait in timed mode returns after this time also without events, so that the law can end the
-/// polls.
+/// A wait in timed mode returns after this time also without events, so that the controller can end
+/// the polls.
 pub(super) const LONGEST_WAIT: u64 = 10_000_000;
 /// A worker whose enters don't poll, because they find completions at once or tasks are ready,
 /// makes a poll after this many intervals without one...

@@ -9,7 +9,7 @@ use clap::{ArgAction, Parser};
 use servers::memcached::{ClientCertificates, Config, Protocol, TlsConfig};
 
 use crate::extended_options::{self, ExtendedOptions};
-use crate::shared::network_flags::NetworkFlags;
+use crate::network_flags::NetworkFlags;
 
 /// A memcached-compatible server that reduces the network card's interrupts under load
 #[derive(Debug, Parser)]

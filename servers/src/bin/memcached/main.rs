@@ -6,11 +6,13 @@
 mod daemon;
 mod extended_options;
 mod flags;
+mod guardian;
 #[allow(unsafe_code)]
 mod heap;
 mod limits;
-#[path = "../shared/mod.rs"]
-mod shared;
+mod network_flags;
+mod process;
+mod serving;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -23,9 +25,8 @@ use servers::memcached::{Config, Server, VERSION, logging};
 
 use daemon::Background;
 use flags::Flags;
-use shared::network_flags::interface_of;
-use shared::process::{PidFile, RunAsUser, inherited_listeners, raise_descriptor_limit};
-use shared::{guardian, serving};
+use network_flags::interface_of;
+use process::{PidFile, RunAsUser, inherited_listeners, raise_descriptor_limit};
 
 type Error = Box<dyn std::error::Error>;
 

@@ -124,7 +124,7 @@ fn queue_fields(queue: &QueueStatus) -> String {
 mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    use policies::law::{Budgets, Comparison, QueueSettings, Reason};
+    use policies::controller::{Budgets, Comparison, QueueSettings, Reason};
 
     use super::*;
 
@@ -145,7 +145,7 @@ mod tests {
             queue_fields(&QueueStatus::new(&timed, Some(Budgets::default()))),
             " mode=timed latency_budget_us=0 grace_time_us=5000 poll_interval_us=20 spin_us=0 trials_us=0 why=tries"
         );
-        let fixed = QueueSettings::fixed(policies::law::LatencyBudget::ZERO);
+        let fixed = QueueSettings::fixed(policies::controller::LatencyBudget::ZERO);
         assert_eq!(
             queue_fields(&QueueStatus::new(&fixed, None)),
             " mode=interrupt-first grace_time_us=20 spin_us=0 why=fixed"
