@@ -119,12 +119,6 @@ impl Guard {
         reapplied
     }
 
-    /// Runs `action`, unless the host has been restored; it is not restored meanwhile.
-    pub(crate) fn while_applied<R>(&self, action: impl FnOnce() -> R) -> Option<R> {
-        let undo = lock(&self.undo);
-        undo.is_some().then(action)
-    }
-
     /// Sets the values with which the controller drives a queue, unless the host has been restored.
     /// They become the targets that [`Guard::reapply`] keeps. `delegate` sets them if this process
     /// may not.

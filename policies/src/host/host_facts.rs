@@ -1,11 +1,12 @@
 //! What plans and explanations need to know of the host besides an interface.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 
 use serde::{Deserialize, Serialize};
 
-use super::irqbalance::Irqbalance;
 use super::numa::Topology;
+use super::process_stat::ProcessStat;
 use crate::cpus::Cpus;
 use crate::netlink::netdev::Netdev;
 
@@ -17,6 +18,7 @@ pub(crate) struct HostFacts {
     pub(crate) allowed: Cpus,
     pub(crate) online: Cpus,
     pub(crate) topology: Topology,
+    /// The process of a running irqbalance, which may move any interrupt every ten seconds.
     pub(crate) irqbalance: Option<i32>,
     pub(crate) has_netdev: bool,
     /// Whether the kernel has NAPI threads that poll all the time; `None` if it doesn't say.
@@ -32,7 +34,7 @@ impl HostFacts {
             allowed: Cpus::allowed().unwrap_or_default(),
             online: Cpus::online().unwrap_or_default(),
             topology: Topology::read(),
-            irqbalance: Irqbalance::find().map(|irqbalance| irqbalance.pid),
+            irqbalance: find_irqbalance(),
             has_netdev: netdev.is_some(),
             has_polling_threads: netdev.as_mut().and_then(Netdev::accepts_threaded_busy_poll),
         }
@@ -44,4 +46,17 @@ impl HostFacts {
         let mut numbers = self.kernel.split(|next: char| !next.is_ascii_digit());
         Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
     }
+}
+
+/// Finds irqbalance among the processes that this one sees.
+fn find_irqbalance() -> Option<i32> {
+    // Only a process of root: any user can start one of this name.
+    let is_irqbalance = |entry: &fs::DirEntry, pid: i32| {
+        entry.metadata().is_ok_and(|data| data.uid() == 0)
+            && ProcessStat::read(pid).is_ok_and(|stat| stat.name == "irqbalance")
+    };
+    fs::read_dir("/proc").ok()?.flatten().find_map(|entry| {
+        let pid = entry.file_name().to_str()?.parse().ok()?;
+        is_irqbalance(&entry, pid).then_some(pid)
+    })
 }

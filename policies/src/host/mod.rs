@@ -1,5 +1,5 @@
 //! The host as it is now: interfaces, queues, NAPIs, interrupts and CPUs. Reads only, except for
-//! interrupt affinity, the scheduling of kernel threads and irqbalance's ban list.
+//! interrupt affinity and the scheduling of kernel threads.
 
 pub(crate) mod capabilities;
 pub(crate) mod device;
@@ -11,7 +11,6 @@ pub(crate) mod identity;
 mod interface;
 pub(crate) mod irq;
 mod irq_names;
-pub mod irqbalance;
 mod machine;
 pub(crate) mod net_namespace;
 pub(crate) mod numa;

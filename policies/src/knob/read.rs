@@ -7,7 +7,6 @@ use std::path::PathBuf;
 use super::{Knob, Value};
 use crate::host::device::Device;
 use crate::host::irq::{self, Direction};
-use crate::host::irqbalance::Irqbalance;
 use crate::host::{Cpus, scheduler, sysfs};
 use crate::netlink::ethtool::Ethtool;
 use crate::netlink::netdev::NapiSetting;
@@ -74,9 +73,6 @@ impl Knob {
                 let number = self.read_file(device)?.trim().parse();
                 number.map(Value::Number).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
             }
-            Knob::IrqbalanceBan { irq } => {
-                Ok(Value::Number(running_irqbalance()?.banned()?.contains(&irq).into()))
-            }
             Knob::IrqAffinity { .. } | Knob::TxIrqAffinity { .. } => {
                 irq::affinity(self.interrupt(device).ok_or(io::ErrorKind::InvalidInput)??).map(Value::Cpus)
             }
@@ -107,10 +103,6 @@ impl Knob {
         let elsewhere = effective.iter().any(|cpu| !wanted.contains(cpu));
         elsewhere.then_some(effective)
     }
-}
-
-pub(super) fn running_irqbalance() -> io::Result<Irqbalance> {
-    Irqbalance::find().ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "irqbalance is not running"))
 }
 
 fn number(value: Option<u64>) -> io::Result<Value> {

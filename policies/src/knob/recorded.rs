@@ -6,8 +6,7 @@ use crate::host::{Interface, RxQueue, TxQueue};
 use crate::netlink::netdev::NapiSetting;
 
 impl Knob {
-    /// The value that discovery has read. `None` if the knob is not of an interface (irqbalance's
-    /// bans).
+    /// The value that discovery has read; `None` if it could not read one.
     pub(crate) fn recorded(&self, interface: &Interface) -> Option<Value> {
         let rx = |index: u32| interface.queues.iter().find(|queue| queue.index == index);
         let tx = |index: u32| interface.tx_queues.iter().find(|queue| queue.index == index);
@@ -39,7 +38,6 @@ impl Knob {
             Knob::NapiThreadPriority { queue } => {
                 rx(queue)?.napi_thread.as_ref()?.fifo_priority.map(|priority| Value::Number(priority.into()))
             }
-            Knob::IrqbalanceBan { .. } => None,
         }
     }
 

@@ -29,7 +29,7 @@ impl Planner<'_> {
             return;
         }
         self.note_remote_workers(interface);
-        self.handle_irqbalance();
+        self.note_irqbalance();
         let cores = packing.clone().unwrap_or_else(|| self.settings.worker_cores.clone());
         let mut placed: Vec<u32> = Vec::new();
         for (position, queue) in self.rx.clone().into_iter().enumerate() {
@@ -157,21 +157,16 @@ impl Planner<'_> {
     }
 
     /// irqbalance rebalances every ten seconds and overwrites the affinities that the plan sets.
-    fn handle_irqbalance(&mut self) {
-        let mut irqs: Vec<u32> = self.rx.iter().filter_map(|queue| queue.irq).collect();
-        irqs.extend(self.tx.iter().filter_map(|queue| queue.irq));
-        irqs.sort_unstable();
-        irqs.dedup();
-        let Some(irqbalance) = self.host.irqbalance.filter(|_| !irqs.is_empty()) else { return };
-        if !self.settings.ban_irqbalance {
+    fn note_irqbalance(&mut self) {
+        let Some(irqbalance) = self.host.irqbalance else { return };
+        let rx = self.rx.iter().filter_map(|queue| queue.irq);
+        let irqs: BTreeSet<u32> = rx.chain(self.tx.iter().filter_map(|queue| queue.irq)).collect();
+        if !irqs.is_empty() {
+            let irqs = irqs.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
             self.notes.push(format!(
-                "irqbalance runs (process {irqbalance}) and will move these interrupts again; --ban-irqbalance prevents \
-                 that"
+                "irqbalance runs (process {irqbalance}) and moves interrupts every ten seconds: stop it, or start it with \
+                 --banirq=NUMBER for each of {irqs}"
             ));
-            return;
-        }
-        for irq in irqs {
-            self.set(Knob::IrqbalanceBan { irq }, Value::Number(1), "irqbalance does not move the interrupt");
         }
     }
 

@@ -38,15 +38,6 @@ pub enum Change {
         /// Why they can't be set.
         reason: String,
     },
-    /// irqbalance had lost its bans, for instance because it was restarted, and was asked again; or
-    /// it could not be asked whether it has them.
-    IrqbalanceBans {
-        pid: i32,
-        /// The interrupts that it is to leave alone, separated by commas.
-        irqs: String,
-        /// Why it could not be asked. It is tried again every ten seconds.
-        failure: Option<String>,
-    },
     /// A queue's interrupt was moved to another core.
     InterruptMoved {
         queue: u32,
@@ -72,12 +63,6 @@ impl fmt::Display for Change {
             Change::QueueSettings { queue, settings } => write!(f, "rx-{queue} is now driven by {settings}"),
             Change::AdaptationStopped { queue, reason } => {
                 write!(f, "rx-{queue} keeps its values, which can't be adapted to the load: {reason}")
-            }
-            Change::IrqbalanceBans { pid, irqs, failure: None } => {
-                write!(f, "irqbalance (process {pid}) had lost its bans; it leaves irqs {irqs} alone again")
-            }
-            Change::IrqbalanceBans { pid, irqs, failure: Some(reason) } => {
-                write!(f, "irqbalance (process {pid}) may move irqs {irqs}: {reason}")
             }
             Change::InterruptMoved { queue, core } => write!(f, "rx-{queue} interrupt moved to core {core}"),
         }

@@ -3,7 +3,6 @@
 
 mod change;
 mod identity;
-mod irqbalance_bans;
 mod queue_change;
 mod queue_requests;
 pub mod status;

@@ -12,12 +12,10 @@ use std::time::{Duration, Instant};
 
 use super::change::Change;
 use super::identity::InterfaceIdentity;
-use super::irqbalance_bans::{BanOutcome, IrqbalanceBans};
 use super::queue_requests::QueueRequests;
 use crate::affinity::Affinity;
 use crate::apply::{Guard, QueueDelegate, apply};
 use crate::controller::QueueSettings;
-use crate::host::irqbalance::Irqbalance;
 use crate::host::{Interface, interface_by_index};
 use crate::journal::Lifetime;
 use crate::knob::Knob;
@@ -47,10 +45,10 @@ impl fmt::Debug for SupervisorHooks {
 
 /// A thread that keeps a guard's policy in effect.
 ///
-/// It sets knobs again that were lost, moves interrupts back or reports where they went, keeps them
-/// banned from irqbalance if the plan bans them, follows renames, applies the policy again to an
-/// interface that was taken away and given back, and sets what the workers' controllers choose for
-/// their queues. Dropping the supervisor stops the thread and restores the host.
+/// It sets knobs again that were lost, moves interrupts back or reports where they went, follows
+/// renames, applies the policy again to an interface that was taken away and given back, and sets
+/// what the workers' controllers choose for their queues. Dropping the supervisor stops the thread
+/// and restores the host.
 #[derive(Debug)]
 pub struct Supervisor {
     stop: Arc<AtomicBool>,
@@ -100,7 +98,6 @@ impl Supervisor {
             guard.leave_to_delegate();
         }
         let interface = SupervisedInterface {
-            bans: IrqbalanceBans::new(guard.applied(), Instant::now()),
             guard,
             affinity,
             requests,
@@ -158,7 +155,6 @@ impl Drop for Supervisor {
 
 struct SupervisedInterface {
     guard: Guard,
-    bans: IrqbalanceBans,
     affinity: Affinity,
     requests: Arc<QueueRequests>,
     delegate: Option<Box<QueueDelegate>>,
@@ -282,7 +278,6 @@ impl SupervisedInterface {
                 (self.on_change)(&Change::Reapplied { outcome: error.to_string(), previous: None });
             }
         }
-        self.renew_bans();
         if link.up != self.is_up {
             self.is_up = link.up;
             (self.on_change)(if link.up { &Change::LinkUp } else { &Change::LinkDown });
@@ -329,7 +324,6 @@ impl SupervisedInterface {
         if self.delegate.is_some() {
             guard.leave_to_delegate();
         }
-        self.bans = IrqbalanceBans::new(guard.applied(), Instant::now());
         self.guard = guard;
         self.identity = Some(identity);
         self.irq_cores.clear();
@@ -361,33 +355,6 @@ impl SupervisedInterface {
             }
             (self.on_change)(&Change::Reapplied { outcome, previous });
         }
-    }
-
-    /// Asks an irqbalance that has lost the policy's bans.
-    fn renew_bans(&mut self) {
-        const NAME: &str = "irqbalance";
-        let bans = &mut self.bans;
-        let renewed = self.guard.while_applied(|| bans.renew(Instant::now(), Irqbalance::find));
-        let Some(outcome) = renewed.flatten() else { return };
-        let (pid, failure) = match outcome {
-            BanOutcome::Kept => {
-                self.reported_failures.remove(NAME);
-                return;
-            }
-            BanOutcome::AskedAgain { pid } => (pid, None),
-            BanOutcome::Failed { pid, reason } => (pid, Some(reason)),
-        };
-        let change = Change::IrqbalanceBans { pid, irqs: self.bans.irqs(), failure: failure.clone() };
-        match failure {
-            None => drop(self.reported_failures.remove(NAME)),
-            Some(_) => {
-                let said = change.to_string();
-                if self.reported_failures.insert(NAME.to_owned(), said.clone()) == Some(said) {
-                    return;
-                }
-            }
-        }
-        (self.on_change)(&change);
     }
 
     fn report_moved_interrupts(&mut self) {
