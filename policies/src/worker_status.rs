@@ -16,7 +16,6 @@ pub struct WorkerStatus {
     /// The policy in effect, which may be less than the requested one.
     pub running: String,
     /// How its queue is driven at present. `None` unless kernel polling is in effect.
-    #[serde(default)]
     pub queue: Option<QueueStatus>,
     /// Nanoseconds spent running tasks.
     pub running_ns: u64,
@@ -35,18 +34,15 @@ pub struct QueueStatus {
     /// fixes its values, as the next.
     pub latency_budget_us: Option<u64>,
     /// Its CPU budget, in percent.
-    #[serde(default)]
     pub cpu_budget_percent: Option<u16>,
     /// `gro_flush_timeout`.
     pub grace_time_us: u64,
     /// How long the worker's wait sleeps at most before it polls again, in timed mode; 0 in others.
-    #[serde(default)]
     pub poll_interval_us: u64,
     /// `busy_poll_usecs`: how long a wait polls before it sleeps, beyond the first poll.
     pub spin_us: u64,
     /// For how long the controller has tried polling, or given it up for a moment to measure
     /// interrupts, since the start. 0 if the values are fixed.
-    #[serde(default)]
     pub trials_us: u64,
     /// Why the queue is driven this way, as `reason`, with `cpu` and `delay` in percent of plain
     /// interrupts' where they were compared.

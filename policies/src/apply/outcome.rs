@@ -55,11 +55,6 @@ pub struct Applied {
 }
 
 impl Applied {
-    #[cfg(test)]
-    pub(crate) fn of(knob: Knob, target: Value, outcome: Outcome) -> Self {
-        Self { knob, target, policy: Policy::Vanilla, outcome }
-    }
-
     /// Whether the policy can't run because this step failed: kernel threads that poll all the time
     /// must poll, on their core, as ordinary threads. Otherwise the rest of the policy would keep
     /// interrupts away from the workers' cores for nothing, or the thread would keep a core from

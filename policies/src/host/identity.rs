@@ -18,9 +18,7 @@ use super::process_stat::ProcessStat;
 pub(crate) struct ProcessIdentity {
     pub(crate) pid: u32,
     start: u64,
-    /// The inode of the PID namespace that the id belongs to. 0 if it is not known, as in journals
-    /// of earlier versions.
-    #[serde(default)]
+    /// The inode of the PID namespace that the id belongs to; 0 if it could not be read.
     pid_namespace: u64,
 }
 
@@ -75,7 +73,7 @@ impl ProcessIdentity {
         here != 0 && self.pid_namespace == here && !exists(self.pid)
     }
 
-    /// Whether it belongs to this process's PID namespace, or to one that was not recorded.
+    /// Whether it belongs to this process's PID namespace, or to one that could not be read.
     fn may_be_of_this_pid_namespace(&self) -> bool {
         self.pid_namespace == 0 || self.pid_namespace == pid_namespace()
     }
@@ -152,7 +150,7 @@ mod tests {
         // Where all namespaces can be seen, it is known that this one has ended.
         assert_ne!(there.state(), ProcessState::Running);
         assert!(!there.has_id(here.pid) && !there.is_certainly_gone());
-        // Earlier versions did not record it.
+        // It could not be read.
         let unknown = ProcessIdentity { pid_namespace: 0, ..here.clone() };
         assert_eq!(unknown.state(), ProcessState::Running);
         assert!(unknown.has_id(here.pid) && !unknown.is_certainly_gone());

@@ -53,8 +53,8 @@ pub struct JournalSummary {
     pub process: Option<String>,
     /// Whether the process has ended without restoring what it had set for its own lifetime.
     pub is_left: bool,
-    /// When it was applied, in seconds since 1970. `None` in journals of earlier versions.
-    pub since: Option<u64>,
+    /// When it was applied, in seconds since 1970.
+    pub since: u64,
     /// The number of knobs whose old value it keeps.
     pub knobs: usize,
     /// The number of epoll instances and listeners of other processes that were set.

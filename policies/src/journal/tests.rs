@@ -76,14 +76,6 @@ fn edit(path: &Path, change: impl FnOnce(&mut Value)) {
     fs::write(path, serde_json::to_vec(&journal).unwrap()).unwrap();
 }
 
-/// As an earlier version has written it.
-fn make_unnumbered(path: &Path) {
-    edit(path, |journal| {
-        journal.as_object_mut().unwrap().remove("sequence");
-        journal["writer"].as_object_mut().unwrap().remove("pid_namespace");
-    });
-}
-
 fn set_modified(path: &Path, seconds_ago: u64) {
     let time = SystemTime::now() - Duration::from_secs(seconds_ago);
     File::options().write(true).open(path).unwrap().set_modified(time).unwrap();
@@ -183,28 +175,11 @@ fn a_file_that_was_copied_over_a_running_processs_journal_is_not_abandoned() {
 }
 
 #[test]
-fn a_journal_of_an_earlier_version_belongs_to_its_process_without_a_lock() {
-    let directory = Directory::new();
-    let (mut child, writer) = running();
-    let path = directory.write(Lifetime::Process, writer).path;
-    make_unnumbered(&path);
-    assert_eq!(directory.abandoned(), [false]);
-    child.kill().unwrap();
-    child.wait().unwrap();
-    assert_eq!(directory.abandoned(), [true]);
-    assert_eq!(recover(&directory.journals).unwrap().reports.len(), 1);
-    assert!(!directory.journals.path().exists());
-}
-
-#[test]
 fn journals_are_read_newest_first_whatever_the_clock_says() {
     let directory = Directory::new();
     let files: Vec<JournalFile> =
         (0..4).map(|_| directory.write(Lifetime::Process, ProcessIdentity::current())).collect();
     let [one, two, three, four] = &files[..] else { unreachable!("four were written") };
-    // The first two as an earlier version has written them: they have only the time.
-    make_unnumbered(&one.path);
-    make_unnumbered(&two.path);
     for (file, seconds_ago) in [(one, 300), (two, 200), (three, 100), (four, 400)] {
         set_modified(&file.path, seconds_ago);
     }
