@@ -213,10 +213,7 @@ impl FindingList {
         }
         self.check_interrupts(interface);
         if napis > 0 && !interface.has_interrupts() && interface.device.is_none() {
-            self.add_ok(format!(
-                "{name} has no interrupts, so the sender's core polls its queues. A policy gives each queue a \
-                 real-time kernel thread in place of an interrupt; kernel polling suspends its wake-ups."
-            ));
+            self.add_ok(format!("{name} has no interrupts, so the sender's core polls its queues."));
         }
         if napis > 0 && !interface.keeps_napi_settings() {
             self.add_problem(
@@ -346,7 +343,7 @@ impl FindingList {
                     format!("echo 0 > /sys/class/net/{name}/threaded"),
                 ),
                 (true, None) => {
-                    self.add_ok(format!("A kernel thread stands in for the interrupt of rx-{index}."))
+                    self.add_ok(format!("A kernel thread polls rx-{index} in the place of an interrupt."))
                 }
                 (false, _) => {}
             }

@@ -180,15 +180,12 @@ impl Knob {
             Knob::NapiThreadAffinity { .. } if policy.has_polling_threads() => {
                 "the polling thread could take a worker's core, and vanilla runs instead"
             }
-            Knob::NapiThreadPriority { .. } if policy.has_polling_threads() => {
-                "the polling thread would leave its core to no other thread, and vanilla runs instead"
-            }
             Knob::NapiThreaded { .. } | Knob::NapiThreadAffinity { .. } => {
                 "the kernel chooses the core that polls the queue"
             }
+            // Only a policy with polling threads sets it.
             Knob::NapiThreadPriority { .. } => {
-                "the kernel thread that polls the queue waits its turn beside other threads of its core; \
-                 an interrupt would preempt them"
+                "the polling thread would leave its core to no other thread, and vanilla runs instead"
             }
         }
     }

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 
 use super::planner::Planner;
-use crate::host::scheduler::INTERRUPT_THREAD_PRIORITY;
 use crate::host::{Cpus, Interface, RxQueue};
 use crate::knob::{Knob, Value};
 use crate::netlink::netdev::{Napi, THREADED_BUSY_POLL};
@@ -14,8 +13,8 @@ const NEEDS_LINUX_6_19: &str =
 
 impl Planner<'_> {
     /// Assigns each queue's receive processing to a core: by interrupt affinity; for a queue
-    /// without an interrupt by a kernel thread that polls it; or by packet steering, where it can't
-    /// have a thread.
+    /// without an interrupt by the affinity of the kernel thread that polls it; or by packet
+    /// steering, where it has none.
     pub(super) fn place_processing(&mut self, interface: &Interface) {
         let processing = self.policy.processing();
         let packing = match processing {
@@ -49,18 +48,12 @@ impl Planner<'_> {
                         self.stop_napi_thread(queue);
                     }
                 }
-                // It may have one: what stands in for an interrupt would be polled beside it. A
-                // note says so.
+                // It may have one. A note says so.
                 None if interface.irq_is_unknown(queue) => {}
                 None if packing.is_some() && processing == Processing::PollingThreads => {
                     self.stop_steering(queue)
                 }
-                None if queue.napi.as_ref().is_some_and(|napi| napi.threaded.is_some()) => {
-                    self.stop_steering(queue);
-                    self.start_napi_thread(queue, core);
-                }
-                None if self.policy.busy_polls() => self.stop_steering(queue),
-                None => self.steer(queue, core),
+                None => self.place_without_interrupt(queue, core),
             }
         }
         self.note_shared_interrupts();
@@ -229,31 +222,31 @@ impl Planner<'_> {
         );
     }
 
-    /// A real-time kernel thread stands in for the interrupt of a queue that has none: a packet
-    /// wakes it, it preempts the worker, and it polls the queue on the core where the interrupt
-    /// would go. Otherwise the queue is polled on the core that sends (a veth's `ndo_start_xmit`
-    /// raises NET_RX there), and packet steering moves only what comes after the poll and GRO.
-    fn start_napi_thread(&mut self, queue: &RxQueue, core: Cpus) {
-        let index = queue.index;
-        self.set(
-            Knob::NapiThreaded { queue: index },
-            Value::Number(1),
-            "the queue has no interrupt; a kernel thread that packets wake stands in for it",
-        );
-        self.set(
-            Knob::NapiThreadAffinity { queue: index },
-            Value::Cpus(core),
-            if self.policy.processing() == Processing::PackingCores {
-                "the thread polls the queue on a packing core"
-            } else {
-                "the thread polls the queue on its worker's core"
-            },
-        );
-        self.set(
-            Knob::NapiThreadPriority { queue: index },
-            Value::Number(INTERRUPT_THREAD_PRIORITY.into()),
-            "the thread preempts others, as an interrupt does (SCHED_FIFO)",
-        );
+    /// A queue without an interrupt is polled on the core that sends (a veth's `ndo_start_xmit`
+    /// raises NET_RX there), or by a kernel thread that somebody has started and packets wake. That
+    /// goes to the core where an interrupt would go.
+    fn place_without_interrupt(&mut self, queue: &RxQueue, core: Cpus) {
+        let napi = queue.napi.as_ref();
+        let polls_always = napi.is_some_and(Napi::has_polling_thread);
+        if napi.is_some_and(|napi| napi.threaded.is_some_and(|on| on > 0)) && !polls_always {
+            self.stop_steering(queue);
+            self.set(
+                Knob::NapiThreadAffinity { queue: queue.index },
+                Value::Cpus(core),
+                match self.policy.processing() {
+                    Processing::PackingCores => "the thread polls the queue on a packing core",
+                    _ => "the thread polls the queue on its worker's core",
+                },
+            );
+            return;
+        }
+        if polls_always {
+            self.stop_napi_thread(queue);
+        }
+        match self.policy.busy_polls() {
+            true => self.stop_steering(queue),
+            false => self.steer(queue, core),
+        }
     }
 
     /// Without a thread, packet steering at least moves protocol processing off the sender's core.

@@ -14,7 +14,7 @@ use policies::{Cpus, signals};
 use serial_test::serial;
 use tests::kill_at_call::{SystemCall, Traced, run_until};
 use tests::memcached::wait_until;
-use tests::testbed::enter;
+use tests::testbed::enter_plain;
 use tests::{isolated, program};
 
 use super::attached::state;
@@ -118,7 +118,7 @@ fn attaches_if_asked() {
 #[isolated(root)]
 #[serial]
 fn wherever_an_attachment_is_killed_restore_puts_everything_back_and_the_server_serves() {
-    let testbed = enter(1);
+    let testbed = enter_plain(1);
     let (Some(server), Some(_)) = (servers::memcached(&["-t", "1"]), program("python3")) else { return };
     // Not so much that the tracer and the attachment have to wait for a core.
     let pause = Duration::from_micros(500);
