@@ -13,7 +13,7 @@
 //! }
 //! // Loopback has no NAPI: there is nothing to set, and a note says so.
 //! assert!(plan.steps.is_empty());
-//! println!("{}", plan.notes.join("\n"));
+//! println!("{}", plan.notes[0]);
 //! # Ok::<(), policies::Error>(())
 //! ```
 //!
@@ -97,6 +97,6 @@ pub use journal::{
 pub use knob::permission::{NotPermitted, may_set};
 pub use knob::{Knob, Value};
 pub use names::UnknownName;
-pub use plan::{Plan, Settings, Step, SuppressionValues};
+pub use plan::{Note, Plan, Settings, Step, SuppressionValues};
 pub use policy::{Policy, Processing, WorkerWait};
 pub use supervise::{Change, ChangeStep, QueueChange, QueueRequests, Supervisor, SupervisorHooks, status};

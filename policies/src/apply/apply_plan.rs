@@ -14,8 +14,7 @@ use crate::host::net_namespace::NetNamespace;
 use crate::host::{Cpus, interface_by_index, wait_for_queues};
 use crate::journal::{FoundJournal, Journal, JournalDir, Lifetime, Originals, restore_where};
 use crate::knob::{Knob, Value};
-use crate::plan::planner::QUEUES_TAKEN;
-use crate::plan::{Plan, Settings, Step};
+use crate::plan::{Note, Plan, Settings, Step};
 use crate::policy::Policy;
 use crate::signals;
 
@@ -259,8 +258,7 @@ impl Guard {
             }
         };
         let Some(size) = size.and_then(|size| u32::try_from(size).ok()) else { return Ok(false) };
-        let planned = step.target.number().and_then(|planned| u32::try_from(planned).ok());
-        let fitted = self.plan.fit_ring(planned, size);
+        let fitted = self.plan.fit_ring(size);
         if fitted.is_empty() {
             return Ok(false);
         }
@@ -291,7 +289,7 @@ impl Guard {
             undo.write(&self.directory)?;
         }
         plan.steps.insert(0, step);
-        let taken = self.plan.notes.iter().filter(|note| note.starts_with(QUEUES_TAKEN));
+        let taken = self.plan.notes.iter().filter(|note| matches!(note, Note::QueuesTaken { .. }));
         plan.notes.extend(taken.cloned());
         self.plan = plan;
         Ok(())

@@ -2,14 +2,12 @@
 
 use std::collections::BTreeSet;
 
+use super::note::Note;
 use super::planner::Planner;
 use crate::host::{Cpus, Interface, RxQueue};
 use crate::knob::{Knob, Value};
 use crate::netlink::netdev::{Napi, THREADED_BUSY_POLL};
 use crate::policy::Processing;
-
-const NEEDS_LINUX_6_19: &str =
-    "this kernel has no kernel threads that poll all the time (they need Linux 6.19); vanilla runs instead";
 
 impl Planner<'_> {
     /// Assigns each queue's receive processing to a core: by interrupt affinity; for a queue
@@ -23,9 +21,7 @@ impl Planner<'_> {
             Processing::PollingThreads => self.place_polling_threads(interface),
         };
         if packing.is_none() && self.settings.worker_cores.is_empty() {
-            self.notes
-                .push("workers are not pinned, so interrupts and packet steering stay unchanged".into());
-            return;
+            return self.notes.push(Note::WorkersNotPinned);
         }
         self.note_remote_workers(interface);
         self.note_irqbalance();
@@ -87,12 +83,12 @@ impl Planner<'_> {
         let queues: Vec<&RxQueue> = self.rx.iter().copied().filter(can_have_thread).collect();
         if queues.is_empty() {
             if self.rx.iter().any(|queue| queue.napi.is_some()) {
-                self.prevent(NEEDS_LINUX_6_19.to_owned());
+                self.prevent(Note::NoPollingThreads);
             }
             return None;
         }
         if self.host.has_polling_threads == Some(false) {
-            self.prevent(NEEDS_LINUX_6_19.to_owned());
+            self.prevent(Note::NoPollingThreads);
         }
         let cores = self.packing_cores(interface, queues.len());
         self.note_shared_cores(&cores, queues.len());
@@ -134,32 +130,22 @@ impl Planner<'_> {
     fn note_shared_cores(&mut self, cores: &[u32], threads: usize) {
         let all: Cpus = cores.iter().copied().collect();
         if cores.len() < threads {
-            self.notes.push(format!(
-                "{threads} kernel threads poll on cores {all}; those that share a core take turns of some \
-                 milliseconds, in which the other queues wait. Name a packing core for each queue, or fewer queues"
-            ));
+            self.notes.push(Note::SharedPollingCores { threads, cores: all });
         }
         let shared: Cpus =
             cores.iter().copied().filter(|core| self.settings.worker_cores.contains(core)).collect();
         if !shared.is_empty() {
-            self.notes.push(format!(
-                "a kernel thread polls all the time on cores {shared}, which have workers, and takes up to half of each; \
-                 leave a core without a worker, and name it as packing core"
-            ));
+            self.notes.push(Note::PollingOnWorkers { cores: shared });
         }
     }
 
     /// irqbalance rebalances every ten seconds and overwrites the affinities that the plan sets.
     fn note_irqbalance(&mut self) {
-        let Some(irqbalance) = self.host.irqbalance else { return };
+        let Some(pid) = self.host.irqbalance else { return };
         let rx = self.rx.iter().filter_map(|queue| queue.irq);
         let irqs: BTreeSet<u32> = rx.chain(self.tx.iter().filter_map(|queue| queue.irq)).collect();
         if !irqs.is_empty() {
-            let irqs = irqs.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-            self.notes.push(format!(
-                "irqbalance runs (process {irqbalance}) and moves interrupts every ten seconds: stop it, or start it with \
-                 --banirq=NUMBER for each of {irqs}"
-            ));
+            self.notes.push(Note::Irqbalance { pid, irqs: irqs.into_iter().collect() });
         }
     }
 
@@ -167,11 +153,7 @@ impl Planner<'_> {
         let irqs: Vec<u32> = self.rx.iter().filter_map(|queue| queue.irq).collect();
         let distinct: BTreeSet<u32> = irqs.iter().copied().collect();
         if distinct.len() < irqs.len() {
-            self.notes.push(format!(
-                "{} receive queues share {}: those that share one are received on one core, whatever worker they are of",
-                irqs.len(),
-                if distinct.len() == 1 { "one interrupt".to_owned() } else { format!("{} interrupts", distinct.len()) }
-            ));
+            self.notes.push(Note::SharedInterrupts { queues: irqs.len(), interrupts: distinct.len() });
         }
     }
 
@@ -181,11 +163,7 @@ impl Planner<'_> {
         let far: Cpus =
             self.settings.worker_cores.iter().copied().filter(|&core| !near.contains(core)).collect();
         if !near.is_empty() && !far.is_empty() {
-            self.notes.push(format!(
-                "{} is on NUMA node {node} (cores {near}), and workers are on cores {far} of other nodes; \
-                 their packets cross the NUMA interconnect",
-                interface.name
-            ));
+            self.notes.push(Note::RemoteWorkers { interface: interface.name.clone(), node, near, far });
         }
     }
 

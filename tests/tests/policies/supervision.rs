@@ -9,8 +9,8 @@ use policies::controller::{LatencyBudget, QueueSettings};
 use policies::netlink::ethtool::Ethtool;
 use policies::netlink::netdev::{Napi, NapiSetting, Netdev};
 use policies::{
-    AdaptedQueue, Affinity, Change, JournalDir, Lifetime, Plan, Policy, QueueDelegate,
-    QueueRequests, Settings, Supervisor, SupervisorHooks, host,
+    AdaptedQueue, Affinity, Change, JournalDir, Lifetime, Plan, Policy, QueueDelegate, QueueRequests,
+    Settings, Supervisor, SupervisorHooks, host,
 };
 use runtime::{Builder, Running, Runtime};
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
