@@ -5,9 +5,10 @@ use std::sync::{Arc, Mutex};
 
 use super::guard::Guard;
 use super::undo::{Undo, lock};
-use crate::descriptors::{Descriptors, EpollParams};
+use crate::epoll_params::EpollParams;
 use crate::host::identity::ProcessIdentity;
 use crate::journal::{EpollEntry, JournalDir, RestoreOutcome};
+use crate::pidfd::Descriptors;
 
 /// Sets the parameters of other processes' epoll instances, and records the old ones first. Where
 /// the guard restores its queues, it restores the instances, too.

@@ -4,14 +4,15 @@ use std::io;
 use std::sync::{Arc, Mutex};
 
 use super::undo::{Undo, lock, restore_or_log};
-use crate::descriptors::{Descriptors, steer_by_queue};
 use crate::error::Error;
 use crate::host::Interface;
 use crate::host::identity::ProcessIdentity;
 use crate::host::net_namespace::NetNamespace;
 use crate::journal::{Journal, JournalDir, Lifetime, ListenerEntry};
+use crate::pidfd::Descriptors;
 use crate::policy::Policy;
 use crate::signals::{self, Registration};
+use crate::socket_options::steer_by_queue;
 
 /// Steers groups of listeners, and journals them first. Dropping it removes the programs, as do
 /// SIGINT and SIGTERM.

@@ -14,7 +14,7 @@ use super::reporter::Reporter;
 use super::steer::Steerer;
 use super::target::{AttachConfig, ProcessFinder};
 use crate::controller::MachineCosts;
-use crate::descriptors::EpollParams;
+use crate::epoll_params::EpollParams;
 use crate::error::Error;
 use crate::host::identity::{ProcessIdentity, network_namespace};
 use crate::host::net_namespace::NetNamespace;

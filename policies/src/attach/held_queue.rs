@@ -10,12 +10,12 @@ use super::event::{AttachEvent, InstanceName};
 use super::load::{Load, LoadMeter};
 use super::queue_map::QueueName;
 use super::target::AttachConfig;
-use super::watchdog::Watchdog;
+use super::watchdog::{Step, Watchdog};
 use crate::apply::{Applied, EpollJournal, apply};
 use crate::controller::{
     Budgets, ControllerLimits, MachineCosts, PollingController, QueueMode, QueueSettings, Reason,
 };
-use crate::descriptors::EpollParams;
+use crate::epoll_params::EpollParams;
 use crate::error::Error;
 use crate::grace_time::GraceTime;
 use crate::host::identity::ProcessIdentity;
@@ -211,7 +211,8 @@ impl HeldQueue {
         // In deferral mode no wait has to poll.
         let polled_share = if in_effect.mode == QueueMode::Deferral { 1.0 } else { polled_share };
         let polled = (load.epoch.packets as f64 * polled_share) as u64;
-        let harm = self.watchdog.step(!in_effect.is_plain(), load.delay, drops, load.epoch.packets, polled);
+        let seen = Step { delay: load.delay, drops, packets: load.epoch.packets, polled };
+        let harm = self.watchdog.take(!in_effect.is_plain(), seen);
         if let Some(back) = harm {
             self.hold_back(back.pause, Reason::Failed);
             events.push(AttachEvent::SteppedBack { queue: self.name.clone(), reason: back.reason });

@@ -5,8 +5,10 @@ use std::io;
 
 use super::process::{EpollReader, HeldSocket};
 use super::queue_map::{QueueMap, QueueName};
-use crate::descriptors::{Descriptors, EpollParams, incoming_napi_id};
+use crate::epoll_params::EpollParams;
 use crate::host::identity::ProcessIdentity;
+use crate::pidfd::Descriptors;
+use crate::socket_options::incoming_napi_id;
 
 /// How many sockets are looked at at once. Each is duplicated for some microseconds, in which the
 /// process's closing it would take effect only afterwards.

@@ -6,9 +6,11 @@ use std::io;
 
 use serde::{Deserialize, Serialize};
 
-use crate::descriptors::{Descriptors, EpollParams, stop_steering};
+use crate::epoll_params::EpollParams;
 use crate::host::identity::{ProcessIdentity, ProcessState};
 use crate::knob::{Knob, Value};
+use crate::pidfd::Descriptors;
+use crate::socket_options::stop_steering;
 
 /// The values of a knob that the journal's writer may have set. Only these are replaced by the old
 /// value; any other was set by somebody else.

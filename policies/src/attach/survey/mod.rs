@@ -16,7 +16,7 @@ use crate::attach::instance::{Holds, Instance, is_nested};
 use crate::attach::process::{self, Descriptors, EpollReader};
 use crate::attach::queue_map::QueueMap;
 use crate::attach::target::{ProcessFinder, Target};
-use crate::descriptors::EpollParams;
+use crate::epoll_params::EpollParams;
 use crate::error::Error;
 use crate::explain::{Finding, Severity};
 use crate::host::identity::{ProcessIdentity, network_namespace};

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::waits::{Timeouts, Waits};
 use crate::attach::queue_map::{QueueMap, QueueName};
-use crate::descriptors::EpollParams;
+use crate::epoll_params::EpollParams;
 use crate::journal::QueueHolder;
 
 #[derive(Debug, Clone, Serialize)]
