@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
-use crate::host::identity::ProcessIdentity;
+use crate::host::process::ProcessIdentity;
 
 /// Duplicates a descriptor of another process into this one (Linux 5.6).
 ///

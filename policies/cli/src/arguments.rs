@@ -12,7 +12,7 @@ use policies::host::{Receiving, Recording};
 use policies::{Cpus, GraceTime, Interface, Plan, Policy, Settings, SuppressionValues, host, nearest_cores};
 
 use crate::attach::{AttachArguments, RunArguments, TargetArguments};
-use crate::error::CommandError;
+use crate::output::CommandError;
 use crate::output::Format;
 use crate::watch::WatchArguments;
 

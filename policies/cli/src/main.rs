@@ -4,7 +4,6 @@
 
 mod arguments;
 mod attach;
-mod error;
 mod output;
 mod prometheus;
 mod status;
@@ -19,10 +18,9 @@ use policies::{JournalDir, Lifetime, Plan, host};
 use serde_json::json;
 
 use arguments::{Cli, Command, Subject};
-use error::CommandError;
 use output::{
-    Format, PREVENTED, list_table, print_explanation, print_interface, print_left_journals, print_line,
-    print_plan, print_restore_reports,
+    CommandError, Format, PREVENTED, list_table, print_explanation, print_interface, print_left_journals,
+    print_line, print_plan, print_restore_reports,
 };
 
 fn main() -> ExitCode {

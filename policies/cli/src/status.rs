@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use policies::{JournalDir, JournalSummary, Lifetime, status, summaries};
 use serde_json::json;
 
-use crate::error::CommandError;
+use crate::output::CommandError;
 use crate::output::{Format, print_line, table, write_error};
 
 pub fn print(journals: &JournalDir, format: Format) -> Result<ExitCode, CommandError> {

@@ -16,8 +16,8 @@ use super::target::{AttachConfig, ProcessFinder};
 use crate::controller::MachineCosts;
 use crate::epoll_params::EpollParams;
 use crate::error::Error;
-use crate::host::identity::{ProcessIdentity, network_namespace};
 use crate::host::net_namespace::NetNamespace;
+use crate::host::process::{ProcessIdentity, network_namespace};
 use crate::supervise::Change;
 
 /// How often the controllers are asked.

@@ -18,14 +18,14 @@ use crate::controller::{
 use crate::epoll_params::EpollParams;
 use crate::error::Error;
 use crate::grace_time::GraceTime;
-use crate::host::identity::ProcessIdentity;
+use crate::host::process::ProcessIdentity;
 use crate::host::{Interface, interface_by_index};
 use crate::journal::{Lifetime, RestoreOutcome};
 use crate::knob::Knob;
 use crate::plan::{Plan, Settings};
 use crate::policy::Policy;
+use crate::status::QueueStatus;
 use crate::supervise::{ChangeStep, QueueChange, QueueRequests, Supervisor, SupervisorHooks};
-use crate::worker_status::QueueStatus;
 
 /// How long a queue stays at plain interrupts after an instance has left it.
 const PAUSE_AFTER_LEAVING: Duration = Duration::from_secs(1);

@@ -6,7 +6,7 @@ use std::io;
 use super::process::{EpollReader, HeldSocket};
 use super::queue_map::{QueueMap, QueueName};
 use crate::epoll_params::EpollParams;
-use crate::host::identity::ProcessIdentity;
+use crate::host::process::ProcessIdentity;
 use crate::pidfd::Descriptors;
 use crate::socket_options::incoming_napi_id;
 

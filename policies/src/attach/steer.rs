@@ -10,7 +10,7 @@ use super::event::AttachEvent;
 use super::process::EpollReader;
 use crate::apply::Steering;
 use crate::error::Error;
-use crate::host::identity::ProcessIdentity;
+use crate::host::process::ProcessIdentity;
 use crate::host::{Interface, interface, interface_of_address};
 use crate::journal::JournalDir;
 use crate::pidfd::Descriptors;

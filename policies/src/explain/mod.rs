@@ -23,12 +23,12 @@ use serde::Serialize;
 
 use crate::counters::Snapshot;
 use crate::error::Error;
-use crate::host::capabilities::{has_net_admin, in_initial_user_namespace};
-use crate::host::identity::network_namespace;
+use crate::host::machine::{has_net_admin, in_initial_user_namespace};
+use crate::host::process::network_namespace;
 use crate::host::{Driver, HostFacts, Interface, Receiving, Recording, RxQueue};
 use crate::journal::{JournalDir, LeftJournal, queue_holders};
 use crate::netlink::netdev::Napi;
-use crate::supervise::status;
+use crate::status;
 
 /// How much a finding affects kernel polling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use super::discover;
 use super::facts::InterfaceFacts;
-use super::host_facts::HostFacts;
 use super::interface::Interface;
+use super::machine::HostFacts;
 use super::receiving::Receiving;
 use crate::cpus::Cpus;
 use crate::error::Error;

@@ -5,7 +5,7 @@
 use std::io;
 use std::mem::MaybeUninit;
 
-use super::process_stat::ProcessStat;
+use super::process::ProcessStat;
 use crate::cpus::Pid;
 
 /// A thread's `SCHED_FIFO` priority, 1 to 99; 0 for an ordinary thread (`SCHED_OTHER`). Takes a

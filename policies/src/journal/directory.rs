@@ -6,12 +6,11 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use super::files::{AtomicFile, JournalLock, hold_file, is_file_held, without_locks};
 use super::found::{self, Found, FoundJournal, UnreadableJournal};
-use super::locks::{JournalLock, hold_file, is_file_held, without_locks};
 use super::record::{Journal, Lifetime};
-use crate::atomic_file::AtomicFile;
 use crate::error::Error;
-use crate::host::identity::{boot_id, network_namespace, start_time};
+use crate::host::process::{boot_id, network_namespace, start_time};
 
 /// The directory of journals; `/run/lull` by default.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -191,7 +190,7 @@ pub(super) fn sequence_of(name: &str) -> Option<u64> {
     name.strip_suffix(".json")?.rsplit('-').next()?.strip_prefix('s')?.parse().ok()
 }
 
-/// Removes the status file (`supervise/status.rs`) of a process that was killed.
+/// Removes the status file (`status.rs`) of a process that was killed.
 fn remove_abandoned_status_file(path: &Path) {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let pid = |name: &str| name.rsplit('-').next()?.parse::<u32>().ok();

@@ -7,7 +7,7 @@ use std::io;
 use serde::{Deserialize, Serialize};
 
 use crate::epoll_params::EpollParams;
-use crate::host::identity::{ProcessIdentity, ProcessState};
+use crate::host::process::{ProcessIdentity, ProcessState};
 use crate::knob::{Knob, Value};
 use crate::pidfd::Descriptors;
 use crate::socket_options::stop_steering;

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use super::locks::is_file_held;
+use super::files::is_file_held;
 use super::record::{Journal, JournalHeader, Lifetime, VERSION};
 use crate::error::Error;
 

@@ -9,7 +9,7 @@ use super::found::{FoundJournal, LeftJournal};
 use super::record::Lifetime;
 use crate::error::Error;
 use crate::host::Cpus;
-use crate::host::process_stat::ProcessStat;
+use crate::host::process::ProcessStat;
 use crate::policy::Policy;
 
 /// Queues of an interface on which a running process has applied a policy.

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::entries::{Entry, EpollEntry, ListenerEntry, OwnedValues};
 use crate::host::Interface;
 use crate::host::device::Device;
-use crate::host::identity::{ProcessIdentity, boot_id, network_namespace};
+use crate::host::process::{ProcessIdentity, boot_id, network_namespace};
 use crate::knob::{Knob, Value};
 use crate::plan::Plan;
 use crate::policy::Policy;

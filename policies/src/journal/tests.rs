@@ -13,7 +13,7 @@ use super::directory::{Contents, JournalDir, JournalFile};
 use super::queue_holders::journals_of;
 use super::record::{Journal, Lifetime};
 use super::restore::{recover, restore_all};
-use crate::host::identity::ProcessIdentity;
+use crate::host::process::ProcessIdentity;
 use crate::policy::Policy;
 
 /// No interface has this index, so there is nothing to restore.
@@ -66,7 +66,7 @@ fn ended() -> ProcessIdentity {
 
 fn let_go(file: JournalFile) {
     let path = file.path.clone();
-    super::locks::let_go(file, &path);
+    super::files::let_go(file, &path);
 }
 
 /// Changes a file in place, so that its lock stays.
@@ -145,10 +145,10 @@ fn a_status_file_is_removed_without_its_lock_though_another_process_has_the_id()
     let pid = std::process::id();
     let path = directory.journals.path().join(format!("1-2-{pid}.workers"));
     let file = File::create(&path).unwrap();
-    super::locks::hold_file(&file).unwrap();
+    super::files::hold_file(&file).unwrap();
     directory.read();
     assert!(path.exists());
-    super::locks::let_go(file, &path);
+    super::files::let_go(file, &path);
     directory.read();
     assert!(!path.exists());
 }
@@ -255,7 +255,7 @@ fn an_unreadable_journal_of_a_running_process_or_of_elsewhere_is_not_left_behind
     let directory = Directory::new();
     let held = directory.write(Lifetime::Process, ProcessIdentity::current());
     fs::write(&held.path, "{").unwrap();
-    let namespace = crate::host::identity::network_namespace();
+    let namespace = crate::host::process::network_namespace();
     fs::write(held.path.with_file_name("1-7-host-s1.json"), "{").unwrap();
     let recovery = recover(&directory.journals).unwrap();
     assert!(!recovery.failed(), "{recovery:?}");

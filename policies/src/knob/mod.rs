@@ -4,7 +4,6 @@
 pub(crate) mod coalescing_limits;
 pub(crate) mod permission;
 mod read;
-mod recorded;
 mod write;
 
 use std::fmt;

@@ -7,9 +7,9 @@ use rustix::fs::{Access, access};
 use rustix::thread::CapabilitySet;
 
 use super::Knob;
-use crate::host::capabilities::{has_capability, in_initial_user_namespace};
 use crate::host::device::Device;
 use crate::host::irq;
+use crate::host::machine::{has_capability, in_initial_user_namespace};
 
 /// Why a process may not set a knob.
 #[derive(Debug, thiserror::Error)]

@@ -2,7 +2,6 @@
 
 mod clocks;
 mod devices;
-mod driving_loops;
 mod eight_queues;
 mod event_histograms;
 mod instructions;

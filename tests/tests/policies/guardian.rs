@@ -139,6 +139,8 @@ impl Drop for Group {
 #[serial]
 fn under_each_policy_settings_come_back_whether_server_guardian_or_both_are_killed() {
     let _testbed = enter(1);
+    // Each policy stops that: a thread polls the queue.
+    fs::write(format!("/sys/class/net/{SERVER_INTERFACE}/queues/rx-0/rps_cpus"), "2").unwrap();
     let fresh = settings();
     let policies = tests::own_program("policies");
     let restore = || {

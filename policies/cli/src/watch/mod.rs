@@ -10,7 +10,7 @@ use std::time::Duration;
 use clap::Args;
 use policies::JournalDir;
 
-use crate::error::CommandError;
+use crate::output::CommandError;
 use crate::output::{Format, with_schema, write_error};
 use sample::Sampler;
 use table::render;

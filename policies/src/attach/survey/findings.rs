@@ -5,7 +5,7 @@ use std::io;
 use super::observed::{AccessError, Fitness, ObservedProcess, Survey};
 use super::waits::ThreadWaits;
 use crate::explain::{Finding, Severity};
-use crate::host::capabilities::{has_net_admin, in_initial_user_namespace};
+use crate::host::machine::{has_net_admin, in_initial_user_namespace};
 
 pub(super) fn explain(survey: &Survey, interface: Option<&str>) -> Vec<Finding> {
     let mut findings = Findings(Vec::new());
