@@ -25,7 +25,7 @@ use crate::counters::Snapshot;
 use crate::error::Error;
 use crate::host::machine::{has_net_admin, in_initial_user_namespace};
 use crate::host::process::network_namespace;
-use crate::host::{Driver, HostFacts, Interface, Receiving, Recording, RxQueue};
+use crate::host::{HostFacts, Interface, Receiving, Recording, RxQueue};
 use crate::journal::{JournalDir, LeftJournal, queue_holders};
 use crate::netlink::netdev::Napi;
 use crate::status;
@@ -188,11 +188,6 @@ impl FindingList {
                 "{name} (driver {driver}) has {}; {able} can be configured individually.",
                 plural(napis, "NAPI")
             ));
-        }
-        if let Some(known) = Driver::find(driver) {
-            self.add_ok(format!("Of the driver {driver} is known: {}.", known.describe()));
-        } else {
-            self.add_ok(format!("Nothing is known here of the driver {driver}."));
         }
         if interface.hides_napis() {
             self.add_problem(

@@ -3,7 +3,6 @@
 
 pub(crate) mod device;
 mod discover;
-mod drivers;
 mod facts;
 mod interface;
 pub(crate) mod irq;
@@ -19,7 +18,6 @@ pub mod scheduler;
 pub use crate::cpus::{Cpus, InvalidCpus, Pid};
 pub use discover::{interface, interface_of_address, interfaces};
 pub(crate) use discover::{interface_by_index, wait_for_queues};
-pub use drivers::{DRIVERS, Driver, Evidence, Since};
 pub(crate) use interface::sysfs;
 pub use interface::{Interface, NapiThreadSettings, RxQueue, TxQueue};
 pub(crate) use machine::HostFacts;
