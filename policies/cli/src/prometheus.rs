@@ -55,17 +55,16 @@ const QUEUE_TIMES: [QueueTime; 4] = [
 pub fn metrics(name: &str, journals: &JournalDir) -> Result<String, Error> {
     let interface = host::interface(name)?;
     let snapshot = Snapshot::take(&interface)?;
-    let totals = snapshot.totals();
     let mut page = Page::default();
     let of_interface = |rest: &[(&'static str, String)]| -> Labels {
         [("interface", name.to_owned())].into_iter().chain(rest.iter().cloned()).collect()
     };
     let of_queue = |kind: &str, number: u32| of_interface(&[("queue", format!("{kind}-{number}"))]);
-    let rx_irqs = totals.irqs.iter().map(|&(queue, count)| (of_queue("rx", queue), count));
-    let tx_irqs = totals.tx_irqs.iter().map(|&(queue, count)| (of_queue("tx", queue), count));
+    let rx_irqs = snapshot.irqs.iter().map(|&(queue, count)| (of_queue("rx", queue), count));
+    let tx_irqs = snapshot.tx_irqs.iter().map(|&(queue, count)| (of_queue("tx", queue), count));
     let help = "Interrupts of a queue.";
     add(&mut page, "lull_queue_interrupts_total", Counter, help, rx_irqs.chain(tx_irqs));
-    match totals.rx_packets {
+    match &snapshot.rx_packets {
         RxPackets::PerQueue(queues) => {
             let packets = queues.iter().map(|&(queue, count)| (of_queue("rx", queue), count));
             let help = "Packets received by a queue.";
@@ -77,12 +76,12 @@ pub fn metrics(name: &str, journals: &JournalDir) -> Result<String, Error> {
         }
     }
     let help = "Packets received by busy polls in the network namespace.";
-    let polled = [(Vec::new(), totals.busy_poll_rx_packets)];
+    let polled = [(Vec::new(), snapshot.busy_poll_rx_packets)];
     add(&mut page, "lull_busy_poll_packets_total", Counter, help, polled);
-    let softirqs = totals.net_rx.iter().enumerate();
+    let softirqs = snapshot.net_rx.iter().enumerate();
     let softirqs = softirqs.map(|(cpu, &count)| (vec![("cpu", cpu.to_string())], count));
     add(&mut page, "lull_net_rx_softirqs_total", Counter, "NET_RX softirqs of a CPU.", softirqs);
-    let threads = totals.napi_threads.iter().map(|it| {
+    let threads = snapshot.napi_threads.iter().map(|it| {
         let labels = with(&of_queue("rx", it.queue), ("thread", it.thread.to_string()));
         (labels, u64::try_from(it.cpu_time.as_nanos()).unwrap_or(u64::MAX))
     });

@@ -9,10 +9,11 @@ use crate::controller::QueueSettings;
 use crate::error::Error;
 use crate::host::device::Device;
 use crate::host::machine::has_net_admin;
+use crate::host::net_namespace::NetNamespace;
 use crate::journal::{Journal, JournalDir, JournalFile, RestoreReport, restore_journal};
 use crate::knob::{Knob, Value};
 use crate::plan::Plan;
-use crate::signals::Registration;
+use crate::signals::{self, Registration};
 
 /// A plan that has been applied.
 ///
@@ -206,6 +207,22 @@ impl Undo {
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Restores the host on SIGINT and SIGTERM, in the calling thread's network namespace: signals are
+/// handled on a thread of any.
+pub(super) fn restore_on_termination(
+    directory: &JournalDir,
+    undo: &Arc<Mutex<Option<Undo>>>,
+) -> Result<Registration, Error> {
+    let (directory, undo) = (directory.clone(), Arc::clone(undo));
+    let namespace = NetNamespace::current().map_err(Error::kernel("open the network namespace"))?;
+    let restore = move || {
+        if let Err(error) = namespace.run(|| restore_or_log(&directory, &undo)) {
+            tracing::error!("cannot enter the network namespace to restore it: {error}");
+        }
+    };
+    signals::on_termination(restore).map_err(Error::kernel("watch for signals"))
 }
 
 /// As [`restore_once`], for those who can't return an error. Without the privilege to restore it

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 
 pub use adapted_queue::{AdaptedQueue, QueueDelegate};
 pub use guard::Guard;
-use guard::{Undo, lock, restore_or_log};
+use guard::{Undo, lock, restore_on_termination};
 use left_entries::LeftEntries;
 #[cfg(feature = "tools")]
 pub(crate) use other_processes::{EpollJournal, Steering};
@@ -21,14 +21,12 @@ pub use outcome::{Applied, Outcome};
 
 use crate::error::Error;
 use crate::host::device::Device;
-use crate::host::net_namespace::NetNamespace;
 use crate::host::process::network_namespace;
 use crate::host::{Cpus, interface_by_index, wait_for_queues};
 use crate::journal::{FoundJournal, Journal, JournalDir, Lifetime, Originals, restore_where};
 use crate::knob::{Knob, Value};
 use crate::plan::{Note, Plan, Settings, Step};
 use crate::policy::Policy;
-use crate::signals;
 
 /// Applies a plan: journals the old values, then sets the knobs in order and reads each back.
 ///
@@ -155,18 +153,7 @@ fn record(plan: &Plan, lifetime: Lifetime, original: Originals<'_>) -> Result<Jo
 fn guard(plan: &Plan, lifetime: Lifetime, directory: &JournalDir, undo: Undo) -> Result<Guard, Error> {
     let undo = Arc::new(Mutex::new(Some(undo)));
     let signals = match lifetime {
-        Lifetime::Process => {
-            let undo = Arc::clone(&undo);
-            let directory = directory.clone();
-            // Signals are handled on a thread of any network namespace.
-            let namespace = NetNamespace::current().map_err(Error::kernel("open the network namespace"))?;
-            let restore = move || {
-                if let Err(error) = namespace.run(|| restore_or_log(&directory, &undo)) {
-                    tracing::error!("cannot enter the network namespace to restore it: {error}");
-                }
-            };
-            Some(signals::on_termination(restore).map_err(Error::kernel("watch for signals"))?)
-        }
+        Lifetime::Process => Some(restore_on_termination(directory, &undo)?),
         Lifetime::Host => None,
     };
     Ok(Guard { plan: plan.clone(), applied: Vec::new(), directory: directory.clone(), undo, signals })

@@ -4,16 +4,15 @@
 use std::io;
 use std::sync::{Arc, Mutex};
 
-use super::guard::{Guard, Undo, lock, restore_or_log};
+use super::guard::{Guard, Undo, lock, restore_on_termination, restore_or_log};
 use crate::epoll_params::EpollParams;
 use crate::error::Error;
 use crate::host::Interface;
-use crate::host::net_namespace::NetNamespace;
 use crate::host::process::ProcessIdentity;
 use crate::journal::{EpollEntry, Journal, JournalDir, Lifetime, ListenerEntry, RestoreOutcome};
 use crate::pidfd::Descriptors;
 use crate::policy::Policy;
-use crate::signals::{self, Registration};
+use crate::signals::Registration;
 use crate::socket_options::steer_by_queue;
 
 /// Sets the parameters of other processes' epoll instances, and records the old ones first. Where
@@ -124,14 +123,7 @@ impl Steering {
             Vec::new(),
         );
         let undo = Arc::new(Mutex::new(Some(Undo::new(journal))));
-        let namespace = NetNamespace::current().map_err(Error::kernel("open the network namespace"))?;
-        let (undone, journals) = (Arc::clone(&undo), directory.clone());
-        let restore = move || {
-            if let Err(error) = namespace.run(|| restore_or_log(&journals, &undone)) {
-                tracing::error!("cannot enter the network namespace to restore it: {error}");
-            }
-        };
-        let signals = signals::on_termination(restore).map_err(Error::kernel("watch for signals"))?;
+        let signals = restore_on_termination(directory, &undo)?;
         Ok(Self { directory: directory.clone(), undo, signals: Some(signals) })
     }
 

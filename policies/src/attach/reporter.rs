@@ -207,8 +207,7 @@ fn interrupts(queues: &BTreeMap<QueueName, HeldQueue>, map: &QueueMap) -> BTreeM
         }
         let Ok(snapshot) = Snapshot::take(interface) else { continue };
         for name in held {
-            let totals = snapshot.totals();
-            let count = totals.irqs.iter().find(|(queue, _)| *queue == name.queue);
+            let count = snapshot.irqs.iter().find(|(queue, _)| *queue == name.queue);
             counts.extend(count.map(|(_, count)| (name.clone(), *count)));
         }
     }

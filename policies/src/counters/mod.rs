@@ -13,6 +13,6 @@ mod snapshot;
 pub use self::{
     napi_threads::NapiThread,
     perf::{PerfCounters, PerfReading, PerfTarget},
-    snapshot::{CpuTime, Delta, PacketsPer, Snapshot, Totals},
+    snapshot::{CpuTime, Delta, PacketsPer, Snapshot},
 };
 pub use received::{RxPackets, busy_poll_rx_packets};

@@ -12,37 +12,27 @@ use super::received::{RxPackets, busy_poll_rx_packets};
 use crate::error::Error;
 use crate::host::{Interface, irq};
 
-/// The counters of one interface and of the machine at one moment.
+/// The counters of one interface and of the machine at one moment, since the machine booted or the
+/// interface was created.
 ///
 /// Network counters are those of the calling thread's network namespace.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct Snapshot {
     taken: Instant,
-    rx_packets: RxPackets,
-    net_rx: Vec<u64>,
+    pub rx_packets: RxPackets,
+    pub net_rx: Vec<u64>,
     received_by_cpu: Vec<u64>,
-    napi_threads: Vec<NapiThread>,
-    irqs: QueueCounts,
-    tx_irqs: QueueCounts,
-    has_interrupts: bool,
-    busy_poll_rx_packets: u64,
-    cpus: Vec<CpuTicks>,
-}
-
-/// The counters of a snapshot, since the machine booted or the interface was created.
-#[derive(Debug, Clone, Copy)]
-#[non_exhaustive]
-pub struct Totals<'a> {
-    pub rx_packets: &'a RxPackets,
+    /// What each kernel thread that polls a queue has done since it was started.
+    pub napi_threads: Vec<NapiThread>,
     /// Interrupts of each receive queue: `(queue, interrupts)`.
-    pub irqs: &'a [(u32, u64)],
+    pub irqs: Vec<(u32, u64)>,
     /// Interrupts of each transmit queue that doesn't share one with a receive queue.
-    pub tx_irqs: &'a [(u32, u64)],
-    pub net_rx: &'a [u64],
+    pub tx_irqs: Vec<(u32, u64)>,
+    has_interrupts: bool,
     /// Packets that busy polls received, in the network namespace (`BusyPollRxPackets`).
     pub busy_poll_rx_packets: u64,
-    /// What each kernel thread that polls a queue has done since it was started.
-    pub napi_threads: &'a [NapiThread],
+    cpus: Vec<CpuTicks>,
 }
 
 type QueueCounts = Vec<(u32, u64)>;
@@ -67,18 +57,6 @@ impl Snapshot {
                 .map_err(Error::kernel("read /proc/thread-self/net/netstat"))?,
             cpus: CpuTicks::read_all().map_err(Error::kernel("read /proc/stat"))?,
         })
-    }
-
-    /// The counters since the machine booted or the interface was created.
-    pub fn totals(&self) -> Totals<'_> {
-        Totals {
-            rx_packets: &self.rx_packets,
-            irqs: &self.irqs,
-            tx_irqs: &self.tx_irqs,
-            net_rx: &self.net_rx,
-            busy_poll_rx_packets: self.busy_poll_rx_packets,
-            napi_threads: &self.napi_threads,
-        }
     }
 
     pub fn since(&self, before: &Snapshot) -> Delta {
