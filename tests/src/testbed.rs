@@ -45,6 +45,13 @@ pub fn napi() -> Napi {
     napi
 }
 
+/// Steers the packets of the server's first queue to a core. Each policy stops that where a thread
+/// polls the queue, so that it has something to restore.
+pub fn steer_to(core: u32) {
+    let file = format!("/sys/class/net/{SERVER_INTERFACE}/queues/rx-0/rps_cpus");
+    std::fs::write(file, Cpus::one(core).to_mask()).unwrap();
+}
+
 /// Whether the interrupts of the server's first queue are deferred.
 pub fn is_deferred() -> bool {
     napi().defer_hard_irqs != Some(0)

@@ -8,7 +8,7 @@ use policies::{Cpus, Guard, JournalDir, Lifetime, Pid, Plan, Policy, RxQueue, Se
 use runtime::{Running, WorkerReport};
 use serial_test::serial;
 use tests::isolated;
-use tests::testbed::{enter, enter_plain, server_builder};
+use tests::testbed::{enter, enter_plain, server_builder, steer_to};
 
 /// Whether this kernel has threads that poll all the time.
 fn kernel_has_polling_threads() -> bool {
@@ -62,7 +62,7 @@ fn run(policy: Policy, packing: u32) -> (WorkerReport, State) {
 
 /// Steers the first queue to core 0. Workers on the first and the last core, which packing has, too.
 fn steered_settings() -> (Settings, u32) {
-    std::fs::write(format!("/sys/class/net/{SERVER_INTERFACE}/queues/rx-0/rps_cpus"), "1").unwrap();
+    steer_to(0);
     let last = Cpus::allowed().unwrap().iter().last().unwrap();
     (Settings { worker_cores: vec![0, last], packing_cores: Cpus::one(last), ..Settings::default() }, last)
 }
@@ -120,7 +120,7 @@ fn no_policy_but_kernel_thread_starts_a_thread_and_those_that_block_steer_to_the
 #[serial]
 fn kernel_thread_polls_on_the_packing_core_or_runs_vanilla_and_says_which_linux_it_needs() {
     let _testbed = enter(1);
-    std::fs::write(format!("/sys/class/net/{SERVER_INTERFACE}/queues/rx-0/rps_cpus"), "1").unwrap();
+    steer_to(0);
     let core = Cpus::allowed().unwrap().iter().last().unwrap();
     let before = state();
     let (_, vanilla) = run(Policy::Vanilla, core);

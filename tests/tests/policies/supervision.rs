@@ -17,7 +17,7 @@ use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 use serial_test::serial;
 use tests::isolated;
 use tests::memcached::wait_until;
-use tests::testbed::{enter, ip, napi, server_builder, server_runtime};
+use tests::testbed::{enter, ip, napi, server_builder, server_runtime, steer_to};
 
 #[test]
 #[isolated(root, drivers = "epoll, uring")]
@@ -48,8 +48,7 @@ fn settings_of_a_killed_process_are_restored_at_the_next_start() {
             napi.threaded,
         )
     };
-    // Each policy stops that: a thread polls the queue.
-    std::fs::write(format!("/sys/class/net/{SERVER_INTERFACE}/queues/rx-0/rps_cpus"), "1").unwrap();
+    steer_to(0);
     let fresh = state();
     let hold = |policy: Policy| {
         use std::io::BufRead;
