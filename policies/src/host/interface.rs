@@ -143,7 +143,7 @@ impl Interface {
         Some((format!("delays its interrupts (rx-usecs {delay})"), format!("{command} rx-usecs 0")))
     }
 
-    /// Whether the queue may have an interrupt that was not found. Nothing stands in for it then.
+    /// Whether the queue may have an interrupt that was not found. Policies leave it as it is then.
     pub fn irq_is_unknown(&self, queue: &RxQueue) -> bool {
         queue.irq.is_none() && self.device.is_some()
     }
