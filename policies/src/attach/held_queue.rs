@@ -7,8 +7,8 @@ use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use super::event::{AttachEvent, InstanceName};
+use super::instance::QueueName;
 use super::load::{Load, LoadMeter};
-use super::queue_map::QueueName;
 use super::target::AttachConfig;
 use super::watchdog::{Step, Watchdog};
 use crate::apply::{Applied, EpollJournal, apply};

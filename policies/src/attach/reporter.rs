@@ -8,8 +8,8 @@ use serde::Serialize;
 
 use super::event::{AttachEvent, InstanceName};
 use super::held_queue::HeldQueue;
+use super::instance::{QueueMap, QueueName};
 use super::load::Load;
-use super::queue_map::{QueueMap, QueueName};
 use crate::counters::Snapshot;
 use crate::journal::JournalDir;
 use crate::status::{QueueStatus, StatusFile, WorkerStatus};
