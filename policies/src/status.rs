@@ -238,6 +238,11 @@ mod tests {
         }
     }
 
+    fn worker(queue: Option<QueueStatus>) -> WorkerStatus {
+        let (running, running_ns, polling_ns, parked_ns) = ("vanilla".to_owned(), 1, 2, 3);
+        WorkerStatus { worker: 1, thread: 7, napi: 8193, running, queue, running_ns, polling_ns, parked_ns }
+    }
+
     #[test]
     fn workers_are_listed_until_the_status_file_is_dropped() {
         let folder = tempfile::tempdir().unwrap();
@@ -245,16 +250,7 @@ mod tests {
         fs::create_dir(directory.path()).unwrap();
         let budgets = Budgets { latency: "20".parse().unwrap(), ..Budgets::default() };
         let settings = QueueSettings::grace(budgets.latency.delay(), Reason::Tries);
-        let worker = WorkerStatus {
-            worker: 1,
-            thread: 7,
-            napi: 8193,
-            running: "vanilla".to_owned(),
-            queue: Some(QueueStatus::new(&settings, Some(budgets))),
-            running_ns: 1,
-            polling_ns: 2,
-            parked_ns: 3,
-        };
+        let worker = worker(Some(QueueStatus::new(&settings, Some(budgets))));
         let file = StatusFile::new(&directory, 5);
         file.write(vec![worker.clone()]).unwrap();
         assert_eq!(workers(&directory, 5), [worker]);
@@ -269,16 +265,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let directory = JournalDir::at(folder.path().join("lull"));
         fs::create_dir(directory.path()).unwrap();
-        let worker = WorkerStatus {
-            worker: 0,
-            thread: 7,
-            napi: 0,
-            running: "vanilla".to_owned(),
-            queue: None,
-            running_ns: 1,
-            polling_ns: 2,
-            parked_ns: 3,
-        };
+        let worker = worker(None);
         let file = StatusFile::new(&directory, 5);
         file.write(vec![worker.clone()]).unwrap();
         // As if it was written in another PID namespace; in place, so that the lock stays.

@@ -75,7 +75,7 @@ impl Attachment {
     /// Starts a thread that attaches the server's epoll instances as they come and go, in the
     /// network namespace of its first process. It calls `on_event` on that thread.
     ///
-    /// Look at the server first ([`observe`](super::observe)): this reports what it leaves alone,
+    /// Look at the server first ([`observe`]): this reports what it leaves alone,
     /// but not what would have to be fixed.
     ///
     /// # Errors
