@@ -1,5 +1,5 @@
-//! Socket options about queues: which NAPI a socket's packets come from (`SO_INCOMING_NAPI_ID`), and
-//! which listener of a reuseport group gets a queue's connections.
+//! Socket options about queues: which NAPI a socket's packets come from (`SO_INCOMING_NAPI_ID`),
+//! and which listener of a reuseport group gets a queue's connections.
 
 #![expect(unsafe_code, reason = "neither rustix nor std has these socket options")]
 
