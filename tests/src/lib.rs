@@ -14,8 +14,9 @@
 
 mod book;
 pub mod capture;
+pub mod closed_loop;
+pub mod control_group;
 pub mod fake_server;
-pub mod hung_thread;
 pub mod isolated;
 pub mod kill_at_call;
 pub mod load;
@@ -28,4 +29,4 @@ pub mod testbed;
 
 pub use processes::{KillOnDrop, memcached, with_inherited_socket};
 pub use requirements::{descriptors, drivers, own_program, policies_command, program, require, root};
-pub use tests_macros::isolated;
+pub use tests_macros::{isolated, testbed_test};

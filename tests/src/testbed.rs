@@ -10,7 +10,7 @@ use lab::testbed::{
 };
 use policies::host::{self, scheduler};
 use policies::netlink::netdev::Napi;
-use policies::{Cpus, Policy};
+use policies::{Cpus, Guard, JournalDir, Lifetime, Plan, Policy, Settings};
 use runtime::{Builder, Runtime};
 
 use crate::isolated::driver;
@@ -35,6 +35,12 @@ pub fn enter_plain(queues: u32) -> Testbed {
     let file = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(testbed.server.file()));
     Namespace::open(&file).unwrap().enter_process().unwrap();
     testbed
+}
+
+/// Applies a policy to the server's interface.
+pub fn apply(policy: Policy, settings: &Settings) -> Guard {
+    let plan = Plan::new(policy, &host::interface(SERVER_INTERFACE).unwrap(), settings);
+    policies::apply(&plan, Lifetime::Process, &JournalDir::default()).unwrap()
 }
 
 /// The NAPI of the server's first queue, without the id of its thread, which is another one each
@@ -92,4 +98,11 @@ pub fn server_builder(policy: Policy, workers: usize) -> Builder {
 /// polls instead of the worker.
 pub fn preempt_other_programs() {
     scheduler::set_fifo_priority(rustix::thread::gettid(), 1).unwrap();
+}
+
+/// Moves the calling thread to the client's core, and makes it real-time. Threads that it starts
+/// inherit that.
+pub fn preempt_on_client_core() {
+    Cpus::one(1).pin(None).unwrap();
+    preempt_other_programs();
 }

@@ -4,7 +4,8 @@
 use proc_macro::TokenStream;
 use quote::quote;
 use syn::parse::{Parse, ParseStream};
-use syn::{Ident, ItemFn, LitStr, ReturnType, Token};
+use syn::punctuated::Punctuated;
+use syn::{Ident, ItemFn, LitStr, MetaNameValue, ReturnType, Token};
 
 /// Runs a test in a separate process: the test harness starts itself again with this test only.
 ///
@@ -54,6 +55,16 @@ pub fn isolated(attribute: TokenStream, item: TokenStream) -> TokenStream {
     }};
     function.block = syn::parse_quote!(#isolated);
     quote!(#function).into()
+}
+
+/// A test on the testbed, which needs root, and is alone: `#[test]`, [`macro@isolated`] with `root`
+/// and with the arguments of this attribute, and `#[serial]`.
+#[proc_macro_attribute]
+pub fn testbed_test(attribute: TokenStream, item: TokenStream) -> TokenStream {
+    let options =
+        syn::parse_macro_input!(attribute with Punctuated::<MetaNameValue, Token![,]>::parse_terminated);
+    let function = syn::parse_macro_input!(item as ItemFn);
+    quote!(#[test] #[::tests::isolated(root, #options)] #[::serial_test::serial] #function).into()
 }
 
 struct Options {

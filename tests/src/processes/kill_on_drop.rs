@@ -1,9 +1,9 @@
 //! Child processes that end with their test.
 
-use std::io;
+use std::io::{self, BufRead, BufReader};
 use std::ops::{Deref, DerefMut};
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, ExitStatus, Output};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 
 use rustix::process::Signal;
 
@@ -19,6 +19,19 @@ impl From<Child> for KillOnDrop {
 }
 
 impl KillOnDrop {
+    /// Starts a command, with a pipe as its standard input, and waits until it prints `ready`.
+    /// Returns the rest of that line, too.
+    pub fn start_until(command: &mut Command, ready: &str) -> (Self, String) {
+        let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let mut child = Self::from(child.expect("the command"));
+        let output = BufReader::new(child.stdout.take().expect("a pipe"));
+        let mut lines = output.lines().map_while(Result::ok);
+        let rest = lines.find_map(|line| Some(line.split_once(ready)?.1.to_owned()));
+        // Closing the pipe would end a program that prints.
+        std::thread::spawn(move || lines.count());
+        (child, rest.unwrap_or_else(|| panic!("it has ended without {ready:?}")))
+    }
+
     pub fn wait_with_output(mut self) -> io::Result<Output> {
         let Some(child) = self.0.take() else { return Err(io::ErrorKind::NotFound.into()) };
         let process = child.id();

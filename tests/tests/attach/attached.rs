@@ -11,13 +11,13 @@ use policies::epoll_params::EpollParams;
 use policies::pidfd::duplicate;
 use policies::socket_options::stop_steering;
 use policies::{Change, JournalDir, host};
-use serial_test::serial;
-use tests::hung_thread::{HungThread, stop_if_asked};
-use tests::isolated;
+use rustix::process::{Pid, Signal, kill_process};
+use tests::closed_loop::Load;
+use tests::isolated::{HungThread, stop_if_asked};
 use tests::memcached::wait_until;
 use tests::testbed::enter_plain;
+use tests::{KillOnDrop, policies_command, testbed_test};
 
-use super::load::Load;
 use super::servers::{self, Server, serve_if_asked};
 
 pub const CONNECTIONS: usize = 12;
@@ -74,6 +74,56 @@ impl Observed {
     pub fn wait_polls(&self) {
         wait_until("the queue is polled", || self.count(polls) > 0);
     }
+
+    pub fn wait_packets(&self) {
+        wait_until("busy polls bring packets", || {
+            let queues = self.attachment.status().queues;
+            println!("{queues:?}");
+            queues.iter().any(|queue| queue.busy_poll_share > 0.2)
+        });
+    }
+}
+
+/// The command `policies attach` or `policies run`, and what it prints.
+pub struct AttachCommand {
+    pub child: KillOnDrop,
+    printed: tempfile::NamedTempFile,
+}
+
+impl AttachCommand {
+    pub fn start(arguments: &[&str]) -> Self {
+        let printed = tempfile::NamedTempFile::new().unwrap();
+        let child = policies_command(arguments).stdout(printed.reopen().unwrap()).spawn().unwrap().into();
+        Self { child, printed }
+    }
+
+    /// `policies attach --pid`, which polls soon.
+    pub fn to(server: &Server) -> Self {
+        let pid = server.pid().to_string();
+        let started = Self::start(&["attach", "--pid", &pid, "--latency-budget", "1000"]);
+        server.wait_polls();
+        started
+    }
+
+    pub fn text(&self) -> String {
+        std::fs::read_to_string(self.printed.path()).unwrap()
+    }
+
+    pub fn wait_printed(&self, text: &str) {
+        wait_until(&format!("it prints {text:?}"), || self.text().contains(text));
+    }
+
+    pub fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Ends it in order. Returns its exit code, and what it has printed.
+    pub fn end(self, signal: Signal) -> (Option<i32>, String) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+        let output = self.child.wait_with_output().unwrap();
+        (output.status.code(), std::fs::read_to_string(self.printed.path()).unwrap())
+    }
 }
 
 fn polls(event: &AttachEvent) -> bool {
@@ -122,8 +172,7 @@ pub fn is_aligned(observation: &Observation) -> bool {
 /// Loads a server, attaches it until busy polls bring packets, and detaches it. Everything is as
 /// before.
 fn attach_and_detach(testbed: &Testbed, server: &Server) {
-    let load = Load::start(testbed, server.address, server.exchange, CONNECTIONS);
-    wait_until("the server serves", || load.requests() > 100);
+    let load = server.load(testbed);
     let family = family(server.pid());
     let before = state(&family);
     let target = Target::Process(server.pid());
@@ -134,14 +183,8 @@ fn attach_and_detach(testbed: &Testbed, server: &Server) {
     let attached = Observed::start(target);
     attached.wait_polls();
     // First the queue's values are set, then those of its instances.
-    wait_until("an instance polls", || {
-        family.iter().flat_map(|pid| epolls(*pid)).any(|(.., params)| params.prefer_busy_poll == 1)
-    });
-    wait_until("busy polls bring packets", || {
-        let queues = attached.attachment.status().queues;
-        println!("{queues:?}");
-        queues.iter().any(|queue| queue.busy_poll_share > 0.2)
-    });
+    server.wait_polls();
+    attached.wait_packets();
     attached.attachment.detach();
     assert_eq!(state(&family), before, "something is left");
     nothing_is_left();
@@ -150,92 +193,46 @@ fn attach_and_detach(testbed: &Testbed, server: &Server) {
     load.end();
 }
 
-#[test]
-#[isolated(root)]
-#[serial]
-fn memcached_is_polled_while_it_is_attached() {
-    let testbed = enter_plain(1);
-    let Some(server) = servers::memcached(&["-t", "1"]) else { return };
-    attach_and_detach(&testbed, &server);
+macro_rules! polled_while_attached {
+    ($($test:ident: $server:expr;)*) => {$(
+        #[testbed_test]
+        fn $test() {
+            serve_if_asked();
+            let testbed = enter_plain(1);
+            let Some(server) = $server else { return };
+            attach_and_detach(&testbed, &server);
+        }
+    )*};
 }
 
-#[test]
-#[isolated(root)]
-#[serial]
-fn a_worker_of_nginx_is_polled_while_it_is_attached() {
-    let testbed = enter_plain(1);
-    let Some(server) = servers::nginx(1, "") else { return };
-    attach_and_detach(&testbed, &server);
+polled_while_attached! {
+    memcached_is_polled_while_it_is_attached: servers::memcached();
+    a_worker_of_nginx_is_polled_while_it_is_attached: servers::nginx(1, "");
+    redis_is_polled_while_it_is_attached: servers::redis();
+    haproxy_is_polled_while_it_is_attached: servers::haproxy();
+    a_java_server_is_polled_while_it_is_attached: servers::java();
+    a_go_server_is_polled_while_it_is_attached: servers::go();
+    a_tokio_server_is_polled_while_it_is_attached: Some(servers::own("tokio"));
 }
 
-#[test]
-#[isolated(root)]
-#[serial]
-fn redis_is_polled_while_it_is_attached() {
-    let testbed = enter_plain(1);
-    let Some(server) = servers::redis() else { return };
-    attach_and_detach(&testbed, &server);
-}
-
-#[test]
-#[isolated(root)]
-#[serial]
-fn haproxy_is_polled_while_it_is_attached() {
-    let testbed = enter_plain(1);
-    let Some(server) = servers::haproxy() else { return };
-    attach_and_detach(&testbed, &server);
-}
-
-#[test]
-#[isolated(root)]
-#[serial]
-fn a_java_server_is_polled_while_it_is_attached() {
-    let testbed = enter_plain(1);
-    let Some(server) = servers::java() else { return };
-    attach_and_detach(&testbed, &server);
-}
-
-#[test]
-#[isolated(root)]
-#[serial]
-fn a_go_server_is_polled_while_it_is_attached() {
-    let testbed = enter_plain(1);
-    let Some(server) = servers::go() else { return };
-    attach_and_detach(&testbed, &server);
-}
-
-#[test]
-#[isolated(root)]
-#[serial]
-fn a_tokio_server_is_polled_while_it_is_attached() {
-    serve_if_asked();
-    let testbed = enter_plain(1);
-    let server = servers::own("tokio");
-    attach_and_detach(&testbed, &server);
-}
-
-#[test]
-#[isolated(root)]
-#[serial]
+#[testbed_test]
 fn threads_of_memcached_that_take_their_queues_are_attached_to_one_each() {
     let testbed = enter_plain(2);
-    let Some(server) = servers::memcached(&["-t", "2", "-N", "2"]) else { return };
-    let load = Load::start(&testbed, server.address, server.exchange, 2 * CONNECTIONS);
+    let Some(server) = servers::memcached_with(&["-t", "2", "-N", "2"]) else { return };
+    let load = server.load_by(&testbed, 2 * CONNECTIONS, Duration::ZERO);
     let attached = Observed::start(Target::Process(server.pid()));
     attached.wait_attached(2);
     attached.wait_queues(&[0, 1]);
     attached.end(load);
 }
 
-#[test]
-#[isolated(root)]
-#[serial]
+#[testbed_test]
 fn workers_of_nginx_that_mix_queues_are_left_alone() {
     let testbed = enter_plain(2);
     let Some(server) = servers::nginx(2, "reuseport") else { return };
-    let load = Load::start(&testbed, server.address, server.exchange, 4 * CONNECTIONS);
-    // Until then a worker may have no epoll instance.
-    wait_until("each worker serves", || load.serves_all() && load.requests() > 1000);
+    // Until all are served a worker may have no epoll instance.
+    let load = server.load_by(&testbed, 4 * CONNECTIONS, Duration::ZERO);
+    wait_until("each worker serves", || load.requests() > 1000);
     let target = Target::Process(server.pid());
     let family = family(server.pid());
     let before = state(&family);
@@ -255,9 +252,7 @@ fn workers_of_nginx_that_mix_queues_are_left_alone() {
     load.end();
 }
 
-#[test]
-#[isolated(root)]
-#[serial]
+#[testbed_test]
 fn workers_of_nginx_are_steered_to_one_queue_each_until_they_are_detached() {
     let testbed = enter_plain(2);
     let Some(server) = servers::nginx(2, "reuseport") else { return };
@@ -275,7 +270,7 @@ fn workers_of_nginx_are_steered_to_one_queue_each_until_they_are_detached() {
     let attached = Observed::start_with(config.clone());
     let steered = |event: &AttachEvent| matches!(event, AttachEvent::Steered { listeners: 2, .. });
     wait_until("the listeners are steered", || attached.count(steered) == 1);
-    let load = Load::start(&testbed, server.address, server.exchange, 4 * CONNECTIONS);
+    let load = server.load_by(&testbed, 4 * CONNECTIONS, Duration::ZERO);
     attached.wait_attached(2);
     attached.wait_queues(&[0, 1]);
     attached.attachment.detach();
@@ -284,27 +279,18 @@ fn workers_of_nginx_are_steered_to_one_queue_each_until_they_are_detached() {
     load.end();
 
     // Killed, and restored.
-    let policies = tests::own_program("policies");
     let pid = server.pid().to_string();
-    let mut command = Command::new(&policies);
-    let printed = tempfile::NamedTempFile::new().unwrap();
-    command.args(["attach", "--pid", &pid, "--steer"]).stdout(printed.reopen().unwrap());
-    let mut child: tests::KillOnDrop = command.spawn().unwrap().into();
-    wait_until("the listeners are steered", || {
-        std::fs::read_to_string(printed.path()).unwrap().contains("steered to its 2 listeners")
-    });
-    child.kill().unwrap();
-    child.wait().unwrap();
-    let restored = Command::new(&policies).arg("restore").output().unwrap();
+    let command = AttachCommand::start(&["attach", "--pid", &pid, "--steer"]);
+    command.wait_printed("steered to its 2 listeners");
+    command.kill();
+    let restored = policies_command(&["restore"]).output().unwrap();
     let text = String::from_utf8_lossy(&restored.stdout).into_owned();
     assert!(restored.status.success() && text.contains("listener"), "{restored:?}");
     assert!(!is_steered(), "the program is left");
     nothing_is_left();
 }
 
-#[test]
-#[isolated(root)]
-#[serial]
+#[testbed_test]
 fn a_server_whose_queue_nobody_sets_any_more_is_left_to_interrupts() {
     if stop_if_asked() {
         return;
@@ -312,22 +298,20 @@ fn a_server_whose_queue_nobody_sets_any_more_is_left_to_interrupts() {
     serve_if_asked();
     let testbed = enter_plain(1);
     let server = servers::own("tokio");
-    let load = Load::start(&testbed, server.address, server.exchange, CONNECTIONS);
-    wait_until("the server serves", || load.requests() > 100);
+    let load = server.load(&testbed);
     let before = state(&[server.pid()]);
     let attached = Observed::start(Target::Process(server.pid()));
     attached.wait_polls();
-    let polls = || epolls(server.pid()).iter().any(|(.., params)| params.prefer_busy_poll == 1);
     let hung = loop {
-        wait_until("an instance polls", polls);
+        server.wait_polls();
         let hung = HungThread::start("lull-supervisor");
         // The queue may have been given back to interrupts before the thread was stopped.
-        if polls() {
+        if server.polls() {
             break hung;
         }
     };
     load.end();
-    wait_until("it no longer polls", || !polls());
+    wait_until("it no longer polls", || !server.polls());
     wait_until("the status says why", || {
         let queues = attached.attachment.status().queues;
         queues

@@ -1,39 +1,32 @@
-//! `policies attach`, `policies run` and `policies explain --pid` as commands.
+//! `policies attach`, `policies run` and `policies explain --pid` as commands: what they print, and
+//! that they change nothing where a permission or a kernel feature is missing.
+
+use std::net::{SocketAddr, TcpStream};
+use std::process::Command;
+use std::time::Duration;
 
 use lab::testbed::SERVER_ADDRESS;
-use rustix::process::{Pid, Signal, kill_process};
-use serial_test::serial;
+use rustix::process::Signal;
+use tests::closed_loop::Load;
+use tests::control_group::ControlGroup;
 use tests::memcached::wait_until;
 use tests::testbed::enter_plain;
-use tests::{KillOnDrop, isolated, policies_command};
+use tests::{KillOnDrop, policies_command, program, seccomp, testbed_test};
 
-use super::attached::{CONNECTIONS, epolls, family, nothing_is_left, state};
-use super::load::{Exchange, Load};
-use super::servers;
+use super::attached::{AttachCommand, CONNECTIONS, epolls, family, nothing_is_left, state};
+use super::servers::{self, MEMCACHED, MISS, PORT, memcached_program};
 
-#[test]
-#[isolated(root)]
-#[serial]
+#[testbed_test]
 fn an_interrupted_attach_prints_what_it_did_and_leaves_nothing() {
     let testbed = enter_plain(1);
-    let Some(server) = servers::memcached(&["-t", "1"]) else { return };
-    let load = Load::start(&testbed, server.address, server.exchange, CONNECTIONS);
-    wait_until("the server serves", || load.requests() > 100);
+    let Some(server) = servers::memcached() else { return };
+    let load = server.load(&testbed);
     let before = state(&[server.pid()]);
     for signal in [Signal::INT, Signal::TERM] {
-        let pid = server.pid().to_string();
-        let mut command = policies_command(&["attach", "--pid", &pid, "--latency-budget", "1000"]);
-        let printed = tempfile::NamedTempFile::new().unwrap();
-        let child: KillOnDrop = command.stdout(printed.reopen().unwrap()).spawn().unwrap().into();
-        let text = || std::fs::read_to_string(printed.path()).unwrap();
-        wait_until("the server is polled", || {
-            epolls(server.pid()).iter().any(|(.., params)| params.prefer_busy_poll == 1)
-        });
-        wait_until("a line of rates", || text().contains("by busy polling"));
-        kill_process(Pid::from_child(&child), signal).unwrap();
-        let output = child.wait_with_output().unwrap();
-        let text = text();
-        assert!(output.status.success(), "{output:?}");
+        let command = AttachCommand::to(&server);
+        command.wait_printed("by busy polling");
+        let (code, text) = command.end(signal);
+        assert_eq!(code, Some(0), "{text}");
         for expected in
             ["can be attached", "attached memcached", "is now driven by", "by busy polling", "detached;"]
         {
@@ -45,40 +38,51 @@ fn an_interrupted_attach_prints_what_it_did_and_leaves_nothing() {
     load.end();
 }
 
-#[test]
-#[isolated(root)]
-#[serial]
+const ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(SERVER_ADDRESS), PORT);
+
+#[testbed_test]
 fn a_command_that_is_run_is_attached_and_its_exit_code_is_passed_on() {
     let testbed = enter_plain(1);
     for (script, code) in [("exit 7", 7), ("kill -9 $$", 128 + 9), ("exit 0", 0)] {
         let status = policies_command(&["run", "--", "sh", "-c", script]).status().unwrap();
         assert_eq!(status.code(), Some(code), "{script}");
     }
-    if servers::memcached(&["-t", "1"]).is_none() {
-        return;
-    }
-    let address = SERVER_ADDRESS.to_string();
-    let server = ["/usr/bin/memcached", "-u", "nobody", "-t", "1", "-p", "7001", "-l", &address];
-    let mut command = policies_command(&["run", "--latency-budget", "1000", "--"]);
-    let child: KillOnDrop = command.args(server).spawn().unwrap().into();
-    let address = std::net::SocketAddr::from((SERVER_ADDRESS, 7001));
-    wait_until("the server listens", || std::net::TcpStream::connect(address).is_ok());
-    let exchange = Exchange { request: b"get lull\r\n", end: b"END\r\n" };
-    let load = Load::start(&testbed, address, exchange, CONNECTIONS);
+    let Some(program) = memcached_program() else { return };
+    let start = ["run", "--latency-budget", "1000", "--", program.to_str().unwrap(), "-t", "1"];
+    let command = AttachCommand::start(&[&start[..], &MEMCACHED].concat());
+    wait_until("the server listens", || TcpStream::connect(ADDRESS).is_ok());
+    let load = Load::start(&testbed, ADDRESS, CONNECTIONS, MISS, Duration::ZERO);
     wait_until("the server is polled", || {
-        let children = family(child.id());
-        children.iter().flat_map(|pid| epolls(*pid)).any(|(.., params)| params.prefer_busy_poll == 1)
+        let children = family(command.child.id());
+        children.into_iter().flat_map(epolls).any(|(.., params)| params.prefer_busy_poll == 1)
     });
     load.end();
-    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
     // memcached exits with 0 on SIGTERM.
-    assert_eq!(child.wait_with_output().unwrap().status.code(), Some(0));
+    assert_eq!(command.end(Signal::TERM).0, Some(0));
     nothing_is_left();
 }
 
-#[test]
-#[isolated(root)]
-#[serial]
+#[testbed_test]
+fn a_control_group_is_attached_to_although_its_server_has_only_begun_to_start() {
+    let testbed = enter_plain(1);
+    let (Some(program), Some(group)) = (memcached_program(), ControlGroup::new()) else { return };
+    let path = group.path().to_str().unwrap();
+    let start = format!("{} -t 1 {}", program.display(), MEMCACHED.join(" "));
+    let script = format!("echo $$ >{path}/cgroup.procs; sleep 1; exec taskset -c 0 {start}");
+    let server: KillOnDrop = Command::new("sh").args(["-c", &script]).spawn().unwrap().into();
+    wait_until("the service has a process", || !group.is_empty());
+    let command = AttachCommand::start(&["attach", "--cgroup", path, "--latency-budget", "1000"]);
+    wait_until("the server listens", || TcpStream::connect(ADDRESS).is_ok());
+    let load = Load::start(&testbed, ADDRESS, CONNECTIONS, MISS, Duration::ZERO);
+    command.wait_printed("attached memcached");
+    let (code, text) = command.end(Signal::INT);
+    assert_eq!(code, Some(0), "{text}");
+    load.end();
+    nothing_is_left();
+    drop((server, group));
+}
+
+#[testbed_test]
 fn explain_names_the_processes_and_needs_one_target() {
     let _testbed = enter_plain(1);
     let own = std::process::id().to_string();
@@ -91,4 +95,52 @@ fn explain_names_the_processes_and_needs_one_target() {
     let output = policies_command(&["attach", "--unit", "lull-nonesuch"]).output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success() && text.contains("unit lull-nonesuch"), "{output:?}");
+}
+
+/// `EPIOCGPARAMS` and `EPIOCSPARAMS` of `linux/eventpoll.h`.
+const EPOLL_PARAMS: [u32; 2] = [0x8008_8a02, 0x4008_8a01];
+
+#[testbed_test]
+fn without_a_permission_or_kernel_feature_attach_says_which_and_changes_nothing() {
+    let testbed = enter_plain(1);
+    let Some(server) = servers::memcached() else { return };
+    let load = server.load(&testbed);
+    let before = state(&[server.pid()]);
+    let namespace = "Could not open the network namespace of process";
+    // As on a kernel that doesn't know them.
+    let old_kernel = seccomp::failing(libc::SYS_ioctl, &EPOLL_PARAMS, libc::ENOTTY as u16);
+    let old_kernel: Vec<&str> = old_kernel.iter().map(String::as_str).collect();
+    for (wrapper, expected) in [
+        (
+            // Another user.
+            &["setpriv", "--reuid", "1234", "--regid", "1234", "--clear-groups"][..],
+            &[namespace, "CAP_SYS_PTRACE", "CAP_NET_ADMIN"][..],
+        ),
+        (
+            &["setpriv", "--bounding-set", "-sys_ptrace", "--inh-caps", "-sys_ptrace"],
+            &[namespace, "CAP_SYS_PTRACE"],
+        ),
+        (
+            &["setpriv", "--bounding-set", "-net_admin", "--inh-caps", "-net_admin"],
+            &["may not set NAPIs", "CAP_NET_ADMIN"],
+        ),
+        (&["unshare", "--user", "--map-root-user"], &[namespace, "user namespace", "on the host"]),
+        (&old_kernel, &["no parameters of epoll instances", "Linux 6.13"]),
+    ] {
+        let Some(first) = program(wrapper[0]) else { continue };
+        let mut command = Command::new(first);
+        command.args(&wrapper[1..]).arg(tests::own_program("policies"));
+        command.args(["attach", "--pid", &server.pid().to_string(), "--duration", "2"]);
+        let output = command.output().unwrap();
+        let text =
+            [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text).into_owned()).concat();
+        println!("{text}");
+        assert_eq!(output.status.code(), Some(1), "{wrapper:?}: {text}");
+        for expected in expected.iter().chain(&["nothing was changed"]) {
+            assert!(text.contains(expected), "{wrapper:?}: no {expected:?} in {text}");
+        }
+        assert_eq!(state(&[server.pid()]), before, "{wrapper:?}");
+        assert!(!std::path::Path::new("/run/lull").exists(), "{wrapper:?}");
+    }
+    load.end();
 }

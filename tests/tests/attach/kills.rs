@@ -2,7 +2,6 @@
 
 use std::cell::Cell;
 use std::io::IoSliceMut;
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -11,14 +10,12 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use policies::attach::{AttachConfig, Attachment, Target};
 use policies::{Cpus, signals};
-use serial_test::serial;
 use tests::kill_at_call::{OLDER, SystemCall, Traced, run_until};
 use tests::memcached::wait_until;
 use tests::testbed::enter_plain;
-use tests::{isolated, program};
+use tests::{policies_command, program, testbed_test};
 
 use super::attached::state;
-use super::load::Load;
 use super::servers;
 
 /// How long attachments are killed, unless `LULL_ATTACH_KILL_SECONDS` names another time.
@@ -46,7 +43,6 @@ const CALLS: [i64; 13] = [
     libc::SYS_unlinkat,
     libc::SYS_mkdirat,
 ];
-
 /// Whether one of them changes anything.
 fn changes_something(call: &SystemCall) -> bool {
     let SystemCall { thread, number, arguments } = call;
@@ -108,22 +104,16 @@ fn attaches_if_asked() {
     attachment.detach();
 }
 
-#[test]
-#[isolated(root)]
-#[serial]
+#[testbed_test]
 fn wherever_an_attachment_is_killed_restore_puts_everything_back_and_the_server_serves() {
     let testbed = enter_plain(1);
-    let (Some(server), Some(_)) = (servers::memcached(&["-t", "1"]), program("python3")) else { return };
+    let (Some(server), Some(_)) = (servers::memcached(), program("python3")) else { return };
     // Not so much that the tracer and the attachment have to wait for a core.
-    let pause = Duration::from_micros(500);
-    let load = Load::start_paced(&testbed, server.address, server.exchange, 6, pause);
-    wait_until("the server serves", || load.requests() > 100);
+    let load = server.load_by(&testbed, 6, Duration::from_micros(500));
     // As in the tests of `policies apply`: on one core no wake-up between tracer and traced crosses
     // cores.
     Cpus::one(1).pin(None).unwrap();
     let before = state(&[server.pid()]);
-    let policies = tests::own_program("policies");
-    let policies = policies.to_str().unwrap();
     let own = std::env::current_exe().unwrap();
     let attaches = format!("{ATTACHES}={}", server.pid());
     let attach = ["env", &attaches, own.to_str().unwrap(), "kills::attaches_if_asked", "--exact"];
@@ -153,7 +143,7 @@ fn wherever_an_attachment_is_killed_restore_puts_everything_back_and_the_server_
         let left = state(&[server.pid()]);
         queues += usize::from(left.0 != before.0);
         instances += usize::from(left.1 != before.1);
-        let restored = Command::new(policies).arg("restore").output().unwrap();
+        let restored = policies_command(&["restore"]).output().unwrap();
         assert!(restored.status.success(), "killed at {stop}: {restored:?}");
         assert_eq!(state(&[server.pid()]), before, "killed at {stop} of {stops}: {restored:?}");
         assert!(!std::path::Path::new("/run/lull").exists(), "killed at {stop} of {stops}: {restored:?}");

@@ -3,12 +3,7 @@
 
 mod attached;
 mod commands;
-mod control_groups;
 mod cycles;
 mod kills;
 mod left_alone;
-mod load;
-mod namespaces;
-mod permissions;
-mod restarts;
 mod servers;

@@ -1,26 +1,27 @@
 //! Servers of other projects, as processes on the testbed's server side.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
-use std::path::Path;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use lab::peers::{EchoServerSpec, Peer, RequestShape};
-use lab::testbed::SERVER_ADDRESS;
+use lab::testbed::{SERVER_ADDRESS, Testbed};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
+use tests::closed_loop::{ECHO, Exchange, Load};
 use tests::memcached::wait_until;
 use tests::{KillOnDrop, isolated, program};
 
-use super::attached::family;
-use super::load::Exchange;
+use super::attached::{CONNECTIONS, epolls, family};
 
 const HTTP: Exchange = Exchange { request: b"GET / HTTP/1.1\r\nHost: lull\r\n\r\n", end: b"\r\n\r\nhello\n" };
-pub const ECHO: Exchange = Exchange { request: &[b'a'; 64], end: &[b'a'; 64] };
+pub const MISS: Exchange = Exchange { request: b"get lull\r\n", end: b"END\r\n" };
 /// The servers' port, of a network namespace in which nothing else listens.
-const PORT: u16 = 7000;
+pub const PORT: u16 = 7000;
 /// Set for a test that is run once more as a server.
 const SERVES: &str = "LULL_TEST_SERVES";
 
@@ -44,16 +45,34 @@ impl Server {
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
-}
 
-/// How long a server that was asked to end may take.
-const ENDS_WITHIN: Duration = Duration::from_secs(2);
+    /// Loads the server from the testbed's client side. It serves when this returns.
+    pub fn load(&self, testbed: &Testbed) -> Load {
+        self.load_by(testbed, CONNECTIONS, Duration::ZERO)
+    }
+
+    /// As [`load`](Self::load), by clients that pause after each response.
+    pub fn load_by(&self, testbed: &Testbed, connections: usize, pause: Duration) -> Load {
+        let load = Load::start(testbed, self.address, connections, self.exchange, pause);
+        wait_until("the server serves", || connections == 0 || load.serves_all() && load.requests() > 100);
+        load
+    }
+
+    /// Whether an epoll instance of the server or of its children polls.
+    pub fn polls(&self) -> bool {
+        family(self.pid()).into_iter().flat_map(epolls).any(|(.., params)| params.prefer_busy_poll == 1)
+    }
+
+    pub fn wait_polls(&self) {
+        wait_until("the server is polled", || self.polls());
+    }
+}
 
 impl Drop for Server {
     fn drop(&mut self) {
         // Children of a killed server would stay. Fails if it has ended.
         let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
-        let end = Instant::now() + ENDS_WITHIN;
+        let end = Instant::now() + Duration::from_secs(2);
         while Instant::now() < end && matches!(self.child.try_wait(), Ok(None)) {
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -75,19 +94,24 @@ fn on_core_0(program: &Path) -> Command {
     command
 }
 
-/// memcached, which is not Lull's.
-pub fn memcached(arguments: &[&str]) -> Option<Server> {
+/// memcached with a worker, which is not Lull's.
+pub fn memcached() -> Option<Server> {
+    memcached_with(&["-t", "1"])
+}
+
+pub fn memcached_with(arguments: &[&str]) -> Option<Server> {
+    let mut command = on_core_0(&memcached_program()?);
+    command.args(MEMCACHED).args(arguments);
+    Some(Server::start(&mut command, MISS, folder()))
+}
+
+/// On [`PORT`].
+pub const MEMCACHED: [&str; 6] = ["-u", "nobody", "-p", "7000", "-l", "198.18.0.1"];
+
+pub fn memcached_program() -> Option<PathBuf> {
     // Lull's has the same name, in another folder.
-    let program = tests::require(
-        "memcached of Debian (/usr/bin/memcached)",
-        Some(Path::new("/usr/bin/memcached")).filter(|path| path.is_file()),
-    )?;
-    let mut command = on_core_0(program);
-    command
-        .args(["-u", "nobody", "-p", &PORT.to_string(), "-l", &SERVER_ADDRESS.to_string()])
-        .args(arguments);
-    let exchange = Exchange { request: b"get lull\r\n", end: b"END\r\n" };
-    Some(Server::start(&mut command, exchange, folder()))
+    let program = Path::new("/usr/bin/memcached");
+    tests::require("memcached of Debian (/usr/bin/memcached)", program.is_file().then(|| program.to_owned()))
 }
 
 pub fn nginx(workers: u32, listen: &str) -> Option<Server> {
@@ -204,15 +228,8 @@ pub fn go() -> Option<Server> {
 
 /// The calling test once more, as an echo server; [`serve_if_asked`] is its first statement.
 pub fn own(what: &str) -> Server {
-    let mut command = isolated::once_more();
-    command.env(SERVES, what).stdout(Stdio::piped());
-    let mut child: KillOnDrop = command.spawn().unwrap().into();
-    let output = BufReader::new(child.stdout.take().unwrap());
-    let mut lines = output.lines().map_while(Result::ok);
-    let address = lines.find_map(|line| line.split_once("serves on ").and_then(|(_, at)| at.parse().ok()));
-    // Closing the pipe would end a server that prints.
-    std::thread::spawn(move || lines.count());
-    Server { child, address: address.expect("the server listens"), exchange: ECHO, _folder: folder() }
+    let (child, address) = KillOnDrop::start_until(isolated::once_more().env(SERVES, what), "serves on ");
+    Server { child, address: address.parse().unwrap(), exchange: ECHO, _folder: folder() }
 }
 
 /// Serves for ever, if this process is to be a server.
@@ -252,75 +269,51 @@ fn own_network() -> lab::peers::EchoServerNetwork {
     }
 }
 
-/// Echoes with `poll`, with epoll and a timeout of 0, or with an epoll instance in another one.
+/// Waits in `poll`, or echoes with epoll: with a timeout of 0, or with an instance in another one.
 fn serve_by_hand(what: &str) {
     use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
     policies::Cpus::one(0).pin(None).unwrap();
-    let listener = std::net::TcpListener::bind((Ipv4Addr::UNSPECIFIED, PORT)).unwrap();
+    let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, PORT)).unwrap();
     println!("serves on {}", SocketAddr::from((SERVER_ADDRESS, PORT)));
-    let mut streams: Vec<TcpStream> = Vec::new();
     if what == "poll" {
-        let mut buffer = [0; 4096];
-        listener.set_nonblocking(true).unwrap();
         loop {
-            let mut polled: Vec<PollFd<'_>> = vec![PollFd::new(&listener, PollFlags::IN)];
-            polled.extend(streams.iter().map(|stream| PollFd::new(stream, PollFlags::IN)));
-            poll(&mut polled, None).unwrap();
-            let ready: Vec<bool> = polled.iter().map(|fd| !fd.revents().is_empty()).collect();
-            let ready_streams = streams.iter_mut().zip(&ready[1..]).filter(|(_, ready)| **ready);
-            for (stream, _) in ready_streams {
-                // A client that has closed its connection stays ready, for as long as the test
-                // runs.
-                let _ = echo(stream, &mut buffer);
-            }
-            if ready[0]
-                && let Ok((stream, _)) = listener.accept()
-            {
-                streams.push(stream);
-            }
+            poll(&mut [PollFd::new(&listener, PollFlags::IN)], None).unwrap();
         }
     }
     let flags = epoll::CreateFlags::CLOEXEC;
     let (inner, outer) = (epoll::create(flags).unwrap(), epoll::create(flags).unwrap());
-    let watch = |on: &std::os::fd::OwnedFd, what: &dyn std::os::fd::AsFd, data| {
+    let watch = |on: &OwnedFd, what: &dyn AsFd, data| {
         epoll::add(on, what.as_fd(), epoll::EventData::new_u64(data), epoll::EventFlags::IN).unwrap();
     };
     watch(&inner, &listener, u64::MAX);
     if what == "nested" {
         watch(&outer, &inner, 0);
     }
-    let mut events = Vec::with_capacity(64);
+    let wait = |instance: &OwnedFd, timeout: Option<&Timespec>| {
+        let mut events: Vec<epoll::Event> = Vec::with_capacity(64);
+        epoll::wait(instance, rustix::buffer::spare_capacity(&mut events), timeout).unwrap();
+        events
+    };
+    let mut streams: Vec<TcpStream> = Vec::new();
     let mut buffer = [0; 4096];
-    let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
     loop {
         if what == "nested" {
-            let mut outer_events: Vec<epoll::Event> = Vec::with_capacity(1);
-            epoll::wait(&outer, rustix::buffer::spare_capacity(&mut outer_events), None).unwrap();
+            wait(&outer, None);
         }
-        events.clear();
-        let timeout = (what != "waiting").then_some(&zero);
-        epoll::wait(&inner, rustix::buffer::spare_capacity(&mut events), timeout).unwrap();
-        for event in &events {
-            match event.data.u64() {
-                u64::MAX => {
-                    let (stream, _) = listener.accept().unwrap();
-                    watch(&inner, &stream, streams.len() as u64);
-                    streams.push(stream);
-                }
-                index => {
-                    let stream = &mut streams[index as usize];
-                    if echo(stream, &mut buffer).is_none() {
-                        epoll::delete(&inner, &*stream).unwrap();
-                    }
-                }
+        for event in wait(&inner, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
+            let index = event.data.u64();
+            if index == u64::MAX {
+                let (stream, _) = listener.accept().unwrap();
+                watch(&inner, &stream, streams.len() as u64);
+                streams.push(stream);
+                continue;
+            }
+            let mut stream = &streams[index as usize];
+            let length = stream.read(&mut buffer).unwrap_or(0);
+            if length == 0 || stream.write_all(&buffer[..length]).is_err() {
+                // The client has closed the connection.
+                epoll::delete(&inner, stream).unwrap();
             }
         }
     }
-}
-
-/// `None` if the client has closed the connection.
-fn echo(stream: &mut TcpStream, buffer: &mut [u8]) -> Option<()> {
-    use std::io::{Read, Write};
-    let length = stream.read(buffer).ok().filter(|length| *length > 0)?;
-    stream.write_all(&buffer[..length]).ok()
 }

@@ -2,63 +2,24 @@
 //! testbed.
 
 use std::net::SocketAddr;
-use std::os::unix::net::UnixStream;
-use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use futures_util::{AsyncReadExt, AsyncWriteExt};
-use lab::testbed::{CLIENT_ADDRESS, SERVER_INTERFACE, Testbed};
-use net::{TcpListener, TcpStream};
+use lab::testbed::{CLIENT_ADDRESS, SERVER_INTERFACE};
+use net::TcpStream;
 use policies::counters::{Delta, Snapshot};
 use policies::{Cpus, GraceTime, Policy, host};
-use runtime::io::{AsyncFd, Direction, SourceKind};
 use runtime::{Builder, DriverKind};
-use serial_test::serial;
-use tests::isolated;
 use tests::testbed::{enter, preempt_other_programs, server_builder};
+use tests::testbed_test;
+
+use super::echo::server::EchoServer;
 
 const CONNECTIONS: usize = 24;
 /// What a client computes for each reply: so long that it is never idle, and a batch still takes
 /// less than the suspend timeout of 20 ms.
 const WORK: Duration = Duration::from_micros(200);
 const MESSAGE: usize = 64;
-
-/// Echoes under vanilla on the testbed's other side, on core 1, until the returned stream is
-/// dropped.
-fn start_echo(testbed: &Testbed) -> (SocketAddr, UnixStream) {
-    let (stop, stopped) = UnixStream::pair().unwrap();
-    stopped.set_nonblocking(true).unwrap();
-    let (started, address) = mpsc::channel();
-    let serve = move || {
-        let builder = Builder::new().ignore_environment().policy(Policy::Vanilla).driver(DriverKind::Epoll);
-        let mut runtime = builder.cores(Cpus::one(1)).workers(1).build().unwrap();
-        preempt_other_programs();
-        runtime.block_on(async move {
-            let listener = TcpListener::bind((CLIENT_ADDRESS, 0)).unwrap();
-            started.send(listener.local_addr().unwrap()).unwrap();
-            let serving = listener.serve(|mut stream: TcpStream| async move {
-                let mut buffer = [0; MESSAGE];
-                stream.set_nodelay(true).unwrap();
-                while let Ok(length @ 1..) = stream.read(&mut buffer).await {
-                    if stream.write_all(&buffer[..length]).await.is_err() {
-                        break;
-                    }
-                }
-            });
-            AsyncFd::new(stopped, SourceKind::Other).unwrap().ready(Direction::Read).await;
-            drop(serving);
-        });
-    };
-    // A thread that is started in a namespace stays in it.
-    testbed
-        .client
-        .run(|| {
-            std::thread::spawn(serve);
-            Ok(())
-        })
-        .unwrap();
-    (address.recv().unwrap(), stop)
-}
 
 /// Sends requests on all connections in a closed loop. Returns how many, and what the interface
 /// counted meanwhile.
@@ -99,19 +60,21 @@ async fn run_closed_loop(address: SocketAddr, time: Duration) -> (u64, Delta) {
     (requests, Snapshot::take(&interface).unwrap().since(&before))
 }
 
-#[test]
 #[ignore = "timing"]
-#[serial]
-#[isolated(root, drivers = "epoll")]
+#[testbed_test(drivers = "epoll")]
 fn replies_wait_for_the_poll_of_a_busy_client_and_do_not_interrupt_it() {
     let testbed = enter(1);
-    let (address, _stop) = start_echo(&testbed);
+    let echo = Builder::new().ignore_environment().policy(Policy::Vanilla).driver(DriverKind::Epoll);
+    let echo = echo.cores(Cpus::one(1)).workers(1);
+    // A thread that is started in a namespace stays in it.
+    let start = || Ok(EchoServer::start(echo, CLIENT_ADDRESS, Duration::ZERO));
+    let server = testbed.client.run(start).unwrap();
     // As short a grace time as this leaves no doubt: what is not suspended is interrupted many
     // times a batch.
     let grace_time = GraceTime::Fixed(Duration::from_micros(20));
     let mut runtime = server_builder(Policy::KernelPolling, 1).grace_time(grace_time).build().unwrap();
     preempt_other_programs();
-    let (requests, delta) = runtime.block_on(run_closed_loop(address, Duration::from_secs(1)));
+    let (requests, delta) = runtime.block_on(run_closed_loop(server.address, Duration::from_secs(1)));
     assert!(requests > 1000, "only {requests} requests");
     // What polls did not bring, an interrupt or the grace timer brought, between the requests of a
     // batch. Nearly all come by polls, on a machine that others use too a third. Without suspension

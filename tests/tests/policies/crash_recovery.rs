@@ -2,15 +2,13 @@
 //! of their system calls that changes something.
 
 use std::os::unix::process::ExitStatusExt;
-use std::process::Command;
 
 use lab::testbed::SERVER_INTERFACE;
 use policies::netlink::netdev::{NapiSetting, Netdev};
 use policies::{Cpus, Policy, host};
-use serial_test::serial;
-use tests::isolated;
-use tests::kill_at_call::{OLDER, SystemCall, Traced, run_first_thread_until, run_until, seize, trace_until};
+use tests::kill_at_call::{OLDER, SystemCall, Traced, run_until, seize, trace_until};
 use tests::testbed::{enter, steer_to};
+use tests::{policies_command, testbed_test};
 
 use super::guardian::{self, Guarded};
 
@@ -68,8 +66,8 @@ fn set_by_operator() -> serde_json::Value {
 }
 
 /// Restores, and checks that everything is as it was.
-fn restore_all(policies: &str, fresh: &serde_json::Value, when: &str) {
-    let restored = Command::new(policies).arg("restore").output().unwrap();
+pub(super) fn restore_all(fresh: &serde_json::Value, when: &str) {
+    let restored = policies_command(&["restore"]).output().unwrap();
     let stdout = String::from_utf8_lossy(&restored.stdout).into_owned();
     assert!(restored.status.success(), "{when}: {stdout} {restored:?}");
     assert!(restored.status.signal().is_none());
@@ -82,9 +80,7 @@ fn step() -> usize {
     if std::env::var_os("LULL_EVERY_CALL").is_some() { 1 } else { 5 }
 }
 
-#[test]
-#[isolated(root)]
-#[serial]
+#[testbed_test]
 fn wherever_an_apply_is_killed_restore_puts_everything_back() {
     let _testbed = enter(1);
     // This thread and the process that it traces take turns, thousands of times. On one core no
@@ -105,15 +101,13 @@ fn wherever_an_apply_is_killed_restore_puts_everything_back() {
             if stop > 0 {
                 run_until(&apply, Traced::All, stop, status, is_change);
             }
-            restore_all(policies, &fresh, &format!("{policy} killed at {stop} of {stops}"));
+            restore_all(&fresh, &format!("{policy} killed at {stop} of {stops}"));
         }
         println!("{policy}: killed at {stops} steps");
     }
 }
 
-#[test]
-#[isolated(root)]
-#[serial]
+#[testbed_test]
 fn wherever_a_restore_is_killed_the_next_one_puts_everything_back() {
     let _testbed = enter(1);
     Cpus::one(1).pin(None).unwrap();
@@ -121,8 +115,8 @@ fn wherever_a_restore_is_killed_the_next_one_puts_everything_back() {
     let policies = tests::own_program("policies");
     let policies = policies.to_str().unwrap();
     let apply = || {
-        let policy = ["--policy", Policy::KernelPolling.name(), "--worker-cores", "0"];
-        let applied = Command::new(policies).args(["apply", SERVER_INTERFACE]).args(policy).output().unwrap();
+        let arguments = ["apply", SERVER_INTERFACE, "--policy", "kernel-polling", "--worker-cores", "0"];
+        let applied = policies_command(&arguments).output().unwrap();
         assert!(applied.status.success(), "{applied:?}");
         assert_ne!(settings(), fresh);
     };
@@ -132,61 +126,53 @@ fn wherever_a_restore_is_killed_the_next_one_puts_everything_back() {
     for stop in (1..=stops).step_by(step()) {
         apply();
         run_until(&[policies, "restore"], Traced::All, stop, 0, is_change);
-        restore_all(policies, &fresh, &format!("killed at {stop} of {stops}"));
+        restore_all(&fresh, &format!("killed at {stop} of {stops}"));
     }
     println!("killed at {stops} steps");
 }
 
-#[test]
-#[isolated(root)]
-#[serial]
+#[testbed_test]
 fn wherever_a_servers_start_is_killed_restore_puts_everything_back() {
     let _testbed = enter(1);
     Cpus::one(1).pin(None).unwrap();
     let fresh = set_by_operator();
-    let policies = tests::own_program("policies");
-    let policies = policies.to_str().unwrap();
     // It applies the policy, and then ends by itself because it can't listen.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port().to_string();
     let program = tests::memcached::binary();
-    let policy = ["--interface", SERVER_INTERFACE, "--policy", Policy::KernelPolling.name()];
-    let mut server = vec![program.to_str().unwrap(), "-u", "root", "-t", "1", "--cores", "0"];
-    server.extend(["-l", "127.0.0.1", "-p", &port]);
-    server.extend(policy);
-    let stops = run_first_thread_until(&server, usize::MAX, 127, is_change);
+    let program = program.to_str().unwrap();
+    let policy = ["--interface", SERVER_INTERFACE, "--policy", "kernel-polling"];
+    let server = [program, "-u", "root", "-t", "1", "--cores", "0", "-l", "127.0.0.1", "-p", &port];
+    let server = [&server[..], &policy].concat();
+    let stops = run_until(&server, Traced::FirstThread, usize::MAX, 127, is_change);
     assert_eq!(settings(), fresh, "it restores them itself");
     assert!(stops > 15, "{stops}");
     let mut killed_with_settings = 0;
     for stop in (1..=stops).step_by(step()) {
-        run_first_thread_until(&server, stop, 127, is_change);
+        run_until(&server, Traced::FirstThread, stop, 127, is_change);
         killed_with_settings += usize::from(settings() != fresh);
-        restore_all(policies, &fresh, &format!("killed at {stop} of {stops}"));
+        restore_all(&fresh, &format!("killed at {stop} of {stops}"));
     }
     assert!(killed_with_settings > 1, "{killed_with_settings} of {stops}");
     println!("killed at {stops} steps, {killed_with_settings} of them with settings");
 }
 
-#[test]
-#[isolated(root)]
-#[serial]
+#[testbed_test]
 fn wherever_the_guardian_is_killed_the_next_restore_puts_everything_back() {
     let _testbed = enter(1);
     let fresh = set_by_operator();
-    let policies = tests::own_program("policies");
-    let policies = policies.to_str().unwrap();
     let end = |stop: usize| {
         let mut guarded = Guarded::start(Policy::KernelPolling);
         let pid = seize(guarded.guardian);
         guarded.kill_server();
-        trace_until(pid, stop, 0, is_change)
+        trace_until(pid, Traced::FirstThread, stop, 0, is_change)
     };
     let stops = end(usize::MAX);
     assert!(stops > 5, "{stops}");
     guardian::wait_restored(&fresh);
     for stop in (1..=stops).step_by(step()) {
         end(stop);
-        restore_all(policies, &fresh, &format!("killed at {stop} of {stops}"));
+        restore_all(&fresh, &format!("killed at {stop} of {stops}"));
     }
     println!("killed at {stops} steps");
 }

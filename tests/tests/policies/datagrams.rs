@@ -11,9 +11,8 @@ use net::{UdpSocket, UdpSteering};
 use policies::counters::Snapshot;
 use policies::{Policy, host};
 use runtime::{QueueMode, Runtime};
-use serial_test::serial;
-use tests::isolated;
 use tests::testbed::{enter, server_runtime};
+use tests::testbed_test;
 
 /// All of them come to one of two queues once in 2^31 rounds.
 const CLIENTS: usize = 32;
@@ -62,23 +61,13 @@ impl Drop for Load {
     }
 }
 
-async fn echo(socket: UdpSocket) {
-    let mut buffer = [0; 64];
-    loop {
-        // An error is that of an earlier answer, to a client that has gone.
-        if let Ok((length, from)) = socket.recv_from(&mut buffer).await {
-            let _ = socket.send_to(&buffer[..length], from).await;
-        }
-    }
-}
-
 /// Serves the load on one worker until the queue is in timed mode, and some datagrams more. Returns
 /// the modes that it was in, and the share of packets that busy polling received in the end.
 fn serve_until_timed(testbed: &Testbed, mut runtime: Runtime) -> (Vec<QueueMode>, f64) {
     runtime.block_on(async {
         let socket = UdpSocket::bind((SERVER_ADDRESS, 0)).unwrap();
         let address = socket.local_addr().unwrap();
-        drop(runtime::spawn(echo(socket)));
+        drop(runtime::spawn(count(socket, Arc::new(Mutex::new(vec![(0, 0)])))));
         let load = Load::start(testbed, address);
         let interface = host::interface(SERVER_INTERFACE).unwrap();
         let begun = Instant::now();
@@ -100,9 +89,7 @@ fn serve_until_timed(testbed: &Testbed, mut runtime: Runtime) -> (Vec<QueueMode>
     })
 }
 
-#[test]
-#[isolated(root, drivers = "epoll, uring")]
-#[serial]
+#[testbed_test(drivers = "epoll, uring")]
 fn a_queue_that_brings_only_datagrams_is_polled() {
     let testbed = enter(1);
     // Polling is chosen at any load here: what is not chosen was not seen.
@@ -117,9 +104,11 @@ fn a_queue_that_brings_only_datagrams_is_polled() {
 /// the worker's.
 type Received = Arc<Mutex<Vec<(usize, usize)>>>;
 
+/// Echoes, and counts.
 async fn count(socket: UdpSocket, received: Received) {
     let mut buffer = [0; 64];
     loop {
+        // An error is that of an earlier answer, to a client that has gone.
         let Ok((length, from)) = socket.recv_from(&mut buffer).await else { continue };
         let foreign = runtime::io::incoming_napi_id(&socket) != runtime::io::own_napi();
         {
@@ -132,9 +121,7 @@ async fn count(socket: UdpSocket, received: Received) {
     }
 }
 
-#[test]
-#[isolated(root, drivers = "epoll, uring")]
-#[serial]
+#[testbed_test(drivers = "epoll, uring")]
 fn with_two_queues_each_datagram_is_received_by_the_worker_of_its_queue() {
     let testbed = enter(2);
     let mut runtime = server_runtime(Policy::KernelPolling, 2);

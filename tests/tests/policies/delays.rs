@@ -7,11 +7,11 @@ use std::time::Duration;
 use policies::Policy;
 use runtime::GraceTime;
 use runtime::io::{AsyncFd, Direction, SourceKind};
-use serial_test::serial;
-use tests::isolated;
+use tests::closed_loop::{Connection, ECHO, quantile};
 use tests::testbed::{enter, server_builder};
+use tests::testbed_test;
 
-use super::echo::{RoundTrips, echo_with};
+use super::echo::echo_with;
 
 /// The grace time under kernel polling: a packet in the gap waits for at most this time.
 const GRACE_TIME: Duration = Duration::from_micros(50);
@@ -39,8 +39,9 @@ fn check_added_delay<B: Future<Output = ()> + 'static>(
     let turn = |policy: Policy| {
         let builder = server_builder(policy, 1).grace_time(GraceTime::Fixed(GRACE_TIME));
         let runtime = builder.build().unwrap();
-        let (trips, _, alignment) =
-            echo_with(&testbed, runtime, beside(), move |address| RoundTrips::measure(address, pause, TURN));
+        let (trips, _, alignment) = echo_with(&testbed, runtime, beside(), move |address| {
+            Connection::open(address, ECHO).probe(pause, TURN)
+        });
         if policy == Policy::KernelPolling {
             assert_eq!(alignment.aligned, 1, "{alignment:?}");
         }
@@ -57,11 +58,14 @@ fn check_added_delay<B: Future<Output = ()> + 'static>(
             let polling = turn(Policy::KernelPolling);
             (turn(Policy::Vanilla), polling)
         };
-        println!("vanilla {:?}, kernel polling {:?}", vanilla.median(), polling.median());
-        added.push((polling.median().as_secs_f64() - vanilla.median().as_secs_f64()) * 1e6);
+        let [median_vanilla, median_polling] = [&vanilla, &polling].map(|trips| quantile(trips, 0.5));
+        println!("vanilla {median_vanilla:?}, kernel polling {median_polling:?}");
+        added.push((median_polling.as_secs_f64() - median_vanilla.as_secs_f64()) * 1e6);
         // A packet that nothing polls for waits until the suspension ends, after 20 ms. Without any
         // policy the client may wait for its core as long.
-        let late = |trips: &RoundTrips| trips.share_above(Duration::from_millis(5));
+        let late = |trips: &[Duration]| {
+            trips.iter().filter(|trip| **trip > Duration::from_millis(5)).count() as f64 / trips.len() as f64
+        };
         stuck += (late(&polling) - late(&vanilla)) / rounds as f64;
     }
     added.sort_unstable_by(f64::total_cmp);
@@ -70,19 +74,15 @@ fn check_added_delay<B: Future<Output = ()> + 'static>(
     assert!(stuck < 0.05, "{stuck:.3} more of the round trips than under vanilla took over 5 ms");
 }
 
-#[test]
 #[ignore = "timing"]
-#[isolated(root, drivers = "epoll")]
-#[serial]
+#[testbed_test(drivers = "epoll")]
 fn a_packet_in_an_unpolled_gap_waits_for_little_more_than_the_grace_time() {
     // The loop polls, finds nothing, and leaves a gap; the packet arrives in the gap.
     check_added_delay(ROUNDS, LONGEST_ADDED, Duration::from_millis(3), || std::future::ready(()));
 }
 
-#[test]
 #[ignore = "timing"]
-#[isolated(root, drivers = "epoll")]
-#[serial]
+#[testbed_test(drivers = "epoll")]
 fn a_storm_of_cross_thread_wakes_does_not_delay_the_network() {
     static WAKES: AtomicU64 = AtomicU64::new(0);
     check_added_delay(ROUNDS, LONGEST_ADDED, Duration::from_millis(1), || async {
@@ -108,10 +108,8 @@ fn a_storm_of_cross_thread_wakes_does_not_delay_the_network() {
     assert!(wakes > 1000, "only {wakes} wakes");
 }
 
-#[test]
 #[ignore = "timing"]
-#[isolated(root, drivers = "epoll")]
-#[serial]
+#[testbed_test(drivers = "epoll")]
 fn a_descriptor_that_is_always_ready_does_not_starve_the_network() {
     // With each event the worker leaves the queue to the timer again, and the other thread competes
     // with the client for its core: from 0.1 to 2 ms were seen. So only starvation is checked.

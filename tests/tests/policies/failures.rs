@@ -11,11 +11,10 @@ use policies::controller::{QueueMode, Reason};
 use policies::{Change, Policy};
 use runtime::Builder;
 use rustix::event::epoll;
-use serial_test::serial;
-use tests::hung_thread::{HungThread, stop_if_asked};
-use tests::isolated;
+use tests::isolated::{HungThread, stop_if_asked};
 use tests::memcached::wait_until;
 use tests::testbed::{enter, is_deferred, server_builder};
+use tests::testbed_test;
 
 use super::echo::server::{ECHO, EchoServer, Load};
 
@@ -34,9 +33,7 @@ fn wait_for(server: &mut EchoServer, mode: QueueMode, why: Option<Reason>) {
     });
 }
 
-#[test]
-#[isolated(root, drivers = "epoll, uring")]
-#[serial]
+#[testbed_test(drivers = "epoll, uring")]
 fn a_queue_whose_supervisor_hangs_is_polled_while_packets_come_and_left_to_interrupts_else() {
     if stop_if_asked() {
         return;
@@ -66,9 +63,7 @@ fn a_queue_whose_supervisor_hangs_is_polled_while_packets_come_and_left_to_inter
     assert!(load.end() > 0);
 }
 
-#[test]
-#[isolated(root, drivers = "epoll, uring")]
-#[serial]
+#[testbed_test(drivers = "epoll, uring")]
 fn a_queue_whose_supervisor_has_ended_is_left_to_interrupts() {
     let testbed = enter(1);
     let builder = server_builder(Policy::KernelPolling, 1).on_host_change(|change| {
@@ -83,9 +78,7 @@ fn a_queue_whose_supervisor_has_ended_is_left_to_interrupts() {
     assert!(load.end() > 0);
 }
 
-#[test]
-#[isolated(root, drivers = "epoll, uring")]
-#[serial]
+#[testbed_test(drivers = "epoll, uring")]
 fn a_queue_whose_supervisor_ends_as_polling_does_is_left_to_interrupts() {
     let testbed = enter(1);
     let was_timed = AtomicBool::new(false);
@@ -143,9 +136,7 @@ fn break_poller(server: std::net::SocketAddr) {
     }
 }
 
-#[test]
-#[isolated(root, drivers = "epoll")]
-#[serial]
+#[testbed_test(drivers = "epoll")]
 fn a_queue_whose_polls_fail_is_left_to_interrupts() {
     let testbed = enter(1);
     let (mut server, load) = start(&testbed, server_builder(Policy::KernelPolling, 1));

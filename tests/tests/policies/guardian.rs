@@ -2,28 +2,26 @@
 //! dropped them.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use lab::testbed::{SERVER_ADDRESS, SERVER_INTERFACE};
+use lab::testbed::{SERVER_ADDRESS, SERVER_INTERFACE, Testbed};
 use policies::host::scheduler;
-use policies::{JournalDir, Lifetime, Pid, Plan, Policy, Settings, host};
-use rustix::mount::{MountFlags, mount};
+use policies::{Pid, Policy, Settings};
 use rustix::process::{Signal, kill_process};
-use serial_test::serial;
+use tests::closed_loop::{Exchange, Load};
+use tests::control_group::ControlGroup;
 use tests::memcached::{Memcached, command, free_port, wait_until};
-use tests::testbed::{enter, is_deferred, napi, steer_to};
-use tests::{KillOnDrop, isolated};
+use tests::testbed::{apply, enter, is_deferred, napi, steer_to};
+use tests::{KillOnDrop, isolated, policies_command, testbed_test};
 
-use super::crash_recovery::settings;
-use super::echo::server::{Exchange, Load};
+use super::crash_recovery::{restore_all, settings};
 
 /// Eight requests at once, so that the server is busy and the clients are not.
 const MISSES: Exchange = Exchange {
     request: b"get k\r\nget k\r\nget k\r\nget k\r\nget k\r\nget k\r\nget k\r\nget k\r\n",
-    response: b"END\r\nEND\r\nEND\r\nEND\r\nEND\r\nEND\r\nEND\r\nEND\r\n",
+    end: b"END\r\nEND\r\nEND\r\nEND\r\nEND\r\nEND\r\nEND\r\nEND\r\n",
 };
 
 /// Whether no thread of the process has an effective capability.
@@ -36,9 +34,10 @@ pub(super) fn is_unprivileged(process: u32) -> bool {
     })
 }
 
-/// A server without privileges, and its guardian.
+/// A server without capabilities on the testbed's interface, and its guardian.
 pub(super) struct Guarded {
     server: Memcached,
+    port: u16,
     /// The guardian's process id.
     pub(super) guardian: u32,
 }
@@ -53,14 +52,7 @@ impl Guarded {
         let server = Memcached::run(command().args(arguments.split(' ')), port);
         let pid = server.child.id();
         wait_until("the server has no capabilities", || is_unprivileged(pid));
-        Self { guardian: child_of(pid).unwrap(), server }
-    }
-
-    /// Lets the server finish, and returns its standard error.
-    fn stop_server(&mut self) -> String {
-        self.server.signal(Signal::TERM);
-        assert!(self.server.wait().success());
-        self.server.standard_error()
+        Self { guardian: child_of(pid).unwrap(), server, port }
     }
 
     /// Returns when the guardian has ended. It has restored nothing then.
@@ -69,13 +61,23 @@ impl Guarded {
         wait_until("the guardian has ended", || child_of(self.server.child.id()).is_none_or(is_zombie));
     }
 
-    pub(super) fn kill_server(&mut self) {
-        self.server.child.kill().unwrap();
-        self.server.wait();
+    /// Ends the server, in order unless the signal is SIGKILL. Returns its standard error.
+    fn end_server(&mut self, signal: Signal) -> String {
+        self.server.signal(signal);
+        assert_eq!(self.server.wait().success(), signal != Signal::KILL);
+        self.server.standard_error()
     }
 
-    fn processes(&self) -> [u32; 2] {
-        [self.server.child.id(), self.guardian]
+    pub(super) fn kill_server(&mut self) {
+        self.end_server(Signal::KILL);
+    }
+
+    /// A load on its only worker, which is real-time: other programs on the core would keep it from
+    /// being saturated.
+    fn load(&self, testbed: &Testbed) -> Load {
+        let pid = Pid::from_raw(self.server.child.id().try_into().unwrap()).unwrap();
+        scheduler::set_fifo_priority(pid, 1).unwrap();
+        Load::open(testbed, (SERVER_ADDRESS, self.port).into(), 16, MISSES)
     }
 }
 
@@ -99,101 +101,57 @@ pub(super) fn wait_restored(fresh: &serde_json::Value) {
     wait_until("the guardian removes the journal", || !Path::new("/run/lull").exists());
 }
 
-/// A control group, which is removed with this.
-struct Group(std::path::PathBuf);
-
-impl Group {
-    /// `None` where there are no control groups of version 2.
-    fn new() -> Option<Self> {
-        let root = Path::new("/run/groups");
-        fs::create_dir_all(root).unwrap();
-        let mounted = mount("cgroup2", root, "cgroup2", MountFlags::empty(), None).ok();
-        let group = root.join(format!("lull-test-{}", std::process::id()));
-        let made = mounted.and_then(|()| fs::create_dir(&group).ok()).map(|()| Self(group));
-        tests::require("cgroup2 with cgroup.kill", made.filter(|group| group.0.join("cgroup.kill").exists()))
-    }
-
-    fn add(&self, process: u32) {
-        fs::write(self.0.join("cgroup.procs"), process.to_string()).unwrap();
-    }
-
-    fn kill(&self) {
-        fs::write(self.0.join("cgroup.kill"), "1").unwrap();
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        // Its processes may not have ended yet.
-        for _ in 0..100 {
-            if fs::remove_dir(&self.0).is_ok() {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-    }
-}
-
-#[test]
-#[isolated(root)]
-#[serial]
+#[testbed_test]
 fn under_each_policy_settings_come_back_whether_server_guardian_or_both_are_killed() {
     let _testbed = enter(1);
     steer_to(1);
     let fresh = settings();
-    let policies = tests::own_program("policies");
-    let restore = || {
-        let restored = Command::new(&policies).arg("restore").output().unwrap();
-        assert!(restored.status.success(), "{restored:?}");
-        assert_eq!(settings(), fresh, "{restored:?}");
-        assert!(!Path::new("/run/lull").exists(), "{restored:?}");
-    };
     let start = |policy| {
         let guarded = Guarded::start(policy);
-        assert_ne!(settings(), fresh, "{policy} sets nothing");
-        restore_leaves(&policies, policy);
+        let held = settings();
+        assert_ne!(held, fresh, "{policy} sets nothing");
+        // A restore leaves the settings of a server that runs.
+        let restored = policies_command(&["restore"]).output().unwrap();
+        assert!(restored.status.success(), "{policy}: {restored:?}");
+        assert_eq!(settings(), held, "{policy}: {restored:?}");
         guarded
     };
-    let group = Group::new();
+    let restore = |policy| {
+        assert_ne!(settings(), fresh, "{policy}: nobody could restore them");
+        restore_all(&fresh, &format!("{policy}"));
+    };
+    let group = ControlGroup::new();
     for policy in Policy::ALL {
-        let mut guarded = start(policy);
-        guarded.kill_server();
-        wait_restored(&fresh);
-
-        // Without its guardian the server may not restore them itself, also if it ends in order.
         for signal in [Signal::KILL, Signal::TERM] {
+            let log = start(policy).end_server(signal);
+            wait_restored(&fresh);
+            assert!(!log.contains("ERROR"), "{policy}: {log}");
+
+            // Without its guardian the server may not restore them itself, also if it ends in order,
+            // and says how to.
             let mut guarded = start(policy);
             guarded.kill_guardian();
-            kill(guarded.server.child.id(), signal);
-            guarded.server.wait();
-            assert_ne!(settings(), fresh, "{policy}: nobody could restore them");
-            restore();
+            let log = guarded.end_server(signal);
+            let says_how = log.contains("ERROR") && log.contains("policies restore");
+            assert!(signal == Signal::KILL || says_how, "{policy}: {log}");
+            restore(policy);
         }
 
         let Some(group) = &group else { continue };
         let mut guarded = start(policy);
-        guarded.processes().iter().for_each(|process| group.add(*process));
+        for process in [guarded.server.child.id(), guarded.guardian] {
+            group.add(process);
+        }
         group.kill();
         guarded.server.wait();
-        wait_until("the guardian has ended", || {
-            fs::read_to_string(group.0.join("cgroup.procs")).unwrap().is_empty()
-        });
-        assert_ne!(settings(), fresh, "{policy}: nobody could restore them");
-        restore();
+        wait_until("the guardian has ended", || group.is_empty());
+        restore(policy);
     }
 }
 
 pub(super) fn is_zombie(process: u32) -> bool {
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     status.is_empty() || status.lines().any(|line| line.starts_with("State:") && line.contains('Z'))
-}
-
-/// A restore leaves the settings of a server that runs.
-fn restore_leaves(policies: &Path, policy: Policy) {
-    let before = settings();
-    let restored = Command::new(policies).arg("restore").output().unwrap();
-    assert!(restored.status.success(), "{policy}: {restored:?}");
-    assert_eq!(settings(), before, "{policy}: {restored:?}");
 }
 
 /// In the process that
@@ -204,9 +162,7 @@ fn stands_for_a_server() -> bool {
     if std::env::var_os("GUARDED").is_none() {
         return false;
     }
-    let interface = host::interface(SERVER_INTERFACE).unwrap();
-    let plan = Plan::new(Policy::KernelPolling, &interface, &Settings::default());
-    let _guard = policies::apply(&plan, Lifetime::Process, &JournalDir::default()).unwrap();
+    let _guard = apply(Policy::KernelPolling, &Settings::default());
     let mut guardian = Command::new(tests::memcached::binary());
     guardian.env("LULL_GUARDIAN", "1").stdin(Stdio::piped()).stdout(Stdio::null());
     let mut guardian = guardian.spawn().unwrap();
@@ -218,20 +174,14 @@ fn stands_for_a_server() -> bool {
     true
 }
 
-#[test]
-#[isolated(root)]
-#[serial]
+#[testbed_test]
 fn a_guardian_stays_while_its_server_holds_its_settings_whatever_else_it_restores() {
     if stands_for_a_server() {
         return;
     }
     let _testbed = enter(1);
     let fresh = settings();
-    let mut command = isolated::once_more();
-    command.env("GUARDED", "1").stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut server: KillOnDrop = command.spawn().unwrap().into();
-    let lines = BufReader::new(server.stdout.take().unwrap()).lines();
-    assert!(lines.map_while(Result::ok).any(|line| line.contains("applied")));
+    let (mut server, _) = KillOnDrop::start_until(isolated::once_more().env("GUARDED", "1"), "applied");
     let held = settings();
     assert_ne!(held, fresh);
     // A journal of a process that has ended, with nothing in it.
@@ -255,29 +205,13 @@ fn a_guardian_stays_while_its_server_holds_its_settings_whatever_else_it_restore
     fs::remove_file(damaged).unwrap();
 }
 
-/// A server without capabilities on the testbed's interface under kernel polling, and its port.
-fn unprivileged_server() -> (Memcached, u16) {
-    let port = free_port();
-    let arguments = format!(
-        "-t 1 -u nobody --cores 0 -l {SERVER_ADDRESS},127.0.0.1 -p {port} --interface {SERVER_INTERFACE} \
-         --policy kernel-polling"
-    );
-    let server = Memcached::run(command().args(arguments.split(' ')), port);
-    wait_until("the server has no capabilities", || is_unprivileged(server.child.id()));
-    (server, port)
-}
-
-#[test]
-#[isolated(root)]
-#[serial]
+#[testbed_test]
 fn the_queue_of_an_unprivileged_server_is_adapted_and_after_sigkill_restored() {
     let testbed = enter(1);
     let before = napi();
-    let (mut server, port) = unprivileged_server();
+    let mut guarded = Guarded::start(Policy::KernelPolling);
     assert!(!is_deferred(), "{:?}", napi());
-    // Its only worker: other programs on the core would keep it from being saturated.
-    scheduler::set_fifo_priority(Pid::from_raw(server.child.id().try_into().unwrap()).unwrap(), 1).unwrap();
-    let load = Load::open(&testbed, (SERVER_ADDRESS, port).into(), 16, MISSES);
+    let load = guarded.load(&testbed);
     // No request is under way when the server is killed, and the controller has not yet seen that
     // the queue is idle.
     wait_until("the controller defers interrupts", || {
@@ -287,22 +221,18 @@ fn the_queue_of_an_unprivileged_server_is_adapted_and_after_sigkill_restored() {
         wait_until("all requests are answered", || load.in_flight() == 0);
         is_deferred()
     });
-    server.child.kill().unwrap();
-    server.wait();
+    guarded.kill_server();
     assert!(load.end() > 0);
     wait_until("the guardian restores the queue", || napi() == before);
     wait_until("the guardian removes the journal", || !std::path::Path::new("/run/lull").exists());
 }
 
-#[test]
-#[isolated(root)]
-#[serial]
+#[testbed_test]
 fn a_guardian_that_is_stopped_keeps_its_server_neither_from_serving_nor_from_ending() {
     let testbed = enter(1);
-    let (mut server, port) = unprivileged_server();
-    let guardian = child_of(server.child.id()).unwrap();
-    scheduler::set_fifo_priority(Pid::from_raw(server.child.id().try_into().unwrap()).unwrap(), 1).unwrap();
-    let load = Load::open(&testbed, (SERVER_ADDRESS, port).into(), 16, MISSES);
+    let guarded = Guarded::start(Policy::KernelPolling);
+    let load = guarded.load(&testbed);
+    let Guarded { mut server, guardian, .. } = guarded;
     kill(guardian, Signal::STOP);
     load.on();
     // The controller asks for other values, and gets no answer.
@@ -330,32 +260,4 @@ fn a_guardian_that_is_stopped_keeps_its_server_neither_from_serving_nor_from_end
 fn has_unread_input(process: u32) -> bool {
     let input = fs::File::open(format!("/proc/{process}/fd/0")).unwrap();
     rustix::io::ioctl_fionread(&input).unwrap() > 0
-}
-
-#[test]
-#[isolated(root)]
-#[serial]
-fn an_unprivileged_server_that_is_stopped_leaves_its_settings_to_the_guardian_and_reports_no_error() {
-    let _testbed = enter(1);
-    let fresh = settings();
-    let mut guarded = Guarded::start(Policy::KernelPolling);
-    assert_ne!(settings(), fresh);
-    let log = guarded.stop_server();
-    wait_restored(&fresh);
-    assert!(!log.contains("ERROR"), "{log}");
-}
-
-#[test]
-#[isolated(root)]
-#[serial]
-fn an_unprivileged_server_whose_guardian_has_ended_says_how_to_restore() {
-    let _testbed = enter(1);
-    let fresh = settings();
-    let mut guarded = Guarded::start(Policy::KernelPolling);
-    guarded.kill_guardian();
-    let log = guarded.stop_server();
-    assert!(log.contains("ERROR") && log.contains("policies restore"), "{log}");
-    assert_ne!(settings(), fresh);
-    policies::recover(&JournalDir::default()).unwrap();
-    assert_eq!(settings(), fresh);
 }

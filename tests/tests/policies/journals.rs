@@ -1,22 +1,21 @@
 //! Journals where a process id, the clock or the directory can't be relied on.
 
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Output};
 use std::time::Duration;
 
 use lab::testbed::SERVER_INTERFACE;
 use policies::netlink::ethtool::{Coalescing, Ethtool};
-use policies::netlink::netdev::{NapiSetting, Netdev};
-use policies::{JournalDir, Lifetime, Plan, Policy, Settings, host};
+use policies::netlink::netdev::{Napi, NapiSetting, Netdev};
+use policies::{Policy, Settings, host};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use rustix::process::{Signal, kill_process};
 use serde_json::{Value, json};
-use serial_test::serial;
 use tests::memcached::wait_until;
-use tests::testbed::{enter, napi, server_runtime, steer_to};
-use tests::{KillOnDrop, isolated, policies_command};
+use tests::testbed::{self, enter, napi, server_runtime, steer_to};
+use tests::{KillOnDrop, isolated, policies_command, testbed_test};
 
 const JOURNALS: &str = "/run/lull";
 
@@ -38,6 +37,14 @@ fn content(journal: &Path) -> Value {
     serde_json::from_slice(&fs::read(journal).unwrap()).unwrap()
 }
 
+/// Kills a process that holds kernel polling. Returns its journal.
+fn left_journal() -> (PathBuf, Value) {
+    kill(hold(&["env"]));
+    let path = journals().remove(0);
+    let journal = content(&path);
+    (path, journal)
+}
+
 fn journals() -> Vec<PathBuf> {
     let entries = fs::read_dir(JOURNALS).into_iter().flatten().map(|entry| entry.unwrap().path());
     let mut journals: Vec<PathBuf> =
@@ -51,9 +58,7 @@ fn holds() -> bool {
     if std::env::var_os("HOLD").is_none() {
         return false;
     }
-    let interface = host::interface(SERVER_INTERFACE).unwrap();
-    let plan = Plan::new(Policy::KernelPolling, &interface, &Settings::default());
-    let _guard = policies::apply(&plan, Lifetime::Process, &JournalDir::default()).unwrap();
+    let _guard = testbed::apply(Policy::KernelPolling, &Settings::default());
     println!("applied");
     std::thread::sleep(Duration::from_secs(60));
     true
@@ -61,13 +66,28 @@ fn holds() -> bool {
 
 /// Starts a process that holds kernel polling, by a command that runs its arguments.
 fn hold(wrapper: &[&str]) -> KillOnDrop {
-    let itself = isolated::once_more();
+    let (itself, before) = (isolated::once_more(), napi());
     let mut command = Command::new(wrapper[0]);
     command.args(&wrapper[1..]).arg(itself.get_program()).args(itself.get_args()).env("HOLD", "1");
-    let mut child: KillOnDrop = command.stdout(Stdio::piped()).spawn().unwrap().into();
-    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    assert!(lines.map_while(Result::ok).any(|line| line.contains("applied")));
+    let (child, _) = KillOnDrop::start_until(&mut command, "applied");
+    assert_ne!(napi(), before);
     child
+}
+
+/// The command has succeeded, and the queue has these values.
+fn expect(command: &Output, values: &Napi) {
+    assert!(command.status.success(), "{}", text(command));
+    assert_eq!(napi(), *values, "{}", text(command));
+}
+
+fn restore_everything(fresh: &Napi) {
+    expect(&restore(), fresh);
+    assert!(!Path::new(JOURNALS).exists());
+}
+
+/// The command has failed, and says why.
+fn expect_failure(command: &Output, why: &str) {
+    assert!(!command.status.success() && text(command).contains(why), "{}", text(command));
 }
 
 /// Kills a process and those that die with it, and waits until they have ended.
@@ -78,9 +98,7 @@ fn kill(mut child: KillOnDrop) {
 
 const IN_PID_NAMESPACE: [&str; 4] = ["unshare", "--pid", "--fork", "--kill-child"];
 
-#[test]
-#[isolated(root)]
-#[serial]
+#[testbed_test]
 fn a_process_in_another_pid_namespace_keeps_its_settings_until_it_ends() {
     if holds() || tests::program("unshare").is_none() {
         return;
@@ -90,13 +108,9 @@ fn a_process_in_another_pid_namespace_keeps_its_settings_until_it_ends() {
     let wrapper = [&IN_PID_NAMESPACE[..], &["--mount-proc"]].concat();
     let owner = hold(&wrapper);
     let held = napi();
-    assert_ne!(held, fresh);
-    let restored = restore();
-    assert!(restored.status.success(), "{}", text(&restored));
-    assert_eq!(napi(), held, "restored under a running process: {}", text(&restored));
-    assert_eq!(journals().len(), 1, "{}", text(&restored));
-    let applied = apply(Policy::KernelPolling);
-    assert!(!applied.status.success() && text(&applied).contains("in use by process"), "{}", text(&applied));
+    expect(&restore(), &held);
+    assert_eq!(journals().len(), 1);
+    expect_failure(&apply(Policy::KernelPolling), "in use by process");
     kill(owner);
     wait_until("the namespace has ended, and a restore puts everything back", || {
         assert!(restore().status.success());
@@ -105,9 +119,7 @@ fn a_process_in_another_pid_namespace_keeps_its_settings_until_it_ends() {
     assert!(!Path::new(JOURNALS).exists());
 }
 
-#[test]
-#[isolated(root)]
-#[serial]
+#[testbed_test]
 fn a_restore_in_another_pid_namespace_leaves_running_processes_and_restores_killed_ones() {
     if holds() || tests::program("unshare").is_none() {
         return;
@@ -121,23 +133,17 @@ fn a_restore_in_another_pid_namespace_leaves_running_processes_and_restores_kill
             let wrapper = [&IN_PID_NAMESPACE[1..], proc].concat();
             Command::new(IN_PID_NAMESPACE[0]).args(wrapper).arg(&program).arg("restore").output().unwrap()
         };
+        println!("{proc:?}");
         let owner = hold(&["env"]);
         let held = napi();
-        assert_ne!(held, fresh);
-        let restored = restore();
-        assert!(restored.status.success(), "{proc:?}: {}", text(&restored));
-        assert_eq!(napi(), held, "{proc:?}: restored under a running process: {}", text(&restored));
+        expect(&restore(), &held);
         kill(owner);
-        let restored = restore();
-        assert!(restored.status.success(), "{proc:?}: {}", text(&restored));
-        assert_eq!(napi(), fresh, "{proc:?}: {}", text(&restored));
+        expect(&restore(), &fresh);
         assert!(!Path::new(JOURNALS).exists(), "{proc:?}");
     }
 }
 
-#[test]
-#[isolated(root)]
-#[serial]
+#[testbed_test]
 fn a_restore_to_which_proc_shows_no_other_process_leaves_running_ones() {
     if holds() || tests::program("unshare").is_none() || tests::program("setpriv").is_none() {
         return;
@@ -146,7 +152,6 @@ fn a_restore_to_which_proc_shows_no_other_process_leaves_running_ones() {
     let fresh = napi();
     let owner = hold(&["env"]);
     let held = napi();
-    assert_ne!(held, fresh);
     let program = tests::own_program("policies");
     // Without CAP_SYS_PTRACE, as in a systemd unit with a small bounding set. Root's group would
     // see everything.
@@ -163,19 +168,14 @@ fn a_restore_to_which_proc_shows_no_other_process_leaves_running_ones() {
     if tests::require("hidepid (Linux 5.8)", able.then_some(())).is_none() {
         return;
     }
-    assert!(restored.status.success(), "{}", text(&restored));
-    assert_eq!(napi(), held, "restored under a running process: {}", text(&restored));
+    expect(&restored, &held);
     let pid = owner.id();
     kill(owner);
-    let restored = hidden(pid);
-    assert!(restored.status.success(), "{}", text(&restored));
-    assert_eq!(napi(), fresh, "{}", text(&restored));
+    expect(&hidden(pid), &fresh);
     assert!(!Path::new(JOURNALS).exists());
 }
 
-#[test]
-#[isolated(root)]
-#[serial]
+#[testbed_test]
 fn journals_that_can_not_be_read_are_named_and_the_others_restored() {
     let _testbed = enter(1);
     let fresh = napi();
@@ -205,9 +205,7 @@ fn journals_that_can_not_be_read_are_named_and_the_others_restored() {
     assert!(!Path::new(JOURNALS).exists());
 }
 
-#[test]
-#[isolated(root)]
-#[serial]
+#[testbed_test]
 fn without_the_directorys_lock_nothing_is_applied_and_a_process_still_restores_its_own() {
     if holds() {
         return;
@@ -217,9 +215,9 @@ fn without_the_directorys_lock_nothing_is_applied_and_a_process_still_restores_i
     let lock = format!("{JOURNALS}/lock");
     fs::create_dir_all(&lock).unwrap();
     let applied = apply(Policy::KernelPolling);
-    assert!(!applied.status.success() && text(&applied).contains(&lock), "{}", text(&applied));
-    assert_eq!(napi(), fresh, "{}", text(&applied));
-    assert!(restore().status.success(), "there is nothing to restore");
+    expect_failure(&applied, &lock);
+    // There is nothing to restore.
+    expect(&restore(), &fresh);
     fs::remove_dir(&lock).unwrap();
 
     let mut owner = hold(&["env"]);
@@ -229,16 +227,12 @@ fn without_the_directorys_lock_nothing_is_applied_and_a_process_still_restores_i
     owner.wait().unwrap();
     assert_eq!(napi(), fresh);
     assert_eq!(journals().len(), 1, "it could not be removed");
-    let restored = restore();
-    assert!(!restored.status.success() && text(&restored).contains(&lock), "{}", text(&restored));
+    expect_failure(&restore(), &lock);
     fs::remove_dir(&lock).unwrap();
-    assert!(restore().status.success());
-    assert!(!Path::new(JOURNALS).exists());
+    restore_everything(&fresh);
 }
 
-#[test]
-#[isolated(root)]
-#[serial]
+#[testbed_test]
 fn a_restore_of_ended_processes_leaves_what_apply_has_set() {
     if holds() {
         return;
@@ -249,21 +243,15 @@ fn a_restore_of_ended_processes_leaves_what_apply_has_set() {
     assert!(apply(Policy::KernelPolling).status.success());
     let applied = napi();
     assert_ne!(applied, fresh);
-    let restored = ended();
-    assert!(restored.status.success(), "{}", text(&restored));
-    assert_eq!(napi(), applied, "{}", text(&restored));
+    expect(&ended(), &applied);
     // Of a process that was killed while both were there.
     let overlapping = kill_holder_over_apply();
-    assert_ne!(napi(), applied);
     assert_eq!(journals().len(), 2);
-    let restored = ended();
-    assert!(restored.status.success(), "{}", text(&restored));
-    assert_eq!(napi(), applied, "{}", text(&restored));
-    assert!(!overlapping.exists() && journals().len() == 1, "{}", text(&restored));
+    expect(&ended(), &applied);
+    assert!(!overlapping.exists() && journals().len() == 1);
     // Both at once are restored in the order that undoes them.
     kill_holder_over_apply();
-    assert!(restore().status.success());
-    assert_eq!(napi(), fresh);
+    restore_everything(&fresh);
 }
 
 /// Kills a process that has set other values over those of an `apply`. Returns its journal.
@@ -273,24 +261,19 @@ fn kill_holder_over_apply() -> PathBuf {
     journals().into_iter().find(|path| !before.contains(path)).unwrap()
 }
 
-#[test]
-#[isolated(root, drivers = "epoll")]
-#[serial]
+#[testbed_test(drivers = "epoll")]
 fn a_journal_that_cant_be_restored_keeps_only_what_failed_and_holds_no_queue() {
     if holds() {
         return;
     }
     let _testbed = enter(1);
     let fresh = napi();
-    kill(hold(&["env"]));
-    let path = journals().remove(0);
-    let mut journal = content(&path);
+    let (path, mut journal) = left_journal();
     // A veth pair has no coalescing.
     let refused = json!({ "knob": "coalesce", "parameter": "rx-frames", "old": 1, "new": 2, "own": "new" });
     journal["entries"].as_array_mut().unwrap().push(refused.clone());
     fs::write(&path, journal.to_string()).unwrap();
-    let restored = restore();
-    assert!(!restored.status.success(), "{}", text(&restored));
+    expect_failure(&restore(), "rx-frames");
     assert_eq!(napi(), fresh);
     let left = content(&path);
     assert_eq!(left["entries"], json!([refused]));
@@ -302,18 +285,14 @@ fn a_journal_that_cant_be_restored_keeps_only_what_failed_and_holds_no_queue() {
     fs::remove_file(path).unwrap();
 }
 
-#[test]
-#[isolated(root, drivers = "epoll")]
-#[serial]
+#[testbed_test(drivers = "epoll")]
 fn a_process_that_sets_what_another_could_not_restore_takes_over_the_original_value() {
     if holds() {
         return;
     }
     let _testbed = enter(1);
     let fresh = napi();
-    kill(hold(&["env"]));
-    let path = journals().remove(0);
-    let mut journal = content(&path);
+    let (path, mut journal) = left_journal();
     // The kernel takes no such number of deferrals, so that the restore fails.
     let refused = u64::from(u32::MAX);
     let knob = "napi-defer-hard-irqs";
@@ -332,18 +311,13 @@ fn a_process_that_sets_what_another_could_not_restore_takes_over_the_original_va
     // value.
     assert!(restore().status.success());
     kill(owner);
-    let restored = restore();
-    let told = format!("can't be set to {refused}");
-    assert!(!restored.status.success() && text(&restored).contains(&told), "{}", text(&restored));
+    expect_failure(&restore(), &format!("can't be set to {refused}"));
     let mut journal = content(&taken[0]);
     let entry = &mut journal["entries"][0];
     assert_eq!((&entry["knob"], &entry["old"], &entry["left"]), (&json!(knob), &json!(refused), &json!(3)));
     entry["old"] = json!(fresh.defer_hard_irqs);
     fs::write(&taken[0], journal.to_string()).unwrap();
-    let restored = restore();
-    assert!(restored.status.success(), "{}", text(&restored));
-    assert_eq!(napi(), fresh);
-    assert!(!Path::new(JOURNALS).exists());
+    restore_everything(&fresh);
 }
 
 /// A tap device, which takes any number of frames to gather, and makes at most 64 of it
@@ -356,9 +330,7 @@ fn clamping_device() -> Option<u32> {
     Some(host::interface("clamps").unwrap().index)
 }
 
-#[test]
-#[isolated(root)]
-#[serial]
+#[testbed_test]
 fn a_device_that_makes_another_value_of_the_old_one_is_not_restored_and_the_journal_stays() {
     if holds() {
         return;
@@ -367,9 +339,7 @@ fn a_device_that_makes_another_value_of_the_old_one_is_not_restored_and_the_jour
     let Some(index) = clamping_device() else { return };
     let mut ethtool = Ethtool::open().unwrap();
     ethtool.set_coalescing(index, &[(Coalescing::RxFrames, 32)]).unwrap();
-    kill(hold(&["env"]));
-    let path = journals().remove(0);
-    let mut journal = content(&path);
+    let (path, mut journal) = left_journal();
     assert!(restore().status.success());
     (journal["interface"], journal["ifindex"]) = (json!("clamps"), json!(index));
     let entry = |old: u32, new: u32| {
@@ -381,15 +351,12 @@ fn a_device_that_makes_another_value_of_the_old_one_is_not_restored_and_the_jour
     fs::write(&path, journal.to_string()).unwrap();
     // The second one must not take the value for somebody else's.
     for reason in ["it was set to 100, and is 64"; 2] {
-        let restored = restore();
-        let told = format!("rx-frames: NOT restored: {reason}");
-        assert!(!restored.status.success() && text(&restored).contains(&told), "{}", text(&restored));
-        assert_eq!(journals(), std::slice::from_ref(&path), "{}", text(&restored));
+        expect_failure(&restore(), &format!("rx-frames: NOT restored: {reason}"));
+        assert_eq!(journals(), std::slice::from_ref(&path));
     }
     journal["entries"] = entry(48, 64);
     fs::write(&path, journal.to_string()).unwrap();
-    let restored = restore();
-    assert!(restored.status.success(), "{}", text(&restored));
+    assert!(restore().status.success());
     assert!(ethtool.coalescing(index).unwrap().contains(&(Coalescing::RxFrames, 48)));
     assert!(!Path::new(JOURNALS).exists());
 }
@@ -419,9 +386,7 @@ impl Drop for SmallTmpfs {
     }
 }
 
-#[test]
-#[isolated(root)]
-#[serial]
+#[testbed_test]
 fn with_a_full_file_system_for_journals_nothing_is_applied_and_nothing_is_lost() {
     let _testbed = enter(1);
     steer_to(0);
@@ -450,8 +415,6 @@ fn with_a_full_file_system_for_journals_nothing_is_applied_and_nothing_is_lost()
     tmpfs.fill();
     let applied = apply(Policy::Packing);
     assert!(applied.status.success() || is_refused(&applied) && napi() == fresh, "{}", text(&applied));
-    let restored = restore();
-    assert!(restored.status.success(), "{}", text(&restored));
-    assert_eq!(napi(), fresh, "{}", text(&restored));
+    expect(&restore(), &fresh);
     assert!(journals().is_empty());
 }

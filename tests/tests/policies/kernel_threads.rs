@@ -4,11 +4,10 @@
 use lab::testbed::{INTERRUPT_THREAD_PRIORITY, SERVER_INTERFACE};
 use policies::host::scheduler::{fifo_priority, set_fifo_priority};
 use policies::netlink::netdev::{Netdev, THREADED_BUSY_POLL};
-use policies::{Cpus, Guard, JournalDir, Lifetime, Pid, Plan, Policy, RxQueue, Settings, Value, host};
+use policies::{Cpus, Pid, Plan, Policy, RxQueue, Settings, Value, host};
 use runtime::{Running, WorkerReport};
-use serial_test::serial;
-use tests::isolated;
-use tests::testbed::{enter, enter_plain, server_builder, steer_to};
+use tests::testbed::{apply, enter, enter_plain, server_builder, steer_to};
+use tests::testbed_test;
 
 /// Whether this kernel has threads that poll all the time.
 fn kernel_has_polling_threads() -> bool {
@@ -37,11 +36,6 @@ fn thread() -> Option<Pid> {
     thread_of(&queues()[0])
 }
 
-fn apply(policy: Policy, settings: &Settings) -> Guard {
-    let plan = Plan::new(policy, &host::interface(SERVER_INTERFACE).unwrap(), settings);
-    policies::apply(&plan, Lifetime::Process, &JournalDir::default()).unwrap()
-}
-
 /// What the policies may change: the NAPI's `threaded`, the steering, and the thread's priority and
 /// cores.
 type State = (Option<u64>, Option<Cpus>, Option<(u32, Cpus)>);
@@ -67,57 +61,58 @@ fn steered_settings() -> (Settings, u32) {
     (Settings { worker_cores: vec![0, last], packing_cores: Cpus::one(last), ..Settings::default() }, last)
 }
 
-#[test]
-#[isolated(root)]
-#[serial]
+#[testbed_test]
 fn a_thread_from_before_moves_to_its_queues_core_and_keeps_its_class_and_no_steering_stays() {
     let _testbed = enter(2);
     let (settings, last) = steered_settings();
-    for policy in Policy::ALL.into_iter().filter(|policy| !policy.has_polling_threads()) {
-        let guard = apply(policy, &settings);
-        assert!(guard.applied().iter().all(|step| step.outcome.is_ok()), "{:?}", guard.applied());
-        for (queue, worker) in queues().iter().zip(&settings.worker_cores) {
-            let thread = thread_of(queue).unwrap_or_else(|| panic!("{policy}: no thread for {queue:?}"));
-            let core = if policy == Policy::Packing { last } else { *worker };
-            assert_eq!(Cpus::of_thread(Some(thread)).unwrap(), Cpus::one(core), "{policy}");
-            assert_eq!(fifo_priority(thread).unwrap(), INTERRUPT_THREAD_PRIORITY, "{policy}");
-            assert_eq!(queue.rps_cpus, Some(Cpus::none()), "{policy}");
-        }
-        drop(guard);
-        for queue in queues() {
-            let cores = thread_of(&queue).map(|thread| Cpus::of_thread(Some(thread)).unwrap());
-            assert_eq!(cores, Some(Cpus::one(0)), "{policy}");
-        }
-        assert_eq!(queues()[0].rps_cpus, Some(Cpus::one(0)), "{policy}");
-    }
+    let check = |policy: Policy, queue: &RxQueue, worker| {
+        let thread = thread_of(queue).unwrap_or_else(|| panic!("{policy}: no thread for {queue:?}"));
+        let core = if policy == Policy::Packing { last } else { worker };
+        assert_eq!(Cpus::of_thread(Some(thread)).unwrap(), Cpus::one(core), "{policy}");
+        assert_eq!(fifo_priority(thread).unwrap(), INTERRUPT_THREAD_PRIORITY, "{policy}");
+        assert_eq!(queue.rps_cpus, Some(Cpus::none()), "{policy}");
+    };
+    let restored = |policy, queue: &RxQueue| {
+        let cores = thread_of(queue).map(|thread| Cpus::of_thread(Some(thread)).unwrap());
+        assert_eq!(cores, Some(Cpus::one(0)), "{policy}");
+    };
+    check_each_policy(&settings, check, restored);
 }
 
-#[test]
-#[isolated(root)]
-#[serial]
+#[testbed_test]
 fn no_policy_but_kernel_thread_starts_a_thread_and_those_that_block_steer_to_their_core() {
     let _testbed = enter_plain(2);
     let (settings, last) = steered_settings();
+    let check = |policy, queue: &RxQueue, worker| {
+        assert_eq!(queue.napi.as_ref().unwrap().threaded, Some(0), "{policy}");
+        let steered = match policy {
+            Policy::Vanilla => Cpus::one(worker),
+            Policy::Packing => Cpus::one(last),
+            _ => Cpus::none(),
+        };
+        assert_eq!(queue.rps_cpus, Some(steered), "{policy}");
+    };
+    check_each_policy(&settings, check, |_, _| ());
+}
+
+/// Applies each policy without polling threads, and checks each queue with its worker's core while
+/// it is applied, then each queue after it. The steering is restored.
+fn check_each_policy(
+    settings: &Settings,
+    check: impl Fn(Policy, &RxQueue, u32),
+    restored: impl Fn(Policy, &RxQueue),
+) {
     for policy in Policy::ALL.into_iter().filter(|policy| !policy.has_polling_threads()) {
-        let guard = apply(policy, &settings);
+        let guard = apply(policy, settings);
         assert!(guard.applied().iter().all(|step| step.outcome.is_ok()), "{:?}", guard.applied());
-        for (queue, worker) in queues().iter().zip(&settings.worker_cores) {
-            assert_eq!(queue.napi.as_ref().unwrap().threaded, Some(0), "{policy}");
-            let steered = match policy {
-                Policy::Vanilla => Cpus::one(*worker),
-                Policy::Packing => Cpus::one(last),
-                _ => Cpus::none(),
-            };
-            assert_eq!(queue.rps_cpus, Some(steered), "{policy}");
-        }
+        queues().iter().zip(&settings.worker_cores).for_each(|(queue, worker)| check(policy, queue, *worker));
         drop(guard);
+        queues().iter().for_each(|queue| restored(policy, queue));
         assert_eq!(queues()[0].rps_cpus, Some(Cpus::one(0)), "{policy}");
     }
 }
 
-#[test]
-#[isolated(root, drivers = "epoll, uring")]
-#[serial]
+#[testbed_test(drivers = "epoll, uring")]
 fn kernel_thread_polls_on_the_packing_core_or_runs_vanilla_and_says_which_linux_it_needs() {
     let _testbed = enter(1);
     steer_to(0);
@@ -144,9 +139,7 @@ fn kernel_thread_polls_on_the_packing_core_or_runs_vanilla_and_says_which_linux_
     assert!(!std::path::Path::new("/run/lull").exists());
 }
 
-#[test]
-#[isolated(root)]
-#[serial]
+#[testbed_test]
 fn the_plan_for_kernel_thread_says_beforehand_that_the_kernel_has_none() {
     let _testbed = enter(2);
     let settings = Settings { worker_cores: vec![0], packing_cores: Cpus::one(0), ..Settings::default() };
@@ -162,9 +155,7 @@ fn the_plan_for_kernel_thread_says_beforehand_that_the_kernel_has_none() {
     assert_eq!(threads.len(), 2, "{:?}", plan.steps);
 }
 
-#[test]
-#[isolated(root)]
-#[serial]
+#[testbed_test]
 fn a_thread_from_before_kernel_thread_gets_its_priority_and_cores_back() {
     let _testbed = enter(1);
     let before = thread().unwrap();

@@ -2,13 +2,10 @@
 
 use lab::testbed::SERVER_INTERFACE;
 use policies::{Note, Plan, Policy, Settings, host};
-use serial_test::serial;
-use tests::isolated;
 use tests::testbed::{enter, ip};
+use tests::testbed_test;
 
-#[test]
-#[isolated(root)]
-#[serial]
+#[testbed_test]
 fn an_address_above_an_interface_leads_to_the_one_that_has_the_queues() {
     let _testbed = enter(1);
     // Like a VLAN, for which this kernel may have no module.
@@ -24,9 +21,7 @@ fn an_address_above_an_interface_leads_to_the_one_that_has_the_queues() {
     assert!(plan.is_prevented && plan.notes.contains(&note), "{:?}", plan.notes);
 }
 
-#[test]
-#[isolated(root)]
-#[serial]
+#[testbed_test]
 fn interfaces_of_a_bridge_are_named_and_none_is_chosen() {
     let _testbed = enter(1);
     ip(&["link", "add", "bridge0", "type", "bridge"]);

@@ -9,7 +9,6 @@ mod echo;
 mod failures;
 mod guardian;
 mod journals;
-mod kernel_polling;
 mod kernel_threads;
 mod latency_budget;
 mod lower_interfaces;

@@ -7,11 +7,10 @@ use lab::testbed::SERVER_ADDRESS;
 use loadgen::medians::percentile;
 use policies::Policy;
 use policies::controller::{ForcedSettings, QueueSettings, Reason};
-use serial_test::serial;
-use tests::isolated;
 use tests::memcached::wait_until;
 use tests::random::Random;
 use tests::testbed::{enter, receive_on_client_core, server_builder};
+use tests::testbed_test;
 
 use super::echo::server::{Connection, ECHO, EchoServer, Load, preempt_on_client_core};
 
@@ -38,26 +37,6 @@ fn settings() -> Vec<QueueSettings> {
     let mut grace = QueueSettings::grace(micros(50), Reason::Fixed);
     grace.defer_hard_irqs = QueueSettings::MOST_DEFERRALS;
     vec![QueueSettings::plain(Reason::Fixed), timed(micros(20)), timed(micros(160)), never_sleeps, grace]
-}
-
-/// Numbers below `count` in an order in which each follows each other one. It begins after 0, and
-/// ends with it.
-fn each_after_each(count: usize) -> Vec<usize> {
-    // To and fro between the first and all after it, then between the second and all after that,
-    // and so on.
-    let round = |center| (center + 1..count).flat_map(move |other| [other, center]).chain([center + 1]);
-    (0..count.saturating_sub(1)).flat_map(round).chain([0]).collect()
-}
-
-#[test]
-fn each_follows_each_other_one() {
-    let order = each_after_each(5);
-    let pairs: Vec<(usize, usize)> = [0].iter().chain(&order).copied().zip(order.iter().copied()).collect();
-    for from in 0..5 {
-        assert!((0..5).all(|to| from == to || pairs.contains(&(from, to))), "{order:?}");
-    }
-    assert!(pairs.iter().all(|(from, to)| from != to), "{order:?}");
-    assert_eq!(order.last(), Some(&0));
 }
 
 struct Changing {
@@ -135,11 +114,13 @@ fn check_changes(connections: usize) {
     let mut steady = vec![Vec::new(); all.len()];
     let mut changed = vec![vec![Vec::new(); all.len()]; all.len()];
     for _ in 0..ROUNDS {
-        let mut present = 0;
-        for next in each_after_each(all.len()) {
-            changed[present][next].push(changing.change(all[next]));
-            steady[next].push(changing.longest());
-            present = next;
+        for (one, other) in (0..all.len()).flat_map(|one| (one + 1..all.len()).map(move |other| (one, other)))
+        {
+            changing.change(all[one]);
+            for (from, to) in [(one, other), (other, one)] {
+                changed[from][to].push(changing.change(all[to]));
+                steady[to].push(changing.longest());
+            }
         }
     }
     let requests = load.end();
@@ -165,18 +146,14 @@ fn check_changes(connections: usize) {
     assert!(late.share() <= late_steady.share() + MORE_LATE, "{late:?}, without a change {late_steady:?}");
 }
 
-#[test]
 #[ignore = "timing"]
-#[isolated(root, drivers = "epoll, uring")]
-#[serial]
+#[testbed_test(drivers = "epoll, uring")]
 fn a_request_at_a_change_of_mode_waits_no_longer_than_at_other_times() {
     check_changes(0);
 }
 
-#[test]
 #[ignore = "timing"]
-#[isolated(root, drivers = "epoll, uring")]
-#[serial]
+#[testbed_test(drivers = "epoll, uring")]
 fn a_request_of_a_loaded_server_waits_no_longer_at_a_change_of_mode() {
     check_changes(4);
 }

@@ -8,10 +8,9 @@ use policies::controller::{LatencyBudget, QueueMode};
 use policies::netlink::netdev::{NapiSetting, Netdev};
 use policies::{Pid, Policy, host};
 use runtime::GraceTime;
-use serial_test::serial;
 use tests::poll_trace::{PollTrace, Polls};
 use tests::testbed::{enter, server_builder};
-use tests::{isolated, require};
+use tests::{require, testbed_test};
 
 use super::echo::server::{Connection, ECHO, EchoServer, Load, preempt_on_client_core, quantile};
 
@@ -80,9 +79,7 @@ fn trace() -> Option<PollTrace> {
     require("tracefs with napi_poll and hrtimer_expire_entry", trace.ok())
 }
 
-#[test]
-#[isolated(root, drivers = "epoll, uring")]
-#[serial]
+#[testbed_test(drivers = "epoll, uring")]
 fn a_plain_queue_is_driven_by_interrupts_alone() {
     let testbed = enter(1);
     let Some(trace) = trace() else { return };
@@ -92,10 +89,8 @@ fn a_plain_queue_is_driven_by_interrupts_alone() {
     assert!(polls.thread_packets >= trips.len() as u64, "{polls:?} for {} requests", trips.len());
 }
 
-#[test]
 #[ignore = "timing"]
-#[isolated(root, drivers = "epoll")]
-#[serial]
+#[testbed_test(drivers = "epoll")]
 fn an_interrupt_first_queue_leaves_sparse_packets_to_interrupts_and_polls_a_loaded_core() {
     let testbed = enter(1);
     let Some(trace) = trace() else { return };
@@ -112,10 +107,8 @@ fn an_interrupt_first_queue_leaves_sparse_packets_to_interrupts_and_polls_a_load
     assert!(polls.busy_share() > 0.5, "{polls:?}");
 }
 
-#[test]
 #[ignore = "timing"]
-#[isolated(root, drivers = "epoll")]
-#[serial]
+#[testbed_test(drivers = "epoll")]
 fn a_queue_in_grace_mode_is_polled_by_the_timer_at_sparse_load_and_by_the_worker_under_load() {
     let testbed = enter(1);
     let Some(trace) = trace() else { return };
@@ -128,10 +121,8 @@ fn a_queue_in_grace_mode_is_polled_by_the_timer_at_sparse_load_and_by_the_worker
     assert!(polls.busy_share() > 0.5, "{polls:?}");
 }
 
-#[test]
 #[ignore = "timing"]
-#[isolated(root, drivers = "epoll, uring")]
-#[serial]
+#[testbed_test(drivers = "epoll, uring")]
 fn a_queue_in_timed_mode_is_polled_by_the_worker_alone_until_packets_become_rare() {
     let testbed = enter(1);
     let Some(trace) = trace() else { return };
@@ -160,10 +151,8 @@ fn a_queue_in_timed_mode_is_polled_by_the_worker_alone_until_packets_become_rare
     assert!(polls.thread_packets >= trips.len() as u64, "{polls:?} for {} requests", trips.len());
 }
 
-#[test]
 #[ignore = "timing"]
-#[isolated(root, drivers = "epoll")]
-#[serial]
+#[testbed_test(drivers = "epoll")]
 fn only_in_grace_mode_a_packet_waits_for_the_grace_time() {
     // Far longer than a round trip.
     const LONG_GRACE_TIME: Duration = Duration::from_millis(2);
@@ -182,9 +171,7 @@ fn only_in_grace_mode_a_packet_waits_for_the_grace_time() {
     assert!((LONG_GRACE_TIME / 4..LONG_GRACE_TIME * 2).contains(&grace), "grace: {grace:?}");
 }
 
-#[test]
-#[isolated(root, drivers = "epoll, uring")]
-#[serial]
+#[testbed_test(drivers = "epoll, uring")]
 fn a_load_that_comes_by_another_interface_leaves_the_queue_to_interrupts() {
     let _testbed = enter(1);
     let builder = server_builder(Policy::KernelPolling, 1);

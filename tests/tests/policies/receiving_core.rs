@@ -1,23 +1,21 @@
-//! On which core the server's packets are received.
+//! On which core the server's packets are received, and by the worker of which queue they are served.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lab::testbed::{CLIENT_INTERFACE, INTERRUPT_THREAD_PRIORITY, Testbed, poll_by_threads};
+use lab::testbed::{CLIENT_INTERFACE, INTERRUPT_THREAD_PRIORITY, SERVER_INTERFACE, Testbed, poll_by_threads};
 use policies::counters::{Delta, Snapshot};
 use policies::{Cpus, Policy, host};
-use serial_test::serial;
-use tests::testbed::{enter, server_builder};
-use tests::{isolated, require};
+use runtime::Running;
+use tests::testbed::{enter, server_builder, server_runtime};
+use tests::{require, testbed_test};
 
 use super::echo::{echo_with, hammer};
 
 /// Other tests may send for as long as a minute.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-#[test]
-#[isolated(root, drivers = "epoll, uring")]
-#[serial]
+#[testbed_test(drivers = "epoll, uring")]
 fn the_server_receives_on_its_workers_core_and_under_packing_on_the_packing_core() {
     let others = Cpus::online().unwrap().iter().find(|core| *core != 0);
     let Some(client_core) = require("two cores", others) else { return };
@@ -68,4 +66,30 @@ fn turn(testbed: &Arc<Testbed>, policy: Policy, client_core: u32) -> (u64, u64, 
         });
     println!("{policy}: {client} packets to the client; {delta:?}");
     (delta.rx_packets.total(), client, delta)
+}
+
+#[testbed_test(drivers = "epoll, uring")]
+fn with_two_queues_every_connection_is_served_by_the_worker_of_its_napi() {
+    let testbed = Arc::new(enter(2));
+    let runtime = server_runtime(Policy::KernelPolling, 2);
+    assert_eq!(runtime.reports().first().map(|report| report.running), Some(Running::KernelPolling));
+    let (count, _, alignment) = echo_with(&testbed, runtime, std::future::ready(()), |address| {
+        hammer(address, 32, Duration::from_millis(300))
+    });
+    assert!(count > 0);
+    assert_eq!(alignment.accepted, 32, "{alignment:?}");
+    assert_eq!(alignment.aligned, 32, "{alignment:?}");
+    assert_eq!(alignment.misaligned, 0, "{alignment:?}");
+}
+
+#[testbed_test(drivers = "epoll, uring")]
+fn the_testbed_is_gone_when_it_is_dropped() {
+    let testbed = Testbed::new(2).unwrap();
+    let queues = testbed.client.run(|| Ok(host::interface(CLIENT_INTERFACE).unwrap().queues.len())).unwrap();
+    assert_eq!(queues, 2);
+    drop(testbed);
+    let here = host::interfaces().unwrap();
+    assert!(
+        here.iter().all(|interface| interface.name != SERVER_INTERFACE && interface.name != CLIENT_INTERFACE)
+    );
 }

@@ -10,10 +10,9 @@ use std::process::{Command, Output};
 use lab::testbed::{SERVER_ADDRESS, SERVER_INTERFACE};
 use policies::Pid;
 use rustix::process::{Signal, kill_process};
-use serial_test::serial;
-use tests::isolated;
 use tests::memcached::{Memcached, binary, free_port, wait_until};
 use tests::testbed::enter;
+use tests::testbed_test;
 
 use super::crash_recovery::settings;
 use super::guardian::{child_of, is_unprivileged, is_zombie};
@@ -97,9 +96,7 @@ fn kill(process: u32) {
     kill_process(Pid::from_raw(i32::try_from(process).unwrap()).unwrap(), Signal::KILL).unwrap();
 }
 
-#[test]
-#[isolated(root)]
-#[serial]
+#[testbed_test]
 fn the_memcached_unit_runs_its_policy_in_its_sandbox_and_its_stop_restores_after_all_is_killed() {
     if !has_tools() {
         return;
@@ -145,9 +142,7 @@ fn the_memcached_unit_runs_its_policy_in_its_sandbox_and_its_stop_restores_after
     assert_eq!(settings(), fresh, "{stopped:?}");
 }
 
-#[test]
-#[isolated(root)]
-#[serial]
+#[testbed_test]
 fn the_apply_unit_has_the_capabilities_that_apply_and_restore_need() {
     if !has_tools() {
         return;

@@ -9,19 +9,17 @@ use policies::controller::{LatencyBudget, QueueSettings};
 use policies::netlink::ethtool::Ethtool;
 use policies::netlink::netdev::{Napi, NapiSetting, Netdev};
 use policies::{
-    AdaptedQueue, Affinity, Change, JournalDir, Lifetime, Plan, Policy, QueueDelegate, QueueRequests,
-    Settings, Supervisor, SupervisorHooks, host,
+    AdaptedQueue, Affinity, Change, Policy, QueueDelegate, QueueRequests, Settings, Supervisor,
+    SupervisorHooks, host,
 };
 use runtime::{Builder, Running, Runtime};
+use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
-use serial_test::serial;
-use tests::isolated;
 use tests::memcached::wait_until;
-use tests::testbed::{enter, ip, napi, server_builder, server_runtime, steer_to};
+use tests::testbed::{apply, enter, ip, napi, server_builder, server_runtime, steer_to};
+use tests::{KillOnDrop, isolated, testbed_test};
 
-#[test]
-#[isolated(root, drivers = "epoll, uring")]
-#[serial]
+#[testbed_test(drivers = "epoll, uring")]
 fn settings_of_a_killed_process_are_restored_at_the_next_start() {
     if let Ok(policy) = std::env::var("APPLY") {
         // In the grandchild, which inherits the namespaces: hold the policy until it is killed.
@@ -36,35 +34,18 @@ fn settings_of_a_killed_process_are_restored_at_the_next_start() {
         return;
     }
     let _testbed = enter(1);
-    let state = || {
-        let interface = host::interface(SERVER_INTERFACE).unwrap();
-        let queue = &interface.queues[0];
-        let napi = queue.napi.clone().unwrap();
-        (
-            queue.rps_cpus.clone(),
-            napi.defer_hard_irqs,
-            napi.gro_flush_timeout,
-            napi.irq_suspend_timeout,
-            napi.threaded,
-        )
-    };
+    let state = || (host::interface(SERVER_INTERFACE).unwrap().queues.remove(0).rps_cpus, napi());
     steer_to(0);
     let fresh = state();
     let hold = |policy: Policy| {
-        use std::io::BufRead;
-        let mut child = isolated::once_more()
-            .env("APPLY", policy.name())
-            .stdout(std::process::Stdio::piped())
-            .spawn()
-            .unwrap();
-        let out = std::io::BufReader::new(child.stdout.take().unwrap());
-        assert!(out.lines().map_while(Result::ok).any(|line| line.contains("applied")), "{policy}");
+        let (child, _) =
+            KillOnDrop::start_until(isolated::once_more().env("APPLY", policy.name()), "applied");
         assert_ne!(state(), fresh, "{policy} set nothing");
         child
     };
-    for signal in [rustix::process::Signal::TERM, rustix::process::Signal::INT] {
+    for signal in [Signal::TERM, Signal::INT] {
         let mut child = hold(Policy::KernelPolling);
-        rustix::process::kill_process(rustix::process::Pid::from_child(&child), signal).unwrap();
+        kill_process(Pid::from_child(&child), signal).unwrap();
         assert!(!child.wait().unwrap().success());
         assert_eq!(state(), fresh, "{signal:?} left something set");
         assert!(!std::path::Path::new("/run/lull").exists(), "{signal:?} left the journal");
@@ -84,29 +65,7 @@ fn settings_of_a_killed_process_are_restored_at_the_next_start() {
     }
 }
 
-#[test]
-#[isolated(root, drivers = "epoll, uring")]
-#[serial]
-fn a_setting_changed_by_somebody_else_is_not_restored() {
-    // Longer than any grace time that the controller sets, ns.
-    const OTHERS: u64 = 2_000_000;
-    let _testbed = enter(1);
-    // No controller changes a fixed grace time.
-    let grace = "50".parse().unwrap();
-    let runtime = server_builder(Policy::KernelPolling, 1).grace_time(grace).build().unwrap();
-    let mut netdev = Netdev::open().unwrap();
-    let interface = host::interface(SERVER_INTERFACE).unwrap();
-    let id = interface.napi_ids()[0];
-    netdev.set_napi(id, NapiSetting::GroFlushTimeout, OTHERS).unwrap();
-    drop(runtime);
-    let napi = netdev.napi(id).unwrap();
-    assert_eq!(napi.gro_flush_timeout, Some(OTHERS));
-    assert_eq!(napi.defer_hard_irqs, Some(0));
-}
-
-#[test]
-#[isolated(root, drivers = "epoll, uring")]
-#[serial]
+#[testbed_test(drivers = "epoll, uring")]
 fn a_second_process_reports_that_all_queues_are_in_use_and_polls_none() {
     let _testbed = enter(1);
     let first = server_runtime(Policy::KernelPolling, 1);
@@ -120,16 +79,12 @@ fn a_second_process_reports_that_all_queues_are_in_use_and_polls_none() {
     drop(first);
 }
 
-#[test]
-#[isolated(root, drivers = "epoll, uring")]
-#[serial]
+#[testbed_test(drivers = "epoll, uring")]
 fn a_second_process_takes_the_queues_that_the_first_does_not_use() {
     let _testbed = enter(2);
     let queues = host::interface(SERVER_INTERFACE).unwrap().queues;
-    let settings = policies::Settings { queues: Some(vec![0]), ..policies::Settings::default() };
-    let interface = host::interface(SERVER_INTERFACE).unwrap();
-    let plan = policies::Plan::new(Policy::KernelPolling, &interface, &settings);
-    let first = policies::apply(&plan, policies::Lifetime::Process, &policies::JournalDir::default());
+    let settings = Settings { queues: Some(vec![0]), ..Settings::default() };
+    let first = apply(Policy::KernelPolling, &settings);
     let mut second = server_runtime(Policy::KernelPolling, 1);
     let report = second.block_on(async { runtime::reports() }).remove(0);
     assert_eq!(report.running, Running::KernelPolling, "{report}");
@@ -143,9 +98,7 @@ fn a_second_process_takes_the_queues_that_the_first_does_not_use() {
     assert_eq!(host::interface(SERVER_INTERFACE).unwrap().queues[0].napi, queues[0].napi);
 }
 
-#[test]
-#[isolated(root, drivers = "epoll, uring")]
-#[serial]
+#[testbed_test(drivers = "epoll, uring")]
 fn settings_that_a_reopened_link_lost_are_applied_again_and_reported() {
     let _testbed = enter(1);
     let (runtime, changes) = polling_with_changes();
@@ -163,11 +116,7 @@ fn settings_that_a_reopened_link_lost_are_applied_again_and_reported() {
         wait_for_change(&format!("the link is {state}"));
     }
     wait_until("the new NAPI has the policy's values", || {
-        napi().is_some_and(|napi| {
-            napi.irq_suspend_timeout == before.irq_suspend_timeout
-                && napi.gro_flush_timeout == before.gro_flush_timeout
-                && napi.defer_hard_irqs == before.defer_hard_irqs
-        })
+        napi().is_some_and(|napi| values(&napi) == values(&before))
     });
     assert_ne!(napi().unwrap().id, before.id, "a veth gives its queues new NAPIs");
     wait_for_change("gro-flush-timeout set to 50000");
@@ -176,10 +125,8 @@ fn settings_that_a_reopened_link_lost_are_applied_again_and_reported() {
     assert_eq!((after.gro_flush_timeout, after.defer_hard_irqs), (Some(0), Some(0)));
 }
 
-#[test]
-#[isolated(root, drivers = "epoll, uring")]
-#[serial]
-fn a_value_that_a_controller_may_set_counts_as_the_controllers_and_is_restored() {
+#[testbed_test(drivers = "epoll, uring")]
+fn a_value_that_a_controller_may_set_is_restored_and_one_that_somebody_else_has_set_is_not() {
     let _testbed = enter(1);
     let mut netdev = Netdev::open().unwrap();
     let id = napi().id;
@@ -204,12 +151,11 @@ fn a_value_that_a_controller_may_set_counts_as_the_controllers_and_is_restored()
     let runtime = server_builder(Policy::KernelPolling, 1).grace_time(grace).build().unwrap();
     netdev.set_napi(id, NapiSetting::GroFlushTimeout, 123_456).unwrap();
     drop(runtime);
-    assert_eq!(netdev.napi(id).unwrap().gro_flush_timeout, Some(123_456));
+    let left = netdev.napi(id).unwrap();
+    assert_eq!((left.gro_flush_timeout, left.defer_hard_irqs), (Some(123_456), Some(0)));
 }
 
-#[test]
-#[isolated(root, drivers = "epoll, uring")]
-#[serial]
+#[testbed_test(drivers = "epoll, uring")]
 fn a_renamed_interface_keeps_its_policy_and_is_restored_under_its_new_name() {
     let _testbed = enter(1);
     let fresh = napi();
@@ -232,9 +178,7 @@ fn a_renamed_interface_keeps_its_policy_and_is_restored_under_its_new_name() {
     assert!(!std::path::Path::new("/run/lull").exists());
 }
 
-#[test]
-#[isolated(root, drivers = "epoll, uring")]
-#[serial]
+#[testbed_test(drivers = "epoll, uring")]
 fn an_interface_that_is_moved_away_is_reported_gone_and_needs_no_restore() {
     let testbed = enter(1);
     let (runtime, changes) = polling_with_changes();
@@ -247,49 +191,28 @@ fn an_interface_that_is_moved_away_is_reported_gone_and_needs_no_restore() {
     assert!(!std::path::Path::new("/run/lull").exists());
 }
 
-#[test]
-#[isolated(root, drivers = "epoll, uring")]
-#[serial]
+#[testbed_test(drivers = "epoll, uring")]
 fn an_interface_that_comes_back_with_another_index_gets_its_policy_again() {
     let _testbed = enter(1);
     let (runtime, changes) = polling_with_changes();
     let before = napi();
-    let next = |expected: &str| {
-        while let Ok(change) = changes.recv_timeout(Duration::from_secs(60)) {
-            if change.contains(expected) {
-                return;
-            }
-        }
-        panic!("{expected} was not reported");
-    };
     // The supervisor, which knows an interface only after it has seen it, writes the status after
     // that.
     wait_until("the supervisor has seen the interface", has_status);
-    ip(&["link", "del", SERVER_INTERFACE]);
-    next("the interface is gone");
-    ip(&["link", "add", SERVER_INTERFACE, "index", "7777", "type", "veth", "peer", "name", "other"]);
-    let fresh = || host::interface(SERVER_INTERFACE).unwrap();
-    ip(&["link", "set", "other", "up"]);
-    ip(&["link", "set", SERVER_INTERFACE, "up"]);
-    next("without its policy: its driver has not set up all of its queues yet");
-    Ethtool::open().unwrap().set_features(7777, &[("rx-gro", true)]).unwrap();
-    next("the interface is back as lull-server, and has its policy");
+    replace_interface(&changes);
     let again = napi();
     assert_ne!(again.id, before.id);
-    let values = |napi: &Napi| (napi.defer_hard_irqs, napi.gro_flush_timeout, napi.irq_suspend_timeout);
     assert_eq!(values(&again), values(&before));
     // Followed as before: a setting that is lost is set again.
     Netdev::open().unwrap().set_napi(again.id, NapiSetting::DeferHardIrqs, 0).unwrap();
     ip(&["link", "set", SERVER_INTERFACE, "mtu", "1400"]);
     wait_until("the setting is applied again", || napi().defer_hard_irqs == before.defer_hard_irqs);
     drop(runtime);
-    assert_eq!(values(fresh().queues[0].napi.as_ref().unwrap()), (Some(0), Some(0), Some(0)));
+    assert_eq!(values(&napi()), [Some(0); 3]);
     assert!(!std::path::Path::new("/run/lull").exists());
 }
 
-#[test]
-#[isolated(root)]
-#[serial]
+#[testbed_test]
 fn an_interface_that_comes_back_has_the_values_that_the_controllers_have_chosen_last() {
     let _testbed = enter(1);
     let (told, seen) = std::sync::mpsc::channel();
@@ -300,20 +223,11 @@ fn an_interface_that_comes_back_has_the_values_that_the_controllers_have_chosen_
     assert_ne!(before.defer_hard_irqs, Some(0));
     // The supervisor knows an interface only after it has seen it.
     seen.recv_timeout(Duration::from_secs(60)).unwrap();
-    ip(&["link", "del", SERVER_INTERFACE]);
-    ip(&["link", "add", SERVER_INTERFACE, "index", "7777", "type", "veth", "peer", "name", "other"]);
-    Ethtool::open().unwrap().set_features(7777, &[("rx-gro", true)]).unwrap();
-    ip(&["link", "set", "other", "up"]);
-    ip(&["link", "set", SERVER_INTERFACE, "up"]);
-    let is_back = |change: String| change.contains("is back as lull-server, and has its policy");
-    wait_until("the interface is back", || changes.try_iter().any(is_back));
-    let values = |napi: &Napi| (napi.defer_hard_irqs, napi.gro_flush_timeout, napi.irq_suspend_timeout);
+    replace_interface(&changes);
     assert_eq!(values(&napi()), values(&before));
 }
 
-#[test]
-#[isolated(root)]
-#[serial]
+#[testbed_test]
 fn a_delegate_that_was_late_is_asked_again_and_the_worker_learns_that_the_values_are_set() {
     let _testbed = enter(1);
     let mut calls = 0;
@@ -337,15 +251,39 @@ fn a_delegate_that_was_late_is_asked_again_and_the_worker_learns_that_the_values
     assert_eq!(failures, 1, "{changes:?}");
 }
 
+/// Deferrals, grace time and suspend timeout.
+fn values(napi: &Napi) -> [Option<u64>; 3] {
+    [napi.defer_hard_irqs, napi.gro_flush_timeout, napi.irq_suspend_timeout]
+}
+
+fn next(changes: &Receiver<String>, expected: &str) {
+    while let Ok(change) = changes.recv_timeout(Duration::from_secs(60)) {
+        if change.contains(expected) {
+            return;
+        }
+    }
+    panic!("{expected} was not reported");
+}
+
+/// Deletes the interface, and makes another one of its name, whose queues have NAPIs only later.
+fn replace_interface(changes: &Receiver<String>) {
+    ip(&["link", "del", SERVER_INTERFACE]);
+    next(changes, "the interface is gone");
+    ip(&["link", "add", SERVER_INTERFACE, "index", "7777", "type", "veth", "peer", "name", "other"]);
+    ip(&["link", "set", "other", "up"]);
+    ip(&["link", "set", SERVER_INTERFACE, "up"]);
+    next(changes, "without its policy: its driver has not set up all of its queues yet");
+    Ethtool::open().unwrap().set_features(7777, &[("rx-gro", true)]).unwrap();
+    next(changes, "the interface is back as lull-server, and has its policy");
+}
+
 /// A supervisor whose queue 0 can be adapted, and the changes that it reports. It calls `on_tick`
 /// when it has seen the interface, and then each second.
 fn supervised_queue(
     delegate: Option<Box<QueueDelegate>>,
     mut on_tick: impl FnMut() + Send + 'static,
 ) -> (Supervisor, Arc<QueueRequests>, Receiver<String>) {
-    let interface = host::interface(SERVER_INTERFACE).unwrap();
-    let plan = Plan::new(Policy::KernelPolling, &interface, &Settings::default());
-    let guard = policies::apply(&plan, Lifetime::Process, &JournalDir::default()).unwrap();
+    let guard = apply(Policy::KernelPolling, &Settings::default());
     let (sender, changes) = std::sync::mpsc::channel();
     let requests = Arc::new(QueueRequests::new().unwrap());
     let hooks =

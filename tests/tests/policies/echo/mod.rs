@@ -2,8 +2,7 @@
 
 pub mod server;
 
-use std::io::{Read, Write};
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -14,17 +13,25 @@ use policies::counters::{Delta, Snapshot};
 use policies::host;
 use runtime::Runtime;
 use runtime::io::{AsyncFd, Direction, SourceKind};
+use tests::closed_loop::Load;
 
 /// Serves within a runtime: echoes each request after computing for `work`.
 pub fn serve(work: Duration) -> (SocketAddr, net::Serving) {
-    let listener = TcpListener::bind((SERVER_ADDRESS, 0)).unwrap();
+    serve_with(SERVER_ADDRESS, move || {
+        let begun = Instant::now();
+        while begun.elapsed() < work {}
+    })
+}
+
+/// Echoes each request after `compute`.
+fn serve_with(address: Ipv4Addr, compute: impl Fn() + Copy + Send + 'static) -> (SocketAddr, net::Serving) {
+    let listener = TcpListener::bind((address, 0)).unwrap();
     let address = listener.local_addr().unwrap();
     let serving = listener.serve(move |mut stream: TcpStream| async move {
         let mut buffer = [0; 1024];
         stream.set_nodelay(true).unwrap();
         while let Ok(length @ 1..) = stream.read(&mut buffer).await {
-            let begun = Instant::now();
-            while begun.elapsed() < work {}
+            compute();
             if stream.write_all(&buffer[..length]).await.is_err() {
                 break;
             }
@@ -61,67 +68,10 @@ pub fn echo_with<T: Send + 'static>(
     })
 }
 
-/// Closed-loop requests of one connection each, at least one on each, from plain blocking threads.
+/// Closed-loop requests of so many connections, at least one on each, in the calling thread's
+/// namespace. Returns how many.
 pub fn hammer(address: SocketAddr, connections: usize, time: Duration) -> u64 {
-    let connected: Vec<_> = (0..connections).map(|_| connect(address)).collect();
-    let end = Instant::now() + time;
-    let threads: Vec<_> = connected
-        .into_iter()
-        .map(|mut stream| {
-            // Threads of a namespace's thread are in that namespace.
-            std::thread::spawn(move || {
-                let mut count = 0;
-                let mut buffer = [b'.'; 256];
-                // A thread that begins late may have no time left.
-                while count == 0 || Instant::now() < end {
-                    stream.write_all(&buffer).unwrap();
-                    stream.read_exact(&mut buffer).unwrap();
-                    count += 1;
-                }
-                count
-            })
-        })
-        .collect();
-    threads.into_iter().map(|thread| thread.join().unwrap()).sum()
-}
-
-fn connect(address: SocketAddr) -> std::net::TcpStream {
-    let stream = std::net::TcpStream::connect(address).unwrap();
-    stream.set_nodelay(true).unwrap();
-    stream
-}
-
-/// Round trips on one connection, in ascending order.
-#[derive(Debug)]
-pub struct RoundTrips(Vec<Duration>);
-
-impl RoundTrips {
-    /// Measures one after the other with pauses, for a time. Leaves the first out: it waits for the
-    /// connection to be accepted.
-    pub fn measure(address: SocketAddr, pause: Duration, time: Duration) -> Self {
-        let mut stream = connect(address);
-        let mut trips = Vec::new();
-        let end = Instant::now() + time;
-        let mut buffer = [0; 4];
-        while Instant::now() < end {
-            let start = Instant::now();
-            stream.write_all(b"ping").unwrap();
-            stream.read_exact(&mut buffer).unwrap();
-            trips.push(start.elapsed());
-            std::thread::sleep(pause);
-        }
-        trips.remove(0);
-        trips.sort_unstable();
-        Self(trips)
-    }
-
-    pub fn median(&self) -> Duration {
-        self.0[self.0.len() / 2]
-    }
-
-    /// The share of round trips that took longer than `limit`, 0 to 1.
-    pub fn share_above(&self, limit: Duration) -> f64 {
-        let above = self.0.iter().filter(|trip| **trip > limit).count();
-        above as f64 / self.0.len() as f64
-    }
+    let load = Load::start_here(address, connections);
+    std::thread::sleep(time);
+    load.end()
 }
