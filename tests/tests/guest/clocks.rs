@@ -97,6 +97,23 @@ fn end(guest: &mut Machine) {
     assert!(!said.contains("panic"), "the server has panicked:\n{said}");
 }
 
+/// Looks until each of these has come true, for a time by a clock. Returns the clock's times.
+fn times_of<const N: usize>(
+    limit: Duration,
+    mut look: impl FnMut() -> (Duration, [bool; N]),
+) -> [Duration; N] {
+    let mut seen = [None; N];
+    while seen.iter().any(Option::is_none) {
+        let (now, is_over) = look();
+        assert!(now < limit, "not all is over after {now:?}: {seen:?}");
+        for (seen, _) in seen.iter_mut().zip(is_over).filter(|(_, is_over)| *is_over) {
+            seen.get_or_insert(now);
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    seen.map(Option::unwrap)
+}
+
 fn assert_near(what: &str, seen: Duration, limit: Duration) {
     println!("{what} after {seen:.1?}, limit {limit:?}");
     // Lifetimes are whole seconds of a clock that need not have begun one when an item was stored.
@@ -132,8 +149,7 @@ fn lifetimes_and_time_limits_are_elapsed_time_when_the_wall_clock_jumps() {
             }
             _ => assert!(!has(active, "late"), "it was before the server's start"),
         }
-        let mut seen: [Option<Duration>; 4] = [None; 4];
-        while seen.iter().any(Option::is_none) && clients.start.elapsed() < LIMIT + 2 * LAG {
+        let seen = times_of(LIMIT + 2 * LAG, || {
             let active = &mut clients.active;
             let is_over = [
                 !has(active, "relative"),
@@ -141,19 +157,11 @@ fn lifetimes_and_time_limits_are_elapsed_time_when_the_wall_clock_jumps() {
                 is_closed(&clients.idle),
                 is_closed(&clients.stranger),
             ];
-            for (seen, is_over) in seen.iter_mut().zip(is_over) {
-                if is_over {
-                    seen.get_or_insert(clients.start.elapsed());
-                }
-            }
-            std::thread::sleep(Duration::from_millis(100));
-        }
-        let limits = [LIMIT, LIMIT, LIMIT, LOGIN_LIMIT];
-        let names =
-            ["a relative lifetime", "an absolute lifetime", "an idle client", "a client without a login"];
-        for ((name, seen), limit) in names.iter().zip(seen).zip(limits) {
-            let seen = seen.unwrap_or_else(|| panic!("after a jump of {jump} s {name} is not over"));
-            assert_near(&format!("jump of {jump} s: {name}"), seen, limit);
+            (clients.start.elapsed(), is_over)
+        });
+        let what = ["relative lifetime", "absolute lifetime", "idle client", "client without a login"];
+        for ((what, seen), limit) in what.iter().zip(seen).zip([LIMIT, LIMIT, LIMIT, LOGIN_LIMIT]) {
+            assert_near(&format!("jump of {jump} s: {what}"), seen, limit);
         }
         assert!(has(&mut clients.active, "ever"));
         guest.run(&format!("date -s @$(($(date +%s) - {jump})) >/dev/null"));
@@ -260,22 +268,12 @@ fn a_suspend_counts_for_lifetimes_but_not_for_clients_that_could_not_send_meanwh
         let left = time_to_live(active, key);
         assert!((left - expected).abs() <= 2, "{key} has {left} s left, not {expected} s");
     }
-    let mut seen: [Option<Duration>; 2] = [None; 2];
-    while seen.iter().any(Option::is_none) {
+    let [idle, stranger] = times_of(LOGIN_LIMIT + 2 * LAG, || {
         let awake = Clocks::read(&mut guest).since(&begin).monotonic;
-        assert!(awake < LOGIN_LIMIT + 2 * LAG, "after {awake:?} somebody is still connected: {seen:?}");
-        for (seen, stream) in seen.iter_mut().zip([&clients.idle, &clients.stranger]) {
-            if is_closed(stream) {
-                seen.get_or_insert(awake);
-            }
-        }
         assert_eq!(send(&mut clients.active, "mn\r\n", "MN\r\n"), "MN\r\n");
-        std::thread::sleep(Duration::from_millis(100));
-    }
-    for ((what, limit), seen) in
-        [("an idle client", IDLE_LIMIT), ("a client without a login", LOGIN_LIMIT)].into_iter().zip(seen)
-    {
-        assert_near(&format!("suspended: {what}"), seen.unwrap_or_default(), limit);
-    }
+        (awake, [is_closed(&clients.idle), is_closed(&clients.stranger)])
+    });
+    assert_near("suspended: an idle client", idle, IDLE_LIMIT);
+    assert_near("suspended: a client without a login", stranger, LOGIN_LIMIT);
     end(&mut guest);
 }

@@ -36,7 +36,6 @@ fn recordings_fewer_workers_than_queues_and_interfaces_above() {
     // As `ethtool -K eth3 lro off`, without which vmxnet3's sockets have no NAPI.
     guest.run(&format!("echo 1 >/proc/sys/net/ipv4/conf/{}/forwarding", guest.interfaces[3].clone()));
     expect_no_queue_without_a_worker(&mut guest, &NICS);
-    expect_a_driver_that_is_bound_again_to_have_its_policy(&mut guest);
     expect_what_is_above_to_lead_to_the_queues(&mut guest);
 }
 
@@ -71,30 +70,6 @@ fn expect_plans_of_recordings_to_be_those_of_devices(guest: &mut Machine) {
     assert!(answer.status == 1 && answer.text.contains("/tmp/cut.json is not a recording"), "{answer:?}");
 }
 
-/// As for a driver that is reloaded: e1000e's interface comes back with another index.
-fn expect_a_driver_that_is_bound_again_to_have_its_policy(guest: &mut Machine) {
-    let interface = guest.interfaces[1].clone();
-    let device =
-        guest.run(&format!("basename $(readlink /sys/class/net/{interface}/device)")).trim().to_owned();
-    start(guest, 1, "kernel-polling", "-t 1 --cores 1 --gro-flush-timeout 200");
-    let applied = guest.settings(&interface);
-    guest.run(&format!("echo {device} >/sys/bus/pci/drivers/e1000e/unbind"));
-    guest.wait_for("grep -q 'the interface is gone' /tmp/memcached");
-    guest.run(&format!("echo {device} >/sys/bus/pci/drivers/e1000e/bind"));
-    let again = guest.run(&format!("ls /sys/bus/pci/devices/{device}/net")).trim().to_owned();
-    guest.run(&format!("ip addr add 10.9.1.2/24 dev {again}; ip link set {again} up"));
-    guest.wait_for(&format!("grep -q 'the interface is back as {again}' /tmp/memcached"));
-    let shown = guest.settings(&again);
-    assert_ne!(shown["index"], applied["index"]);
-    assert_eq!(values(&shown), values(&applied), "{}", guest.run("cat /tmp/memcached"));
-    assert_eq!(shown["queues"][0]["irq_affinity"], applied["queues"][0]["irq_affinity"]);
-    guest.wait_for(&format!("grep -q 1 /sys/class/net/{again}/carrier"));
-    let counted = load(guest, 1, 200);
-    assert!(counted.packets > 200.0, "it is served again: {counted:?}");
-    stop(guest);
-    guest.interfaces[1] = again;
-}
-
 /// What kernel polling sets on the first queue's NAPI.
 fn values(settings: &Value) -> [Option<u64>; 3] {
     let napi = &settings["queues"][0]["napi"];
@@ -124,7 +99,7 @@ fn expect_what_is_above_to_lead_to_the_queues(guest: &mut Machine) {
          ip addr add 10.9.0.2/24 dev bond0; ip link set bond0 up"
     );
     guest.run(&ports);
-    guest.wait_for("grep -q 1 /sys/class/net/bond0/carrier");
+    guest.wait_for_carrier("bond0");
     let before = guest.settings(&first);
     let explained = guest.ask("policies explain bond0");
     assert!(explained.status == 3, "{}", explained.text);
@@ -165,6 +140,9 @@ fn every_policy_runs_on_every_device_and_is_restored_after_sigkill_too() {
             guest.run(&format!("echo 1 >/proc/sys/net/ipv4/conf/{interface}/forwarding"));
         }
         let queues = guest.settings(&interface)["queues"].as_array().unwrap().len();
+        let others: Vec<String> =
+            guest.interfaces.iter().filter(|name| **name != interface).cloned().collect();
+        let their_own: Vec<Value> = others.iter().map(|name| guest.settings(name)).collect();
         for policy in POLICIES {
             let before = guest.settings(&interface);
             let flags = format!("{interface} --policy {policy} --workers all");
@@ -178,10 +156,15 @@ fn every_policy_runs_on_every_device_and_is_restored_after_sigkill_too() {
             // A device may take less than was asked for, which is not a failure.
             let applied = guest.ask(&format!("policies apply {flags}"));
             assert!(!applied.text.contains("NOT"), "{kind:?}, {policy}: {applied:?}");
+            for (other, its_own) in others.iter().zip(&their_own) {
+                assert_eq!(guest.settings(other), *its_own, "{policy} on {kind:?} was written on {other}");
+            }
             let status = guest.run("policies status");
             assert!(status.contains(&interface) && status.contains("policies apply"), "{status}");
             guest.run(&format!("policies watch {interface} --count 1 --interval 0.2"));
-            guest.run(&format!("policies restore {interface}"));
+            let restored = guest.run(&format!("policies restore {interface}"));
+            let is_complete = !restored.contains("NOT restored") && !restored.contains("left alone");
+            assert!(is_complete || kind != Nic::Igb, "{policy}: {restored}");
             assert_eq!(guest.settings(&interface), before, "{kind:?}, {policy}, after apply");
 
             // At so few requests the controller leaves interrupts on; a fixed grace time polls at
@@ -234,11 +217,10 @@ fn a_vf_that_is_taken_away_under_load_and_given_back_gets_its_policy_again() {
     guest.wait_for(&format!("{virtual_function} >/dev/null 2>&1"));
     let interface = guest.run(&virtual_function).trim().to_owned();
     let address = "10.9.0.3";
-    let up = |name: &str| format!("ip addr add {address}/24 dev {name}; ip link set {name} up");
-    let up_and_ready = format!("grep -q 1 /sys/class/net/{interface}/carrier");
     // Its parent's address would answer for it.
-    guest.run(&format!("ip addr flush dev {parent}; {}", up(&interface)));
-    guest.wait_for(&up_and_ready);
+    guest.run(&format!("ip addr flush dev {parent}; ip addr add {address}/24 dev {interface}"));
+    guest.run(&format!("ip link set {interface} up"));
+    guest.wait_for_carrier(&interface);
     let before = guest.settings(&interface);
     guest.run(&format!(
         "memcached -v -u root --policy kernel-polling --gro-flush-timeout 200 -t 1 --cores 1 --interface {interface} \
@@ -260,11 +242,17 @@ fn a_vf_that_is_taken_away_under_load_and_given_back_gets_its_policy_again() {
     guest.run(&vfs(1));
     guest.wait_for(&format!("{virtual_function} >/dev/null 2>&1"));
     let again = guest.run(&virtual_function).trim().to_owned();
-    guest.run(&up(&again));
+    guest.run(&format!("ip addr add {address}/24 dev {again}; ip link set {again} up"));
     guest.wait_for(&format!("grep -q 'the interface is back as {again}' /tmp/memcached"));
     let shown = guest.settings(&again);
+    assert_ne!(shown["index"], applied["index"]);
     assert_eq!(values(&shown), values(&applied), "{}", guest.run("cat /tmp/memcached"));
     assert_eq!(shown["queues"][0]["irq_affinity"], applied["queues"][0]["irq_affinity"]);
+    guest.wait_for_carrier(&again);
+    let served =
+        guest.outside("loadgen", &["-s", address, "-c", "4", "-t", "1", "-w", "0", "-q", "200"]).unwrap();
+    // Latencies in an emulated machine mean nothing, and the run may be invalid (3).
+    assert!(matches!(served.status.code(), Some(0 | 3)), "it is served again: {served:?}");
     // `watch` finds its workers by its index, which is another one.
     guest.wait_for(&format!("ls /run/lull/*-$(cat /sys/class/net/{again}/ifindex)-*.workers"));
     assert_eq!(guest.run("ls /run/lull/*.workers | wc -l").trim(), "1");

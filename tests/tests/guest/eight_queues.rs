@@ -5,9 +5,9 @@ use serde_json::Value;
 use serial_test::serial;
 
 use super::boot_shape;
+use super::event_histograms::{Received, trace_received};
 use super::load::{WorkerLine, start, stop, worker_lines};
 use super::machine::{Machine, Nic, Shape};
-use super::packet_trace::{Received, trace};
 
 const WORKERS: usize = 8;
 /// So many that, with a random hash, a queue without a connection is seen once in 50,000 runs.
@@ -36,7 +36,7 @@ fn expect_a_queue_for_each_worker(guest: &mut Machine, nic: usize, kind: Nic, wo
     let others: Vec<u64> = others.flat_map(|(_, name)| napis(&guest.settings(name))).collect();
     // An interrupt that is moved arrives once more on its former core, and is moved then.
     load(guest, nic, 1);
-    let received = trace(guest, |guest| load(guest, nic, 3));
+    let received = trace_received(guest, |guest| load(guest, nic, 3));
     let lines = worker_lines(guest, nic);
     println!("{kind:?}: worker  core  NAPI  connections  packets  busy polled  elsewhere");
     let count = |line: &WorkerLine, index: usize| {
@@ -113,13 +113,13 @@ pub fn expect_no_queue_without_a_worker(guest: &mut Machine, nics: &[Nic]) {
                 ));
             }
         } else {
-            guest.wait_for(&format!("grep -q 1 /sys/class/net/{interface}/carrier"));
+            guest.wait_for_carrier(&interface);
             let applied = guest.settings(&interface);
             assert_eq!(napis(&applied).len(), 2, "{applied}");
             assert_eq!(expect_a_queue_for_each_worker(guest, nic, kind, 2), napis(&applied));
         }
         stop(guest);
-        guest.wait_for(&format!("grep -q 1 /sys/class/net/{interface}/carrier"));
+        guest.wait_for_carrier(&interface);
         assert_eq!(guest.settings(&interface), before, "{kind:?}");
     }
 }

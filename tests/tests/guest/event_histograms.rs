@@ -52,3 +52,28 @@ pub fn trace<const N: usize>(
         text.lines().filter(|line| line.starts_with('{')).map(|line| Bucket(line.to_owned())).collect()
     })
 }
+
+/// The packets of one NAPI that one CPU received in one context.
+#[derive(Debug, Clone, Copy)]
+pub struct Received {
+    pub napi: u64,
+    pub cpu: u64,
+    pub by_softirq: bool,
+    pub packets: u64,
+}
+
+/// The packets that each NAPI hands over meanwhile (`napi_gro_receive_entry`).
+pub fn trace_received(guest: &mut Machine, action: impl FnOnce(&mut Machine)) -> Vec<Received> {
+    let keys = "napi_id,common_cpu,common_flags".to_owned();
+    let [received] = trace(guest, [Histogram { event: "net/napi_gro_receive_entry", keys }], action);
+    received.iter().filter_map(parse).collect()
+}
+
+fn parse(bucket: &Bucket) -> Option<Received> {
+    Some(Received {
+        napi: bucket.number("napi_id")?,
+        cpu: bucket.number("common_cpu")?,
+        by_softirq: bucket.number("common_flags")? & SOFTIRQ != 0,
+        packets: bucket.count(),
+    })
+}

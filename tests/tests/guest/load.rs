@@ -11,7 +11,6 @@ pub struct Counted {
     pub rate: f64,
     pub packets: f64,
     pub rx_interrupts: f64,
-    pub tx_interrupts: f64,
     pub polled: f64,
 }
 
@@ -19,10 +18,6 @@ impl Counted {
     /// With no interrupt, as if there had been one.
     pub fn packets_per_rx_interrupt(&self) -> f64 {
         self.packets / self.rx_interrupts.max(1.0)
-    }
-
-    pub fn packets_per_interrupt(&self) -> f64 {
-        self.packets / (self.rx_interrupts + self.tx_interrupts).max(1.0)
     }
 }
 
@@ -73,16 +68,26 @@ pub fn load(guest: &mut Machine, nic: usize, rate: u64) -> Counted {
         rate: report["qps"].as_f64().unwrap(),
         packets: after.packets - before.packets,
         rx_interrupts: after.rx_interrupts - before.rx_interrupts,
-        tx_interrupts: after.tx_interrupts - before.tx_interrupts,
         polled: after.polled - before.polled,
     }
 }
 
-/// The packets that each CPU of the guest has handed to protocols: the first column of
-/// `softnet_stat`.
-pub fn received_by_cpu(guest: &mut Machine) -> Vec<u64> {
-    let lines = guest.run("cat /proc/net/softnet_stat");
-    lines.lines().map(|line| u64::from_str_radix(line.split(' ').next().unwrap(), 16).unwrap()).collect()
+/// Saturates the server, whose packets are received on one core, as the CPUs of the guest count
+/// what they hand to protocols: the first column of `softnet_stat`.
+pub fn load_received_on(guest: &mut Machine, nic: usize, core: usize, what: &str) -> Counted {
+    let received_by_cpu = |guest: &mut Machine| -> Vec<u64> {
+        let lines = guest.run("cat /proc/net/softnet_stat");
+        lines.lines().map(|line| u64::from_str_radix(line.split(' ').next().unwrap(), 16).unwrap()).collect()
+    };
+    let before = received_by_cpu(guest);
+    let counted = load(guest, nic, 0);
+    let after = received_by_cpu(guest);
+    let received: Vec<u64> = after.iter().zip(&before).map(|(now, then)| now - then).collect();
+    println!("{what}: received {received:?}, {counted:?}");
+    let total: u64 = received.iter().sum();
+    assert!(total > 500, "{what}: {received:?}");
+    assert!(received[core] as f64 >= 0.9 * total as f64, "{what}: {received:?}");
+    counted
 }
 
 fn counters(guest: &mut Machine, nic: usize) -> Counted {
@@ -98,7 +103,6 @@ fn counters(guest: &mut Machine, nic: usize) -> Counted {
         rate: 0.0,
         packets: sum("lull_queue_received_packets_total", "") + sum("lull_received_packets_total", ""),
         rx_interrupts: sum("lull_queue_interrupts_total", "queue=\"rx-"),
-        tx_interrupts: sum("lull_queue_interrupts_total", "queue=\"tx-"),
         polled: sum("lull_busy_poll_packets_total", ""),
     }
 }

@@ -132,7 +132,7 @@ impl Machine {
             self.interfaces.push(name);
         }
         for name in self.interfaces.clone() {
-            self.wait_for(&format!("grep -q 1 /sys/class/net/{name}/carrier"));
+            self.wait_for_carrier(&name);
         }
         Ok(())
     }
@@ -203,6 +203,10 @@ impl Machine {
             assert!(Instant::now() < end, "timed out waiting for: {condition}");
             std::thread::sleep(Duration::from_millis(50));
         }
+    }
+
+    pub fn wait_for_carrier(&mut self, interface: &str) {
+        self.wait_for(&format!("grep -q 1 /sys/class/net/{interface}/carrier"));
     }
 
     /// All settings of an interface that a policy may change. Without what is only observed: the
