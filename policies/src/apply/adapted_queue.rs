@@ -120,11 +120,16 @@ mod tests {
     use crate::journal::{Entry, Journal, OwnedValues};
     use crate::policy::Policy;
 
-    #[test]
-    fn a_process_without_a_journal_for_the_queue_is_refused() {
+    fn directory() -> (tempfile::TempDir, JournalDir) {
         let folder = tempfile::tempdir().unwrap();
         let journals = JournalDir::at(folder.path().join("lull"));
         fs::create_dir(journals.path()).unwrap();
+        (folder, journals)
+    }
+
+    #[test]
+    fn a_process_without_a_journal_for_the_queue_is_refused() {
+        let (_folder, journals) = directory();
         let queue = AdaptedQueue::new(1, 0, &QueueSettings::plain(Reason::Start));
         assert_eq!(queue.to_string().parse::<AdaptedQueue>().unwrap(), queue);
         let error = queue.set_for(std::process::id(), &journals).unwrap_err();
@@ -133,9 +138,7 @@ mod tests {
 
     #[test]
     fn values_out_of_the_journals_bounds_and_knobs_that_are_not_adapted_are_refused() {
-        let folder = tempfile::tempdir().unwrap();
-        let journals = JournalDir::at(folder.path().join("lull"));
-        fs::create_dir(journals.path()).unwrap();
+        let (_folder, journals) = directory();
         // No interface has this index, so what is allowed fails at the device.
         let ifindex = u32::MAX;
         let allowed = AdaptedQueue {

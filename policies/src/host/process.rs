@@ -230,29 +230,4 @@ mod tests {
         assert_eq!(unknown.state(), ProcessState::Running);
         assert!(unknown.has_id(here.pid) && !unknown.is_certainly_gone());
     }
-
-    #[test]
-    fn a_process_of_a_pid_namespace_that_exists_is_hidden() {
-        let mut command = Command::new("unshare");
-        let command = command.args(["--pid", "--fork", "--kill-child", "sleep", "60"]);
-        let Ok(mut child) = command.stderr(Stdio::null()).spawn() else { return };
-        let path = format!("/proc/{}/ns/pid_for_children", child.id());
-        // Until it has made the namespace. Without the permission it has ended.
-        let inode = loop {
-            let ended = child.try_wait().unwrap().is_some();
-            match fs::metadata(&path).map(|data| data.ino()) {
-                Ok(inode) if inode != pid_namespace() => break inode,
-                _ if ended => {
-                    requirements::require("CAP_SYS_ADMIN", None::<()>);
-                    return;
-                }
-                _ => std::thread::yield_now(),
-            }
-        };
-        let process = ProcessIdentity { pid_namespace: inode, ..ProcessIdentity::current() };
-        assert_eq!(process.state(), ProcessState::Hidden);
-        assert!(!process.is_certainly_gone());
-        child.kill().unwrap();
-        child.wait().unwrap();
-    }
 }

@@ -33,7 +33,7 @@ impl Directory {
     }
 
     fn write(&self, lifetime: Lifetime, writer: ProcessIdentity) -> JournalFile {
-        let mut journal = Journal::new(Policy::Packing, "nonesuch", NO_INTERFACE, lifetime, vec![0]);
+        let mut journal = journal(lifetime);
         journal.writer = writer;
         self.journals.write(&mut journal).unwrap()
     }
@@ -49,6 +49,10 @@ impl Directory {
     fn names(&self) -> Vec<PathBuf> {
         fs::read_dir(self.journals.path()).into_iter().flatten().map(|entry| entry.unwrap().path()).collect()
     }
+}
+
+fn journal(lifetime: Lifetime) -> Journal {
+    Journal::new(Policy::Packing, "nonesuch", NO_INTERFACE, lifetime, vec![0])
 }
 
 fn running() -> (Child, ProcessIdentity) {
@@ -99,24 +103,13 @@ fn a_journal_belongs_to_its_writer_until_the_lock_ends() {
 #[test]
 fn a_journal_that_is_written_again_stays_locked_and_keeps_its_name() {
     let directory = Directory::new();
-    let mut journal = Journal::new(Policy::Packing, "nonesuch", NO_INTERFACE, Lifetime::Process, vec![0]);
+    let mut journal = journal(Lifetime::Process);
     let first = directory.journals.write(&mut journal).unwrap();
     let second = directory.journals.write(&mut journal).unwrap();
     assert_eq!(first.path, second.path);
     drop(first);
     assert_eq!(directory.abandoned(), [false]);
     assert_eq!(directory.names().len(), 1);
-}
-
-#[test]
-fn a_writer_that_can_not_be_seen_is_alive_as_long_as_it_holds_the_lock() {
-    let directory = Directory::new();
-    // With the id of a process that has ended here, and in another PID namespace.
-    let file = directory.write(Lifetime::Process, ended());
-    edit(&file.path, |journal| journal["writer"]["pid_namespace"] = json!(1));
-    assert_eq!(directory.abandoned(), [false]);
-    let_go(file);
-    assert_eq!(directory.abandoned(), [true]);
 }
 
 #[test]
@@ -193,8 +186,7 @@ fn processes_with_the_same_id_have_journals_of_their_own() {
     // In containers that share the directory each first process has the id 1, and its first journal
     // the same number.
     let first = directory.write(Lifetime::Process, ProcessIdentity::current());
-    let mut journal = Journal::new(Policy::Packing, "nonesuch", NO_INTERFACE, Lifetime::Process, vec![1]);
-    let second = directory.journals.write(&mut journal).unwrap();
+    let second = directory.write(Lifetime::Process, ProcessIdentity::current());
     assert_ne!(first.path, second.path);
     assert_eq!(directory.read().journals.len(), 2);
     // Numbers go on from what is there, also if that can't be read.
@@ -203,13 +195,7 @@ fn processes_with_the_same_id_have_journals_of_their_own() {
     let third = directory.write(Lifetime::Host, ProcessIdentity::current());
     assert!(third.path.to_str().unwrap().ends_with("-host-s51.json"), "{third:?}");
     fs::write(third.path.with_file_name(format!("1-2-3-s{}.json", u64::MAX)), "").unwrap();
-    let error = directory.journals.write(&mut Journal::new(
-        Policy::Packing,
-        "nonesuch",
-        NO_INTERFACE,
-        Lifetime::Host,
-        Vec::new(),
-    ));
+    let error = directory.journals.write(&mut journal(Lifetime::Host));
     assert!(error.unwrap_err().to_string().contains("highest possible number"));
 }
 

@@ -99,6 +99,20 @@ mod tests {
     use crate::grace_time::GraceTime;
     use crate::policy::Policy;
 
+    /// A plan of one step.
+    fn plan(policy: Policy, knob: Knob, target: Value) -> Plan {
+        Plan {
+            policy,
+            interface: "eth0".to_owned(),
+            ifindex: 1,
+            queues: vec![0],
+            settings: Settings::default(),
+            steps: vec![Step { knob, current: None, target, purpose: "", forbidden: None }],
+            notes: Vec::new(),
+            is_prevented: false,
+        }
+    }
+
     fn timeout(rate: u32, ring: Option<u32>) -> (u128, bool) {
         let settings = Settings { peak_packet_rate: Some(rate), ..Settings::default() };
         (
@@ -141,16 +155,8 @@ mod tests {
             ..Settings::default()
         };
         let target = Value::Number(nanos(bounded_suspend_timeout(&settings, Some(1024))));
-        let mut plan = Plan {
-            policy: Policy::KernelPolling,
-            interface: "eth0".to_owned(),
-            ifindex: 1,
-            queues: vec![0],
-            notes: vec![suspend_timeout_note(&settings, Some(1024)).unwrap()],
-            settings,
-            steps: vec![Step { knob, current: None, target, purpose: "", forbidden: None }],
-            is_prevented: false,
-        };
+        let notes = vec![suspend_timeout_note(&settings, Some(1024)).unwrap()];
+        let mut plan = Plan { notes, settings, ..plan(Policy::KernelPolling, knob, target) };
         assert!(plan.fit_suspend_timeouts(1024).is_empty());
         let changed = plan.fit_suspend_timeouts(256);
         assert_eq!(changed.len(), 1);
@@ -172,22 +178,8 @@ mod tests {
 
     #[test]
     fn the_step_follows_the_size_that_the_rings_have_got() {
-        let mut plan = Plan {
-            policy: Policy::Suppression,
-            interface: "eth0".to_owned(),
-            ifindex: 1,
-            queues: vec![0],
-            settings: Settings::default(),
-            steps: vec![Step {
-                knob: Knob::Coalesce { parameter: Coalescing::RxFrames },
-                current: None,
-                target: Value::Number(2500),
-                purpose: "",
-                forbidden: None,
-            }],
-            notes: Vec::new(),
-            is_prevented: false,
-        };
+        let knob = Knob::Coalesce { parameter: Coalescing::RxFrames };
+        let mut plan = plan(Policy::Suppression, knob, Value::Number(2500));
         let wanted = plan.settings.suppression.target(Coalescing::RxFrames);
         plan.notes.extend(frames_note(2500, wanted));
         // The rings could not be made larger, or were made smaller.
