@@ -26,7 +26,6 @@ mod awaited_number;
 /// A single-threaded executor with timers.
 trait Executor: 'static {
     const NAME: &'static str;
-    type Timer: Future;
 
     fn block_on<F: Future + 'static>(future: F) -> F::Output
     where
@@ -34,7 +33,7 @@ trait Executor: 'static {
     /// Spawns a task. The returned future completes with the task.
     fn spawn<F: Future<Output = u64> + 'static>(future: F) -> impl Future<Output = u64>;
     /// A timer that expires after `duration`.
-    fn timer(duration: Duration) -> Self::Timer;
+    fn timer(duration: Duration) -> impl Future;
 }
 
 thread_local! {
@@ -42,12 +41,11 @@ thread_local! {
 }
 
 macro_rules! executor {
-    ($name:ident, $text:literal, $timer:ty, $set:expr, |$future:ident| $block_on:expr, |$task:ident| $spawn:expr) => {
+    ($name:ident, $text:literal, $timer:expr, |$future:ident| $block_on:expr, |$task:ident| $spawn:expr) => {
         struct $name;
 
         impl Executor for $name {
             const NAME: &'static str = $text;
-            type Timer = $timer;
 
             fn block_on<F: Future + 'static>($future: F) -> F::Output
             where
@@ -60,8 +58,8 @@ macro_rules! executor {
                 $spawn
             }
 
-            fn timer(duration: Duration) -> Self::Timer {
-                $set(duration)
+            fn timer(duration: Duration) -> impl Future {
+                $timer(duration)
             }
         }
     };
@@ -76,26 +74,15 @@ async fn completed<E>(handle: impl Future<Output = Result<u64, E>>) -> u64 {
     handle.await.ok().expect("the task completes")
 }
 
-executor!(
-    LullUring,
-    "lull uring",
-    runtime::Sleep,
-    runtime::sleep,
-    |future| lull(DriverKind::Uring, future),
-    |task| completed(runtime::spawn(task))
-);
-executor!(
-    LullEpoll,
-    "lull epoll",
-    runtime::Sleep,
-    runtime::sleep,
-    |future| lull(DriverKind::Epoll, future),
-    |task| completed(runtime::spawn(task))
-);
+executor!(LullUring, "lull uring", runtime::sleep, |future| lull(DriverKind::Uring, future), |task| {
+    completed(runtime::spawn(task))
+});
+executor!(LullEpoll, "lull epoll", runtime::sleep, |future| lull(DriverKind::Epoll, future), |task| {
+    completed(runtime::spawn(task))
+});
 executor!(
     Tokio,
     "tokio",
-    tokio::time::Sleep,
     tokio::time::sleep,
     |future| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -106,7 +93,6 @@ executor!(
 executor!(
     Monoio,
     "monoio",
-    monoio::time::Sleep,
     monoio::time::sleep,
     |future| {
         let runtime = monoio::RuntimeBuilder::<monoio::IoUringDriver>::new().enable_timer().build();
@@ -117,7 +103,6 @@ executor!(
 executor!(
     AsyncExecutor,
     "async-executor",
-    async_io::Timer,
     async_io::Timer::after,
     |future| {
         let executor: &'static LocalExecutor<'static> = Box::leak(Box::new(LocalExecutor::new()));
@@ -140,19 +125,21 @@ async fn yield_once() {
     .await;
 }
 
-async fn spawn_and_join<E: Executor>(rounds: u64) -> Duration {
-    let begun = Instant::now();
+async fn spawn_and_join<E: Executor>(rounds: u64) {
     for round in 0..rounds {
         black_box(E::spawn(async move { black_box(round) }).await);
     }
-    begun.elapsed()
 }
 
-async fn yields(rounds: u64) -> Duration {
-    let begun = Instant::now();
+async fn yields(rounds: u64) {
     for _ in 0..rounds {
         yield_once().await;
     }
+}
+
+async fn timed(future: impl Future<Output = ()>) -> Duration {
+    let begun = Instant::now();
+    future.await;
     begun.elapsed()
 }
 
@@ -278,8 +265,8 @@ fn benchmarks<E: Executor>(criterion: &mut Criterion) {
         group.bench_function(E::NAME, |bencher| bencher.iter_custom(run));
         group.finish();
     };
-    benchmark("spawn and join", |rounds| in_a_task::<E, _>(spawn_and_join::<E>(rounds)));
-    benchmark("yield", |rounds| in_a_task::<E, _>(yields(rounds)));
+    benchmark("spawn and join", |rounds| in_a_task::<E, _>(timed(spawn_and_join::<E>(rounds))));
+    benchmark("yield", |rounds| in_a_task::<E, _>(timed(yields(rounds))));
     benchmark("wake, same thread, there and back", |rounds| in_a_task::<E, _>(wakes::<E>(rounds)));
     benchmark("wake, other thread, there and back", round_trips::<E>);
     benchmark("timer set and cancelled, 100,000 pending", |rounds| in_a_task::<E, _>(timers::<E>(rounds)));
