@@ -9,6 +9,7 @@ mod file_bodies;
 mod grpc;
 mod grpc_interop;
 mod grpc_tls;
+mod hostile_clients;
 mod http_server;
 mod https_client;
 mod io;
