@@ -3,7 +3,6 @@
 
 #[allow(missing_docs, reason = "generated")]
 #[path = "../tests/chat/generated.rs"]
-#[rustfmt::skip]
 mod generated;
 
 use std::error::Error;
@@ -53,11 +52,6 @@ impl Chat for Room {
             }
         });
         Ok(Response::new(receiver.boxed()))
-    }
-
-    async fn collect(&self, request: Request<Streaming<Line>>) -> Result<Response<Range>, Status> {
-        let lines = request.into_inner().count().await;
-        Ok(Response::new(Range { until: u32::try_from(lines).unwrap_or(u32::MAX), milliseconds: 0 }))
     }
 
     type JoinStream = Lines;

@@ -1,10 +1,9 @@
 //! The gRPC service of `chat.proto`, for tests and examples: generated code, and an implementation.
 //!
-//! `generated.rs` and `chat.bin` are `tonic_prost_build`'s code (with `build_transport(false)`) and
-//! the encoded descriptors of `chat.proto`. A project of its own makes them in its `build.rs`.
+//! `generated.rs` is what `tonic_prost_build` makes of `chat.proto` with `build_transport(false)`,
+//! in a project's `build.rs`.
 
 #[allow(missing_docs, reason = "generated")]
-#[rustfmt::skip]
 mod generated;
 
 use std::pin::Pin;
@@ -17,10 +16,6 @@ use tonic::{Request, Response, Status, Streaming};
 pub use self::generated::chat_client::ChatClient;
 pub use self::generated::chat_server::{Chat, ChatServer};
 pub use self::generated::{Line, Name, Range};
-
-/// `chat.proto`, for the reflection service.
-#[allow(dead_code, reason = "not every user of this module has reflection")]
-pub const DESCRIPTORS: &[u8] = include_bytes!("chat.bin");
 
 type Lines = Pin<Box<dyn Stream<Item = Result<Line, Status>> + Send>>;
 
@@ -76,15 +71,6 @@ impl Chat for Room {
             }
         }));
         Ok(Response::new(Box::pin(receiver)))
-    }
-
-    async fn collect(&self, request: Request<Streaming<Line>>) -> Result<Response<Range>, Status> {
-        let mut lines = request.into_inner();
-        let mut until = 0;
-        while lines.message().await?.is_some() {
-            until += 1;
-        }
-        Ok(Response::new(Range { until, milliseconds: 0 }))
     }
 
     type JoinStream = Lines;

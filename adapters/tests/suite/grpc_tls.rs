@@ -54,8 +54,14 @@ async fn calls_and_streams_pass_over_tls_on_one_connection() {
     let counted = client.count(Range { until: 5, milliseconds: 1 }).await.unwrap().into_inner();
     let counted: Vec<_> = counted.map(|line| line.unwrap().text).collect().await;
     assert_eq!(counted, ["0", "1", "2", "3", "4"]);
-    let sent = futures_util::stream::iter((0..1000).map(|number| Line { text: "x".repeat(number) }));
-    assert_eq!(client.collect(sent).await.unwrap().into_inner().until, 1000);
+    let (said, saying) = futures_channel::mpsc::unbounded();
+    let mut heard = client.join(saying).await.unwrap().into_inner();
+    for length in [1, 100_000, 10] {
+        let line = Line { text: "x".repeat(length) };
+        said.unbounded_send(line.clone()).unwrap();
+        assert_eq!(heard.next().await.unwrap().unwrap(), line);
+    }
+    drop((said, heard));
     assert_eq!(server.alignment().accepted, 1);
     drop(client);
     assert_eq!(server.shutdown(Duration::from_secs(60)).await.aborted, 0);

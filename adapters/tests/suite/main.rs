@@ -1,8 +1,8 @@
 //! What runs on the adapters, over loopback. One program, since each has to be linked.
 
+mod authority;
 mod axum_app;
 mod common;
-mod crowded_chat;
 mod databases;
 mod ecosystem;
 mod file_bodies;
@@ -19,8 +19,6 @@ mod tokio_context;
 mod tower_services;
 
 // Examples use these, too.
-#[path = "../authority/mod.rs"]
-mod authority;
 #[path = "../chat/mod.rs"]
 mod chat;
 #[path = "../servers/mod.rs"]
