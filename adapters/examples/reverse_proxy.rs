@@ -7,7 +7,6 @@
 use std::convert::Infallible;
 use std::error::Error;
 use std::io;
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,29 +17,33 @@ use adapters::HyperIo;
 use adapters::hyper::{BoxError, Client, MakeService, Peer, Serve, serve};
 use http_body_util::{BodyExt, Either, Full};
 use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
-use hyper::header::{CONNECTION, CONTENT_LENGTH, EXPECT, HOST, TRANSFER_ENCODING, UPGRADE};
-use hyper::header::{HeaderMap, HeaderName, HeaderValue};
+use hyper::header::{CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue};
+use hyper::header::{PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE};
 use hyper::http::request::Parts;
-use hyper::http::uri::PathAndQuery;
+use hyper::http::uri::{Authority, PathAndQuery};
 use hyper::service::service_fn;
-use hyper::{Method, Request, Response, StatusCode, Version};
+use hyper::{Method, Request, Response, StatusCode, Uri, Version};
 use net::TcpListener;
 use tokio::io::copy_bidirectional;
 
 type Answer = Response<Either<Incoming, Full<Bytes>>>;
 
+/// These concern one connection, and are not forwarded.
+const HOP_BY_HOP: [HeaderName; 7] =
+    [CONNECTION, KEEP_ALIVE, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE];
+const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
+
 /// What forwards requests. Clones share the connections of their worker.
 #[derive(Clone)]
 struct Proxy {
-    upstream: SocketAddr,
-    /// How long the upstream may take for the head of a response, after the last part of the
-    /// request.
+    upstream: Authority,
+    /// How long the upstream may take for a response's head, after the request's last part.
     limit: Duration,
     client: Client<Upload>,
 }
 
 /// A proxy from a listener to an upstream's address.
-pub fn proxy(from: TcpListener, to: SocketAddr, limit: Duration) -> Serve<TcpListener, impl MakeService> {
+pub fn proxy(from: TcpListener, to: Authority, limit: Duration) -> Serve<TcpListener, impl MakeService> {
     let proxy = Proxy { upstream: to, limit, client: Client::new() };
     let make = move |peer: &Peer| {
         let (proxy, peer) = (proxy.clone(), *peer);
@@ -57,9 +60,7 @@ pub fn proxy(from: TcpListener, to: SocketAddr, limit: Duration) -> Serve<TcpLis
 fn refuse(status: StatusCode) -> Answer {
     let mut response = Response::new(Either::Right(Full::from(format!("{status}\n"))));
     *response.status_mut() = status;
-    if status.is_client_error() {
-        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-    }
+    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     response
 }
 
@@ -82,10 +83,10 @@ impl Proxy {
         if let Some(protocol) = &upgrade {
             set_upgrade(&mut head.headers, protocol);
         }
-        let path = head.uri.path_and_query().map_or("/", PathAndQuery::as_str);
-        head.uri = format!("http://{}{path}", self.upstream).parse().map_err(|_| StatusCode::BAD_REQUEST)?;
+        let path = head.uri.path_and_query().cloned().unwrap_or(PathAndQuery::from_static("/"));
+        let uri = Uri::builder().scheme("http").authority(self.upstream.clone()).path_and_query(path);
+        head.uri = uri.build().map_err(|_| StatusCode::BAD_REQUEST)?;
         head.version = Version::HTTP_11;
-        head.extensions.clear();
 
         let moves = Arc::new(AtomicBool::new(false));
         let upload = Upload { body, moves: Arc::clone(&moves) };
@@ -144,13 +145,13 @@ fn websocket(head: &Parts) -> Option<HeaderValue> {
     protocol.as_bytes().eq_ignore_ascii_case(b"websocket").then(|| protocol.clone())
 }
 
-/// Removes what concerns one connection (RFC 9110, section 7.6.1), and what `Connection` names.
+/// RFC 9110, section 7.6.1. `Connection` names others.
 fn remove_hop_by_hop(headers: &mut HeaderMap) {
-    let always = "connection,keep-alive,proxy-authenticate,proxy-authorization,te,transfer-encoding,upgrade";
-    let named = headers.get_all(CONNECTION).iter().flat_map(|names| names.to_str());
-    let names: Vec<String> = named.chain([always]).map(str::to_owned).collect();
-    for name in names.iter().flat_map(|names| names.split(',')) {
-        headers.remove(name.trim());
+    let names = headers.get_all(CONNECTION).iter();
+    let names = names.flat_map(|names| names.as_bytes().split(|byte| *byte == b','));
+    let named: Vec<_> = names.filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok()).collect();
+    for name in named.iter().chain(&HOP_BY_HOP) {
+        headers.remove(name);
     }
 }
 
@@ -175,13 +176,11 @@ impl Body for Upload {
     type Data = Bytes;
     type Error = hyper::Error;
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<hyper::Result<Frame<Bytes>>>> {
-        let polled = Pin::new(&mut self.body).poll_frame(context);
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<hyper::Result<Frame<Bytes>>>> {
+        let Self { body, moves } = self.get_mut();
+        let polled = Pin::new(body).poll_frame(cx);
         if polled.is_ready() {
-            self.moves.store(true, Ordering::Relaxed);
+            moves.store(true, Ordering::Relaxed);
         }
         polled
     }
@@ -204,8 +203,8 @@ async fn main() -> Result<(), BoxError> {
             let listener = TcpListener::bind(address)?;
             println!("listening on {}", listener.local_addr()?);
             let signal = runtime::signal::terminated()?;
-            let limit = Duration::from_secs(60);
-            Ok(proxy(listener, upstream.parse()?, limit).with_graceful_shutdown(signal).await?)
+            let proxy = proxy(listener, upstream.parse()?, Duration::from_secs(60));
+            Ok(proxy.with_graceful_shutdown(signal).await?)
         }
         _ => Err("usage: reverse_proxy [ADDRESS UPSTREAM_ADDRESS]".into()),
     }
@@ -223,7 +222,7 @@ async fn forward_to_itself() -> Result<(), BoxError> {
         Ok::<_, BoxError>(response.body(request.into_body())?)
     };
     let listener = TcpListener::bind("127.0.0.1:0")?;
-    let upstream = listener.local_addr()?;
+    let upstream = listener.local_addr()?.to_string().parse()?;
     let upstream_server = serve(listener, move |_: &Peer| service_fn(echo)).start()?;
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;
@@ -233,10 +232,10 @@ async fn forward_to_itself() -> Result<(), BoxError> {
     for client in [Client::<Full<Bytes>>::new(), Client::http2()] {
         let request = Request::post(format!("http://{address}/echo?a=b")).body(Full::from(large.clone()))?;
         let response = client.get().request(request).await?;
-        println!("{:?}: {}", response.version(), response.status());
         assert_eq!((response.status(), &response.headers()["from"]), (StatusCode::OK, &"127.0.0.1".parse()?));
         assert!(!response.headers().contains_key("x-hop"));
         assert!(response.into_body().collect().await?.to_bytes() == large);
+        println!("a body of {} bytes has passed both ways", large.len());
     }
     let client = Client::<Full<Bytes>>::new();
     let status = async |path: &str| {

@@ -48,6 +48,10 @@ async fn ask(address: SocketAddr, request: &[u8]) -> String {
     String::from_utf8_lossy(&answer).into_owned()
 }
 
+fn authority(address: SocketAddr) -> hyper::http::uri::Authority {
+    address.to_string().parse().unwrap()
+}
+
 fn status(answer: &str) -> &str {
     answer.get(9..12).unwrap_or("")
 }
@@ -140,7 +144,8 @@ async fn no_request_is_smuggled_through_the_proxy() {
     let (_serving, upstream, noted) = note_requests();
     let listener = listener();
     let address = listener.local_addr().unwrap();
-    let server = reverse_proxy::proxy(listener, upstream, Duration::from_secs(60)).start().unwrap();
+    let server =
+        reverse_proxy::proxy(listener, authority(upstream), Duration::from_secs(60)).start().unwrap();
     // The head after the request line and the body, with | for line ends; and how many requests the
     // upstream gets: of two lengths the connection ends with the first request.
     let cases = [
@@ -199,7 +204,7 @@ async fn a_websocket_passes_the_proxy_and_other_upgrades_do_not() {
     let _echo = echo.unwrap();
     let listener = listener();
     let address = listener.local_addr().unwrap();
-    let server = reverse_proxy::proxy(listener, to, Duration::from_secs(60)).start().unwrap();
+    let server = reverse_proxy::proxy(listener, authority(to), Duration::from_secs(60)).start().unwrap();
     let stream = adapters::Io::new(TcpStream::connect(address).await.unwrap());
     let (mut socket, _) = tokio_tungstenite::client_async(format!("ws://{address}/"), stream).await.unwrap();
     let large = Message::binary(vec![7; 1 << 20]);
