@@ -12,8 +12,11 @@ use tonic::service::Routes;
 use tonic::{Code, Request, Status};
 
 use crate::authority::{Authority, serve_tls_alerts};
-use crate::chat::{ChatClient, ChatServer, Line, Name, Range, Room, status_at_the_end};
-use crate::common::listener;
+use crate::common::{listener, status_at_the_end};
+use crate::grpc::room;
+use crate::grpc_chat::generated::chat_client::ChatClient;
+use crate::grpc_chat::generated::chat_server::ChatServer;
+use crate::grpc_chat::generated::{Line, Name, Range};
 
 /// A server whose certificate is for `localhost`, and its address.
 fn start(
@@ -23,14 +26,14 @@ fn start(
     let acceptor = set_up(Acceptor::builder(authority.certificates("server", "localhost"))).open().unwrap();
     let listener = listener();
     let address = listener.local_addr().unwrap();
-    let routes = Routes::new(ChatServer::new(Room::new()));
+    let routes = Routes::new(ChatServer::new(room()));
     (serve(listener, routes).tls(acceptor).start().unwrap(), address)
 }
 
 fn start_plain() -> (Server, SocketAddr) {
     let listener = listener();
     let address = listener.local_addr().unwrap();
-    (serve(listener, Routes::new(ChatServer::new(Room::new()))).start().unwrap(), address)
+    (serve(listener, Routes::new(ChatServer::new(room()))).start().unwrap(), address)
 }
 
 fn client(authority: &Authority, uri: String) -> ChatClient<Channel> {
@@ -109,7 +112,7 @@ async fn an_acceptor_without_h2_keeps_a_grpc_server_from_starting() {
     let certificates = authority.certificates("server", "localhost");
     for alpn in [&[][..], &["http/1.1"]] {
         let acceptor = Acceptor::builder(certificates.clone()).alpn(alpn).open().unwrap();
-        let routes = Routes::new(ChatServer::new(Room::new()));
+        let routes = Routes::new(ChatServer::new(room()));
         let error = serve(listener(), routes).tls(acceptor).start().unwrap_err();
         assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
         assert!(error.to_string().contains("has to offer h2"), "{error}");

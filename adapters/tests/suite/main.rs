@@ -18,9 +18,10 @@ mod tls_streams;
 mod tokio_context;
 mod tower_services;
 
-// Examples use these, too.
-#[path = "../chat/mod.rs"]
-mod chat;
+#[allow(dead_code, reason = "a program of its own")]
+#[path = "../../examples/grpc_chat.rs"]
+mod grpc_chat;
+// Examples use it, too.
 #[path = "../servers/mod.rs"]
 mod servers;
 
