@@ -45,7 +45,7 @@ impl FileBody {
         Self { file, offset, left: length, by_kernel: false, reading: None }
     }
 
-    /// Has the kernel send the file (`sendfile(2)`) where the connection allows it: on HTTP/1
+    /// Lets the kernel send the file (`sendfile(2)`) where the connection allows it: on HTTP/1
     /// without TLS. No byte of it comes to this program then. Elsewhere it is read.
     ///
     /// Return it as it is: the response is broken off if a layer around the service reads or

@@ -89,7 +89,7 @@ pub(super) struct FirstBytes {
 }
 
 impl FirstBytes {
-    /// Has the reads of a stream compared. `h2_agreed`: anything but the preface is an error; hyper
+    /// Compares the reads of a stream. `h2_agreed`: anything but the preface is an error; hyper
     /// would answer it by HTTP/1.
     pub(super) fn of<S>(stream: S, h2_agreed: bool) -> (InspectedStream<S, Self>, SpokenCell) {
         let spoken = Rc::new(Cell::new(Spoken::Unknown));

@@ -52,7 +52,7 @@ impl<T: Read + Unpin> tokio::io::AsyncRead for HyperIo<T> {
         context: &mut Context<'_>,
         buffer: &mut tokio::io::ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        // Zeroed where it is not initialized: what hyper fills can't be told to tokio without
+        // Zeroed where it is not initialized: tokio can't learn what hyper has filled without
         // unsafe code.
         let length = ready!(self.poll_read_into(context, buffer.initialize_unfilled()))?;
         buffer.advance(length);

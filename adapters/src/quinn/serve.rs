@@ -22,7 +22,7 @@ use super::socket::Socket;
 /// How long a shutdown waits until clients know that their connections are closed.
 const CLOSING: Duration = Duration::from_secs(1);
 
-/// Serves QUIC on every worker of the runtime, each with an endpoint of its own on the same address
+/// Serves QUIC on every worker of the runtime, each with another endpoint on the same address
 /// (`SO_REUSEPORT`). `handler` is called for each connection, on its worker: await the [`Incoming`]
 /// to accept it. Its future need not be `Send`. A connection stays on its worker when the client's
 /// address changes. `[::]` takes IPv6 only: serve `0.0.0.0`, too.

@@ -7,7 +7,7 @@ use futures_util::{AsyncReadExt, AsyncWriteExt};
 use net::{Serving, TcpListener, TcpStream};
 use tempfile::TempDir;
 
-/// Has a listener answer each connection with a TLS alert, and keep it open, so that no reset
+/// Answers each connection of a listener with a TLS alert, and keeps it open, so that no reset
 /// overtakes the alert.
 pub fn serve_tls_alerts(listener: TcpListener) -> Serving {
     listener

@@ -1,9 +1,9 @@
 //! The examples `static_files` and `reverse_proxy`, asked by clients that send what no browser does.
 
-#[allow(dead_code, reason = "a program of its own")]
+#[allow(dead_code, reason = "a program, too")]
 #[path = "../../examples/reverse_proxy.rs"]
 mod reverse_proxy;
-#[allow(dead_code, reason = "a program of its own")]
+#[allow(dead_code, reason = "a program, too")]
 #[path = "../../examples/static_files.rs"]
 mod static_files;
 

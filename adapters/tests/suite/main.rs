@@ -18,7 +18,7 @@ mod tls_streams;
 mod tokio_context;
 mod tower_services;
 
-#[allow(dead_code, reason = "a program of its own")]
+#[allow(dead_code, reason = "a program, too")]
 #[path = "../../examples/grpc_chat.rs"]
 mod grpc_chat;
 // Examples use it, too.

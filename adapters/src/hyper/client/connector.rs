@@ -23,7 +23,7 @@ pub(crate) const NEEDS_TLS: &str = "https needs the feature `tls` of lull-adapte
 /// and others.
 ///
 /// The port is the URI's, else 80, or 443 for `https`, which needs the feature `tls`. Names are
-/// looked up on a thread of their own, and their addresses are tried one after the other.
+/// looked up on another thread, and their addresses are tried one after the other.
 ///
 /// With `https` the server's certificate has to be valid for the URI's host. Unless `tls` says
 /// otherwise, the system's authorities are trusted, whose file is read once, for the first such
