@@ -2,6 +2,7 @@
 
 use futures_util::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use net::{TcpListener, TcpStream};
+use tonic::{Status, Streaming};
 
 /// A listener on a free port of loopback.
 pub fn listener() -> TcpListener {
@@ -38,4 +39,20 @@ pub async fn settle() {
     for _ in 0..50 {
         runtime::sleep(std::time::Duration::from_millis(1)).await;
     }
+}
+
+/// The status that ends a stream of gRPC.
+///
+/// # Panics
+/// If the stream ends without one, or not within 60 s.
+pub async fn status_at_the_end<T>(messages: &mut Streaming<T>) -> Status {
+    let end = async {
+        loop {
+            match messages.message().await {
+                Ok(message) => assert!(message.is_some(), "it ends without a status"),
+                Err(status) => return status,
+            }
+        }
+    };
+    runtime::timeout(std::time::Duration::from_secs(60), end).await.unwrap()
 }

@@ -1,14 +1,13 @@
-//! Certificates for tests of TLS. The web server's tests use them, too.
-#![allow(dead_code, reason = "each test binary uses its part of this")]
+//! Certificates for tests of TLS.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use adapters::tls::{Certificates, Connector};
 use futures_util::{AsyncReadExt, AsyncWriteExt};
 use net::{Serving, TcpListener, TcpStream};
 use tempfile::TempDir;
 
-/// Has a listener answer each connection with a TLS alert, and keep it open, so that no reset
+/// Answers each connection of a listener with a TLS alert, and keeps it open, so that no reset
 /// overtakes the alert.
 pub fn serve_tls_alerts(listener: TcpListener) -> Serving {
     listener
@@ -51,25 +50,15 @@ impl Authority {
         self.folder.path().join(name)
     }
 
-    /// Writes a certificate and its key to files. `name` is a DNS name or an IP address.
-    pub fn certify_to(&self, chain: &Path, key_file: &Path, name: &str) {
+    /// Writes a certificate and its key to `{file}.pem` and `{file}.key` of the folder. `name` is a
+    /// DNS name or an IP address.
+    pub fn certificates(&self, file: &str, name: &str) -> Certificates {
+        let (chain, key_file) = (self.file(&format!("{file}.pem")), self.file(&format!("{file}.key")));
         let key = rcgen::KeyPair::generate().unwrap();
         let params = rcgen::CertificateParams::new([name.to_owned()]).unwrap();
-        let certificate = params.signed_by(&key, &self.issuer).unwrap();
-        std::fs::write(chain, certificate.pem()).unwrap();
-        std::fs::write(key_file, key.serialize_pem()).unwrap();
-    }
-
-    /// The same, to `{file}.pem` and `{file}.key` of the folder. Returns both.
-    pub fn certify(&self, file: &str, name: &str) -> (PathBuf, PathBuf) {
-        let (chain, key) = (self.file(&format!("{file}.pem")), self.file(&format!("{file}.key")));
-        self.certify_to(&chain, &key, name);
-        (chain, key)
-    }
-
-    pub fn certificates(&self, file: &str, name: &str) -> Certificates {
-        let (chain, key) = self.certify(file, name);
-        Certificates::new(chain, key)
+        std::fs::write(&chain, params.signed_by(&key, &self.issuer).unwrap().pem()).unwrap();
+        std::fs::write(&key_file, key.serialize_pem()).unwrap();
+        Certificates::new(chain, key_file)
     }
 
     pub fn connector(&self) -> Connector {

@@ -19,15 +19,9 @@ pub struct Range {
 }
 /// Generated client implementations.
 pub mod chat_client {
-    #![allow(
-        unused_variables,
-        dead_code,
-        missing_docs,
-        clippy::wildcard_imports,
-        clippy::let_unit_value,
-    )]
-    use tonic::codegen::*;
+    #![allow(unused_variables, dead_code, missing_docs, clippy::wildcard_imports, clippy::let_unit_value)]
     use tonic::codegen::http::Uri;
+    use tonic::codegen::*;
     #[derive(Debug, Clone)]
     pub struct ChatClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -47,22 +41,18 @@ pub mod chat_client {
             let inner = tonic::client::Grpc::with_origin(inner, origin);
             Self { inner }
         }
-        pub fn with_interceptor<F>(
-            inner: T,
-            interceptor: F,
-        ) -> ChatClient<InterceptedService<T, F>>
+        pub fn with_interceptor<F>(inner: T, interceptor: F) -> ChatClient<InterceptedService<T, F>>
         where
             F: tonic::service::Interceptor,
             T::ResponseBody: Default,
             T: tonic::codegen::Service<
-                http::Request<tonic::body::Body>,
-                Response = http::Response<
-                    <T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody,
+                    http::Request<tonic::body::Body>,
+                    Response = http::Response<
+                        <T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody,
+                    >,
                 >,
-            >,
-            <T as tonic::codegen::Service<
-                http::Request<tonic::body::Body>,
-            >>::Error: Into<StdError> + std::marker::Send + std::marker::Sync,
+            <T as tonic::codegen::Service<http::Request<tonic::body::Body>>>::Error:
+                Into<StdError> + std::marker::Send + std::marker::Sync,
         {
             ChatClient::new(InterceptedService::new(inner, interceptor))
         }
@@ -105,11 +95,7 @@ pub mod chat_client {
             self.inner
                 .ready()
                 .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
+                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
             let codec = tonic_prost::ProstCodec::default();
             let path = http::uri::PathAndQuery::from_static("/chat.Chat/Greet");
             let mut req = request.into_request();
@@ -120,59 +106,28 @@ pub mod chat_client {
         pub async fn count(
             &mut self,
             request: impl tonic::IntoRequest<super::Range>,
-        ) -> std::result::Result<
-            tonic::Response<tonic::codec::Streaming<super::Line>>,
-            tonic::Status,
-        > {
+        ) -> std::result::Result<tonic::Response<tonic::codec::Streaming<super::Line>>, tonic::Status>
+        {
             self.inner
                 .ready()
                 .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
+                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
             let codec = tonic_prost::ProstCodec::default();
             let path = http::uri::PathAndQuery::from_static("/chat.Chat/Count");
             let mut req = request.into_request();
             req.extensions_mut().insert(GrpcMethod::new("chat.Chat", "Count"));
             self.inner.server_streaming(req, path, codec).await
         }
-        /// Counts the lines that it is sent.
-        pub async fn collect(
-            &mut self,
-            request: impl tonic::IntoStreamingRequest<Message = super::Line>,
-        ) -> std::result::Result<tonic::Response<super::Range>, tonic::Status> {
-            self.inner
-                .ready()
-                .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
-            let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static("/chat.Chat/Collect");
-            let mut req = request.into_streaming_request();
-            req.extensions_mut().insert(GrpcMethod::new("chat.Chat", "Collect"));
-            self.inner.client_streaming(req, path, codec).await
-        }
         /// What one client says, all clients of the room read.
         pub async fn join(
             &mut self,
             request: impl tonic::IntoStreamingRequest<Message = super::Line>,
-        ) -> std::result::Result<
-            tonic::Response<tonic::codec::Streaming<super::Line>>,
-            tonic::Status,
-        > {
+        ) -> std::result::Result<tonic::Response<tonic::codec::Streaming<super::Line>>, tonic::Status>
+        {
             self.inner
                 .ready()
                 .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
+                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
             let codec = tonic_prost::ProstCodec::default();
             let path = http::uri::PathAndQuery::from_static("/chat.Chat/Join");
             let mut req = request.into_streaming_request();
@@ -183,13 +138,7 @@ pub mod chat_client {
 }
 /// Generated server implementations.
 pub mod chat_server {
-    #![allow(
-        unused_variables,
-        dead_code,
-        missing_docs,
-        clippy::wildcard_imports,
-        clippy::let_unit_value,
-    )]
+    #![allow(unused_variables, dead_code, missing_docs, clippy::wildcard_imports, clippy::let_unit_value)]
     use tonic::codegen::*;
     /// Generated trait containing gRPC methods that should be implemented for use with ChatServer.
     #[async_trait]
@@ -200,9 +149,7 @@ pub mod chat_server {
             request: tonic::Request<super::Name>,
         ) -> std::result::Result<tonic::Response<super::Line>, tonic::Status>;
         /// Server streaming response type for the Count method.
-        type CountStream: tonic::codegen::tokio_stream::Stream<
-                Item = std::result::Result<super::Line, tonic::Status>,
-            >
+        type CountStream: tonic::codegen::tokio_stream::Stream<Item = std::result::Result<super::Line, tonic::Status>>
             + std::marker::Send
             + 'static;
         /// Says each name's line when its time has come.
@@ -210,15 +157,8 @@ pub mod chat_server {
             &self,
             request: tonic::Request<super::Range>,
         ) -> std::result::Result<tonic::Response<Self::CountStream>, tonic::Status>;
-        /// Counts the lines that it is sent.
-        async fn collect(
-            &self,
-            request: tonic::Request<tonic::Streaming<super::Line>>,
-        ) -> std::result::Result<tonic::Response<super::Range>, tonic::Status>;
         /// Server streaming response type for the Join method.
-        type JoinStream: tonic::codegen::tokio_stream::Stream<
-                Item = std::result::Result<super::Line, tonic::Status>,
-            >
+        type JoinStream: tonic::codegen::tokio_stream::Stream<Item = std::result::Result<super::Line, tonic::Status>>
             + std::marker::Send
             + 'static;
         /// What one client says, all clients of the room read.
@@ -248,10 +188,7 @@ pub mod chat_server {
                 max_encoding_message_size: None,
             }
         }
-        pub fn with_interceptor<F>(
-            inner: T,
-            interceptor: F,
-        ) -> InterceptedService<Self, F>
+        pub fn with_interceptor<F>(inner: T, interceptor: F) -> InterceptedService<Self, F>
         where
             F: tonic::service::Interceptor,
         {
@@ -295,10 +232,7 @@ pub mod chat_server {
         type Response = http::Response<tonic::body::Body>;
         type Error = std::convert::Infallible;
         type Future = BoxFuture<Self::Response, Self::Error>;
-        fn poll_ready(
-            &mut self,
-            _cx: &mut Context<'_>,
-        ) -> Poll<std::result::Result<(), Self::Error>> {
+        fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<std::result::Result<(), Self::Error>> {
             Poll::Ready(Ok(()))
         }
         fn call(&mut self, req: http::Request<B>) -> Self::Future {
@@ -306,21 +240,12 @@ pub mod chat_server {
                 "/chat.Chat/Greet" => {
                     #[allow(non_camel_case_types)]
                     struct GreetSvc<T: Chat>(pub Arc<T>);
-                    impl<T: Chat> tonic::server::UnaryService<super::Name>
-                    for GreetSvc<T> {
+                    impl<T: Chat> tonic::server::UnaryService<super::Name> for GreetSvc<T> {
                         type Response = super::Line;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::Name>,
-                        ) -> Self::Future {
+                        type Future = BoxFuture<tonic::Response<Self::Response>, tonic::Status>;
+                        fn call(&mut self, request: tonic::Request<super::Name>) -> Self::Future {
                             let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Chat>::greet(&inner, request).await
-                            };
+                            let fut = async move { <T as Chat>::greet(&inner, request).await };
                             Box::pin(fut)
                         }
                     }
@@ -349,22 +274,13 @@ pub mod chat_server {
                 "/chat.Chat/Count" => {
                     #[allow(non_camel_case_types)]
                     struct CountSvc<T: Chat>(pub Arc<T>);
-                    impl<T: Chat> tonic::server::ServerStreamingService<super::Range>
-                    for CountSvc<T> {
+                    impl<T: Chat> tonic::server::ServerStreamingService<super::Range> for CountSvc<T> {
                         type Response = super::Line;
                         type ResponseStream = T::CountStream;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::ResponseStream>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::Range>,
-                        ) -> Self::Future {
+                        type Future = BoxFuture<tonic::Response<Self::ResponseStream>, tonic::Status>;
+                        fn call(&mut self, request: tonic::Request<super::Range>) -> Self::Future {
                             let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Chat>::count(&inner, request).await
-                            };
+                            let fut = async move { <T as Chat>::count(&inner, request).await };
                             Box::pin(fut)
                         }
                     }
@@ -390,68 +306,19 @@ pub mod chat_server {
                     };
                     Box::pin(fut)
                 }
-                "/chat.Chat/Collect" => {
-                    #[allow(non_camel_case_types)]
-                    struct CollectSvc<T: Chat>(pub Arc<T>);
-                    impl<T: Chat> tonic::server::ClientStreamingService<super::Line>
-                    for CollectSvc<T> {
-                        type Response = super::Range;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<tonic::Streaming<super::Line>>,
-                        ) -> Self::Future {
-                            let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Chat>::collect(&inner, request).await
-                            };
-                            Box::pin(fut)
-                        }
-                    }
-                    let accept_compression_encodings = self.accept_compression_encodings;
-                    let send_compression_encodings = self.send_compression_encodings;
-                    let max_decoding_message_size = self.max_decoding_message_size;
-                    let max_encoding_message_size = self.max_encoding_message_size;
-                    let inner = self.inner.clone();
-                    let fut = async move {
-                        let method = CollectSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
-                        let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
-                        let res = grpc.client_streaming(method, req).await;
-                        Ok(res)
-                    };
-                    Box::pin(fut)
-                }
                 "/chat.Chat/Join" => {
                     #[allow(non_camel_case_types)]
                     struct JoinSvc<T: Chat>(pub Arc<T>);
-                    impl<T: Chat> tonic::server::StreamingService<super::Line>
-                    for JoinSvc<T> {
+                    impl<T: Chat> tonic::server::StreamingService<super::Line> for JoinSvc<T> {
                         type Response = super::Line;
                         type ResponseStream = T::JoinStream;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::ResponseStream>,
-                            tonic::Status,
-                        >;
+                        type Future = BoxFuture<tonic::Response<Self::ResponseStream>, tonic::Status>;
                         fn call(
                             &mut self,
                             request: tonic::Request<tonic::Streaming<super::Line>>,
                         ) -> Self::Future {
                             let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Chat>::join(&inner, request).await
-                            };
+                            let fut = async move { <T as Chat>::join(&inner, request).await };
                             Box::pin(fut)
                         }
                     }
@@ -477,25 +344,13 @@ pub mod chat_server {
                     };
                     Box::pin(fut)
                 }
-                _ => {
-                    Box::pin(async move {
-                        let mut response = http::Response::new(
-                            tonic::body::Body::default(),
-                        );
-                        let headers = response.headers_mut();
-                        headers
-                            .insert(
-                                tonic::Status::GRPC_STATUS,
-                                (tonic::Code::Unimplemented as i32).into(),
-                            );
-                        headers
-                            .insert(
-                                http::header::CONTENT_TYPE,
-                                tonic::metadata::GRPC_CONTENT_TYPE,
-                            );
-                        Ok(response)
-                    })
-                }
+                _ => Box::pin(async move {
+                    let mut response = http::Response::new(tonic::body::Body::default());
+                    let headers = response.headers_mut();
+                    headers.insert(tonic::Status::GRPC_STATUS, (tonic::Code::Unimplemented as i32).into());
+                    headers.insert(http::header::CONTENT_TYPE, tonic::metadata::GRPC_CONTENT_TYPE);
+                    Ok(response)
+                }),
             }
         }
     }
