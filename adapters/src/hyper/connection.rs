@@ -35,6 +35,7 @@ pub(super) struct ConnectionContext<M> {
     pub(super) idle_limit: Option<Duration>,
     /// How long a write may wait.
     pub(super) stall_limit: Option<Duration>,
+    pub(super) http1_only: bool,
     #[cfg(feature = "tls")]
     pub(super) tls: Option<crate::tls::Acceptor>,
     #[cfg(feature = "tls")]
@@ -58,14 +59,15 @@ pub(super) async fn serve_connection<K: 'static, M: MakeService>(
             if context.h2_required && !h2_agreed {
                 return Err("the client has not agreed to HTTP/2 in its TLS handshake (ALPN)".into());
             }
-            serve_stream(FirstBytes::of(stream, h2_agreed), usage, &peer, &context).await
+            serve_stream(FirstBytes::of(stream, h2_agreed, context.http1_only), usage, &peer, &context).await
         });
         if let Err(error) = served.await {
             tracing::debug!(?peer, error, "a TLS connection has failed");
         }
         return;
     }
-    if let Err(error) = serve_stream(FirstBytes::of(stream, false), usage, &peer, &context).await {
+    let stream = FirstBytes::of(stream, false, context.http1_only);
+    if let Err(error) = serve_stream(stream, usage, &peer, &context).await {
         tracing::debug!(?peer, error, "a connection has failed");
     }
 }

@@ -86,14 +86,19 @@ pub(super) struct FirstBytes {
     spoken: SpokenCell,
     /// The client has agreed to HTTP/2 already.
     h2_agreed: bool,
+    http1_only: bool,
 }
 
 impl FirstBytes {
     /// Compares the reads of a stream. `h2_agreed`: anything but the preface is an error; hyper
-    /// would answer it by HTTP/1.
-    pub(super) fn of<S>(stream: S, h2_agreed: bool) -> (InspectedStream<S, Self>, SpokenCell) {
+    /// would answer it by HTTP/1. `http1_only`: the preface is an error.
+    pub(super) fn of<S>(
+        stream: S,
+        h2_agreed: bool,
+        http1_only: bool,
+    ) -> (InspectedStream<S, Self>, SpokenCell) {
         let spoken = Rc::new(Cell::new(Spoken::Unknown));
-        let inspect = Self { spoken: Rc::clone(&spoken), h2_agreed };
+        let inspect = Self { spoken: Rc::clone(&spoken), h2_agreed, http1_only };
         (InspectedStream::new(stream, inspect), spoken)
     }
 }
@@ -113,6 +118,10 @@ impl Inspect for FirstBytes {
             }
             self.spoken.set(Spoken::Http1);
         } else if length == expected.len() {
+            if self.http1_only {
+                let problem = "the client speaks HTTP/2, which is turned off";
+                return Err(io::Error::new(io::ErrorKind::InvalidData, problem));
+            }
             self.spoken.set(Spoken::Http2);
         }
         Ok(())
@@ -143,7 +152,7 @@ mod tests {
 
     /// Reads `pieces` one after the other. Returns what is known after each.
     async fn spoken_after(pieces: &[&[u8]]) -> Vec<Spoken> {
-        let (mut stream, spoken) = FirstBytes::of(Pieces(pieces), false);
+        let (mut stream, spoken) = FirstBytes::of(Pieces(pieces), false, false);
         let mut after = Vec::new();
         for piece in pieces {
             // Twice: hyper may look again without having taken any.

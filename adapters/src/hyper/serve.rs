@@ -70,6 +70,7 @@ pub fn serve<L: Listen, M: MakeService>(listener: L, make: M) -> Serve<L, M> {
         first_bytes_limit: Some(FIRST_BYTES_LIMIT),
         idle_limit: None,
         stall_limit: None,
+        http1_only: false,
         signal: None,
         shutdown_limit: SHUTDOWN_LIMIT,
         #[cfg(feature = "tls")]
@@ -90,6 +91,7 @@ pub struct Serve<L, M> {
     first_bytes_limit: Option<Duration>,
     idle_limit: Option<Duration>,
     stall_limit: Option<Duration>,
+    http1_only: bool,
     signal: Option<Pin<Box<dyn Future<Output = ()>>>>,
     shutdown_limit: Duration,
     #[cfg(feature = "tls")]
@@ -146,11 +148,18 @@ impl<L: Listen, M: MakeService> Serve<L, M> {
         self
     }
 
+    /// Closes connections of HTTP/2. Let a TLS acceptor offer `http/1.1` only (ALPN), so that
+    /// clients don't choose it. Default: both.
+    pub fn http1_only(mut self) -> Self {
+        self.http1_only = true;
+        self
+    }
+
     /// Sets any other of hyper's options: buffers, windows, keep-alive pings, limits. Timer and
     /// executor are set.
     ///
-    /// Its `http1_only` and `http2_only` have no effect, since connections may be upgraded: a TLS
-    /// acceptor chooses by what it offers (ALPN). `writev` and `pipeline_flush` have none, either: a
+    /// Its `http1_only` and `http2_only` have no effect, since connections may be upgraded:
+    /// [`Serve::http1_only`] has one. `writev` and `pipeline_flush` have none, either: a
     /// [`FileBody`](super::FileBody) needs the former, and must not be copied as the latter does.
     pub fn configure(mut self, configure: impl FnOnce(&mut auto::Builder<Executor>)) -> Self {
         configure(&mut self.builder);
@@ -201,6 +210,7 @@ impl<L: Listen, M: MakeService> Serve<L, M> {
             first_bytes_limit: self.first_bytes_limit,
             idle_limit: self.idle_limit,
             stall_limit: self.stall_limit,
+            http1_only: self.http1_only,
             #[cfg(feature = "tls")]
             tls: self.tls,
             #[cfg(feature = "tls")]

@@ -431,3 +431,13 @@ async fn an_idle_connection_lives_longer_than_a_proxy_keeps_it() {
     assert_eq!(stream.read(&mut answer).await.unwrap(), 0);
     server.shutdown(Duration::ZERO).await;
 }
+
+#[runtime::test]
+async fn a_server_of_http1_only_closes_connections_of_http2() {
+    let listener = listener();
+    let address = listener.local_addr().unwrap();
+    let server = serve(listener, counting).http1_only().start().unwrap();
+    assert!(get(&Client::http2(), format!("http://{address}/")).await.is_err());
+    assert!(get(&Client::new(), format!("http://{address}/")).await.is_ok());
+    server.shutdown(Duration::ZERO).await;
+}
