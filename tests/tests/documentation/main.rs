@@ -247,10 +247,10 @@ fn every_file_that_a_page_of_the_book_includes_exists() {
 }
 
 #[test]
-fn the_readme_has_at_most_150_lines() {
+fn the_readme_has_at_most_110_lines() {
     let readme = std::fs::read_to_string(root().join("README.md")).unwrap();
     let lines = readme.lines().count();
-    assert!(lines <= 150, "README.md has {lines} lines: what goes deeper belongs into the book");
+    assert!(lines <= 110, "README.md has {lines} lines: what goes deeper belongs into the book");
 }
 
 /// A Markdown file's links and the anchors of its headings.
