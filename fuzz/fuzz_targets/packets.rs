@@ -4,7 +4,7 @@
 #![no_main]
 
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
-use servers::memcached::fuzzing::{FuzzedConnection, FuzzedServer, PASSWORD, Setup, USER};
+use fuzz::{FuzzedConnection, FuzzedServer, PASSWORD, Setup, USER};
 
 #[derive(Debug, Arbitrary)]
 enum Step {

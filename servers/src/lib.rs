@@ -36,6 +36,45 @@ compile_error!(
     "Lull drives the Linux kernel's NAPI polling: it builds for Linux only (6.13 or later for interrupt suspension)"
 );
 
-mod connection_limit;
-mod listen;
-pub mod memcached;
+/// A server that speaks memcached's protocols: the text protocol with its classic and its meta
+/// commands, the binary protocol, and text requests over UDP.
+pub mod memcached {
+    mod auth;
+    mod clock;
+    mod config;
+    mod connection;
+    mod context;
+    mod dump_slot;
+    mod listen;
+    pub mod logging;
+    mod mutation;
+    mod numbers;
+    mod protocol;
+    mod server;
+    mod session;
+    mod stats;
+    mod store;
+    mod tls;
+    mod udp;
+
+    /// What the fuzz targets drive without sockets: parsers, sessions, and the answers to datagrams.
+    #[cfg(fuzzing)]
+    pub mod fuzzing {
+        pub use super::context::ServerContext;
+        pub use super::mutation::Condition;
+        pub use super::protocol::{KEY_MAX, classic, meta, tokens};
+        pub use super::session::{Session, SessionStep};
+        pub use super::udp::answer;
+    }
+
+    pub use auth::UsersFileError;
+    pub use config::{ClientCertificates, Config, Protocol, TlsConfig};
+    pub use context::{ReloadError, StartError};
+    pub use net::{Alignment, ShutdownReport};
+    pub use server::Server;
+    pub use tls::TlsError;
+
+    /// The reply to `version`: the memcached version whose protocols the server implements, followed
+    /// by the crate's version. Clients parse the leading number to detect features.
+    pub const VERSION: &str = concat!("1.6.45-lull-", env!("CARGO_PKG_VERSION"));
+}

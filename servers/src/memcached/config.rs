@@ -4,8 +4,6 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::tls::TlsConfig;
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Protocol {
@@ -129,4 +127,31 @@ impl Config {
     pub(super) fn has_time_limits(&self) -> bool {
         self.requires_authentication() || self.idle_timeout.is_some()
     }
+}
+
+/// Certificates, private key and client authentication of a server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TlsConfig {
+    /// The server's certificate chain, a PEM file (`-o ssl_chain_cert`).
+    pub certificates: PathBuf,
+    /// The private key, a PEM file (`-o ssl_key`).
+    pub key: PathBuf,
+    /// The authorities that sign clients' certificates, a PEM file (`-o ssl_ca_cert`). Without it
+    /// clients are not asked for a certificate.
+    pub authorities: Option<PathBuf>,
+    /// Whether clients present a certificate (`-o ssl_verify_mode`).
+    pub client_certificates: ClientCertificates,
+    /// Whether TLS 1.2 is refused (`-o ssl_min_version=tlsv1.3`).
+    pub require_tls13: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ClientCertificates {
+    /// Clients are not asked for a certificate.
+    #[default]
+    Ignored,
+    /// Clients are asked for a certificate, which is verified if they present one.
+    Optional,
+    /// Clients without a valid certificate are refused.
+    Required,
 }

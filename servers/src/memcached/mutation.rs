@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::protocol::numbers;
+use super::numbers;
 use super::store::{ItemBits, LargeValue, LockedEntry, NewItem, NewValue, OutOfMemory, Store, StoredValue};
 
 /// When a storage command stores its item.

@@ -14,12 +14,9 @@ use net::{
 };
 
 use super::config::Config;
-use super::connection::accept;
-use super::context::ServerContext;
-use super::error::{ReloadError, StartError};
-use super::listen::{BoundPath, check_address, remove_stale_socket};
-use super::udp;
-use crate::listen::bind;
+use super::context::{ReloadError, ServerContext, StartError};
+use super::listen::{BoundPath, bind, check_address, remove_stale_socket};
+use super::{connection, udp};
 
 /// How often the store is maintained, and for how long: at most about 2 % of a core, and at least
 /// one segment.
@@ -67,7 +64,7 @@ impl Server {
         let name: Arc<str> = format!("unix:{}", path.display()).into();
         self.context.add_listen_address(name.to_string());
         let serving = listener.serve(move |stream: UnixStream| {
-            accept::handle(stream, Arc::clone(&context), "unix:".into(), Arc::clone(&name))
+            connection::handle(stream, Arc::clone(&context), "unix:".into(), Arc::clone(&name))
         });
         self.serving.push(serving.map_err(failed)?);
         Ok(())
@@ -128,7 +125,7 @@ impl Server {
             let _ = stream.set_keepalive(Some(TcpKeepalive::new().with_time(context.config.keepalive)));
             let peer = stream.peer_addr().map_or_else(|_| "tcp:".to_owned(), |peer| format!("tcp:{peer}"));
             // Not `into`: the allocator keeps the place of what the string was made with.
-            accept::handle(stream, Arc::clone(&context), Box::from(&*peer), Arc::clone(&local))
+            connection::handle(stream, Arc::clone(&context), Box::from(&*peer), Arc::clone(&local))
         })?;
         self.serving.push(serving);
         Ok(())

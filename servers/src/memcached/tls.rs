@@ -1,39 +1,10 @@
 //! TLS on TCP connections, if the cargo feature `tls` is on. Its settings and errors exist without
 //! it, too.
 
-use std::path::PathBuf;
-
 #[cfg(not(feature = "tls"))]
 pub use disabled::Tls;
 #[cfg(feature = "tls")]
 pub use enabled::Tls;
-
-/// Certificates, private key and client authentication of a server.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TlsConfig {
-    /// The server's certificate chain, a PEM file (`-o ssl_chain_cert`).
-    pub certificates: PathBuf,
-    /// The private key, a PEM file (`-o ssl_key`).
-    pub key: PathBuf,
-    /// The authorities that sign clients' certificates, a PEM file (`-o ssl_ca_cert`). Without it
-    /// clients are not asked for a certificate.
-    pub authorities: Option<PathBuf>,
-    /// Whether clients present a certificate (`-o ssl_verify_mode`).
-    pub client_certificates: ClientCertificates,
-    /// Whether TLS 1.2 is refused (`-o ssl_min_version=tlsv1.3`).
-    pub require_tls13: bool,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum ClientCertificates {
-    /// Clients are not asked for a certificate.
-    #[default]
-    Ignored,
-    /// Clients are asked for a certificate, which is verified if they present one.
-    Optional,
-    /// Clients without a valid certificate are refused.
-    Required,
-}
 
 /// Certificates or a private key cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -56,7 +27,8 @@ mod enabled {
     use adapters::tls::{self, Acceptor, Certificates, LoadedAcceptor, Stream};
     use futures_util::{AsyncRead, AsyncWrite};
 
-    use super::{ClientCertificates, TlsConfig, TlsError};
+    use super::TlsError;
+    use crate::memcached::config::{ClientCertificates, TlsConfig};
 
     /// Certificates and key as last loaded.
     #[derive(Debug)]
@@ -110,7 +82,8 @@ mod disabled {
     use std::convert::Infallible;
     use std::io;
 
-    use super::{TlsConfig, TlsError};
+    use super::TlsError;
+    use crate::memcached::config::TlsConfig;
 
     #[derive(Debug)]
     pub struct Tls(Infallible);

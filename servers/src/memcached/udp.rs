@@ -112,8 +112,10 @@ pub async fn answer(
     if frame[4..6] != [0, 1] {
         return None;
     }
-    let mut session = Session::new(context, counters);
-    session.gets_only = !context.config.udp_all_commands;
+    let session = match context.config.udp_all_commands {
+        true => Session::new(context, counters),
+        false => Session::with_gets_only(context, counters),
+    };
     let bytes = execute(request, session).await;
     // Errors are not sent: they might be replies to another server's errors, and a forged sender
     // could make two servers exchange errors forever.
@@ -139,7 +141,7 @@ async fn execute(request: &[u8], mut session: Session<'_>) -> Vec<u8> {
         match step {
             SessionStep::Send | SessionStep::Yield => runtime::yield_now().await,
             SessionStep::RefreshPolicy => {
-                let context = session.context;
+                let context = session.context();
                 Box::pin(context.policy_section.refresh(&context.counters)).await;
             }
             SessionStep::NeedInput | SessionStep::Close => return reply,

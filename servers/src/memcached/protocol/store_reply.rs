@@ -1,8 +1,7 @@
 //! The replies to storage commands, in each protocol.
 
 use super::binary::{ResponseHeader, Status};
-use super::meta::parse::write_key_flag;
-use super::tokens::tokens;
+use super::meta::{write_flag, write_flags};
 use crate::memcached::mutation::{Condition, StoreOutcome, StoreRequest};
 use crate::memcached::store::ItemBits;
 
@@ -95,36 +94,19 @@ fn write_meta_reply<B: AsRef<[u8]>>(
         }
     };
     out.extend_from_slice(code);
-    let mut digits = itoa::Buffer::new();
-    for flag in tokens(flags) {
-        match flag[0] {
-            b'O' => {
-                out.push(b' ');
-                out.extend_from_slice(flag);
-            }
-            b'k' => {
-                write_key_flag(request.key.as_ref(), request.bits.intersects(ItemBits::KEY_BINARY), out);
-            }
-            b'c' => {
-                out.extend_from_slice(b" c");
-                out.extend_from_slice(digits.format(cas).as_bytes());
-            }
-            b's' => {
-                out.extend_from_slice(b" s");
-                out.extend_from_slice(digits.format(length).as_bytes());
-            }
-            _ => {}
-        }
-    }
+    let is_binary = request.bits.intersects(ItemBits::KEY_BINARY);
+    write_flags(flags, request.key.as_ref(), is_binary, out, |flag, out| match flag {
+        b'c' => write_flag(flag, cas, out),
+        b's' => write_flag(flag, length as u64, out),
+        _ => {}
+    });
     out.extend_from_slice(b"\r\n");
 }
 
 fn write_binary_reply(header: &ResponseHeader, condition: Condition, result: StoreResult, out: &mut Vec<u8>) {
     let status = match result {
         StoreResult::Outcome(StoreOutcome::Stored { cas, .. }) => {
-            if !header.quiet {
-                header.write_response(Status::Ok, cas, &[], &[], &[], out);
-            }
+            header.write_success(cas, out);
             return;
         }
         StoreResult::Outcome(StoreOutcome::Exists) => Status::Exists,

@@ -1,17 +1,33 @@
 //! Receives the data blocks of storage commands and stores them.
 
+use super::{BufferCharge, FREE_BUFFER, PendingInput, Session};
 use crate::memcached::mutation::{self, Condition, ReceivedValue, StoreOutcome, StoreRequest};
+use crate::memcached::protocol::KEY_MAX;
 use crate::memcached::protocol::store_reply::{StoreReply, StoreResult};
-use crate::memcached::protocol::tokens::KEY_MAX;
-use crate::memcached::session::{BufferCharge, DataBlock, FREE_BUFFER, PartialValue, PendingInput, Session};
+use crate::memcached::store::LargeValue;
 
 /// What terminates a data block of the text protocol.
 const TERMINATOR: &[u8] = b"\r\n";
 
+/// A storage command whose data block is being received.
+pub struct DataBlock {
+    request: StoreRequest<Box<[u8]>>,
+    reply: StoreReply<Box<[u8]>>,
+    value: PartialValue,
+    /// The bytes that terminate the block, as far as they were received.
+    terminator: [u8; 2],
+    terminator_length: usize,
+}
+
+enum PartialValue {
+    Small { received: Vec<u8>, _charge: BufferCharge },
+    Large { value: LargeValue, filled: usize },
+}
+
 impl Session<'_> {
     /// Begins to execute a storage command whose data block starts at `after`, as far as it was
     /// received. Returns how many bytes of `after` were used.
-    pub fn begin_store(
+    pub(super) fn begin_store(
         &mut self,
         request: &StoreRequest<&[u8]>,
         reply: StoreReply<&[u8]>,
@@ -26,7 +42,7 @@ impl Session<'_> {
             self.discard_input(block_length);
             return 0;
         }
-        let value = if !store.is_large(request.length) {
+        let value = if !store.shards().is_large(request.length) {
             if after.len() >= block_length {
                 // The whole block was received: store it without an intermediate copy.
                 let (value, terminator) = after[..block_length].split_at(request.length);
@@ -39,6 +55,7 @@ impl Session<'_> {
                 .map(|()| PartialValue::Small { received: Vec::new(), _charge: charge })
         } else {
             store
+                .shards()
                 .allocate_large_value(request.length, self.now)
                 .map(|value| PartialValue::Large { value, filled: 0 })
         };
@@ -100,7 +117,11 @@ impl Session<'_> {
             block.terminator_length += 1;
             used += 1;
         }
-        if block.missing() > 0 || block.terminator_length < terminator_length {
+        let received = match &block.value {
+            PartialValue::Small { received, .. } => received.len(),
+            PartialValue::Large { filled, .. } => *filled,
+        };
+        if received < length || block.terminator_length < terminator_length {
             self.pending = PendingInput::DataBlock(block);
             return used;
         }

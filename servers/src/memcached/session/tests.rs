@@ -1,9 +1,8 @@
-use super::{SEND_AT, Session, SessionStep};
+use super::{SEND_AT, Session, SessionStep, stats};
 use crate::memcached::config::{Config, Protocol};
-use crate::memcached::connection::list::{ConnectionInfo, ListedConnection};
 use crate::memcached::context::ServerContext;
+use crate::memcached::stats::connections::{ConnectionInfo, ListedConnection};
 use crate::memcached::stats::counters::CounterTotals;
-use crate::memcached::stats::stats_reply;
 
 fn context(config: &Config) -> ServerContext {
     ServerContext::new(config, 1).unwrap()
@@ -143,7 +142,7 @@ fn connections_come_and_go_while_they_are_listed() {
     let _listed = [add(), add()];
     let mut listed = 0;
     std::thread::scope(|scope| {
-        stats_reply::write_section(&context, b"conns", &mut |_, _| {
+        stats::write_section(&context, b"conns", &mut |_, _| {
             listed += 1;
             let (done, is_done) = std::sync::mpsc::channel();
             scope.spawn(move || {
@@ -152,7 +151,8 @@ fn connections_come_and_go_while_they_are_listed() {
             });
             let waited = is_done.recv_timeout(std::time::Duration::from_secs(30));
             assert!(waited.is_ok(), "a connection waits for the list");
-        });
+        })
+        .unwrap();
     });
     assert_eq!(listed, 8);
 }

@@ -1,6 +1,5 @@
-//! Counters, and the replies to `stats`.
+//! What `stats` reports on: counters, open connections, and how the workers are driven.
 
-pub mod busy_poll_share;
+pub mod connections;
 pub mod counters;
 pub mod policy_section;
-pub mod stats_reply;

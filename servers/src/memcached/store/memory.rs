@@ -1,8 +1,9 @@
-//! The store's memory budget: how much is in use and how much may be.
+//! The store's memory budget, and what counts against it outside of segments: large values, and
+//! buffers of connections.
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use memmap2::MmapMut;
 
@@ -145,6 +146,68 @@ impl Drop for BufferReservation {
     }
 }
 
-pub fn map_anonymous(bytes: usize) -> io::Result<MmapMut> {
-    MmapMut::map_anon(bytes)
+/// The kernel's page size: large values take whole pages.
+const PAGE: u64 = 4096;
+
+/// A value in its own pages. Its memory counts against the limit until the last reference is
+/// dropped, so a client that reads slowly cannot make the store exceed its limit.
+#[derive(Debug)]
+pub struct LargeValue {
+    map: MmapMut,
+    length: usize,
+    stored: AtomicBool,
+    memory: Arc<MemoryBudget>,
+}
+
+/// The memory that a large value of `length` bytes takes, in bytes.
+pub fn footprint(length: usize) -> u64 {
+    (length as u64).next_multiple_of(PAGE)
+}
+
+impl LargeValue {
+    /// Allocates a value whose [`footprint`] the caller has reserved. The reservation is released
+    /// when the value is dropped, and on an error.
+    pub(super) fn new(length: usize, memory: &Arc<MemoryBudget>) -> io::Result<Self> {
+        match MmapMut::map_anon(length.max(1)) {
+            Ok(map) => {
+                memory.add_large(footprint(length));
+                memory.add_unstored(footprint(length));
+                Ok(Self { map, length, stored: AtomicBool::new(false), memory: Arc::clone(memory) })
+            }
+            Err(error) => {
+                memory.release(footprint(length));
+                Err(error)
+            }
+        }
+    }
+
+    pub(super) fn mark_stored(&self) {
+        if !self.stored.swap(true, Ordering::Relaxed) {
+            self.memory.remove_unstored(footprint(self.length));
+        }
+    }
+
+    /// Marks the value as removed from the store. Connections that are still sending it keep it
+    /// alive.
+    pub(super) fn mark_removed(&self) {
+        if self.stored.swap(false, Ordering::Relaxed) {
+            self.memory.add_unstored(footprint(self.length));
+        }
+    }
+
+    pub fn bytes(&self) -> &[u8] {
+        &self.map[..self.length]
+    }
+
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.map[..self.length]
+    }
+}
+
+impl Drop for LargeValue {
+    fn drop(&mut self) {
+        self.mark_stored();
+        self.memory.remove_large(footprint(self.length));
+        self.memory.release(footprint(self.length));
+    }
 }

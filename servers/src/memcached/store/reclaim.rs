@@ -7,7 +7,7 @@
 //! need for cache eviction", SOSP 2023). Bytes of deleted and replaced items are reclaimed first:
 //! segments with enough of them are compacted by moving their live items.
 
-use super::item_layout::{self, ItemBits, ItemHeader};
+use super::item::{self, ItemBits, ItemHeader};
 use super::memory::MemoryBudget;
 use super::segment_log::{ItemLocation, Queue, Segment, live_items};
 use super::shard::Shard;
@@ -89,7 +89,7 @@ impl Shard {
         for (offset, header) in live_items(&map, used) {
             let item = &map[offset..offset + header.size()];
             let from = self.log.location(index, offset);
-            let hash = self.hasher.hash(item_layout::key(item));
+            let hash = self.hasher.hash(item::key(item));
             let accesses = header.bits.access_count();
             let expired = header.has_expired(now);
             let (target, bits) = match (retain, queue) {
@@ -110,12 +110,12 @@ impl Shard {
                 self.counters.moved += 1;
                 let copy = &mut self.log.item_mut(to)[..item.len()];
                 copy.copy_from_slice(item);
-                item_layout::set_bits(copy, bits);
+                item::set_bits(copy, bits);
                 self.log.note_expiry(to, header.expiry);
                 continue;
             }
             if header.bits.intersects(ItemBits::LARGE) {
-                self.remove_large_value(item_layout::large_value_number(item, &header));
+                self.remove_large_value(item::large_value_number(item, &header));
             }
             if expired {
                 self.count_expired(&header);
@@ -164,7 +164,7 @@ impl Shard {
         self.counters.crawled += checked;
         self.log.set_first_expiry(index, first);
         for (location, header) in expired {
-            let hash = self.hasher.hash(item_layout::key(self.log.item(location)));
+            let hash = self.hasher.hash(item::key(self.log.item(location)));
             self.remove(hash, location);
             self.count_expired(&header);
         }

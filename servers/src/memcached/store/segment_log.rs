@@ -5,8 +5,7 @@ use std::collections::VecDeque;
 use memmap2::MmapMut;
 use slab::Slab;
 
-use super::item_layout::{self, ALIGN, ItemBits, ItemHeader};
-use super::memory::map_anonymous;
+use super::item::{self, ALIGN, ItemBits, ItemHeader};
 
 /// Where an item is: a segment's index in the upper bits, the offset in units of [`ALIGN`] in the
 /// lower ones.
@@ -72,7 +71,7 @@ impl Segment {
 pub fn items_from(map: &[u8], mut at: usize, used: usize) -> impl Iterator<Item = (usize, ItemHeader)> {
     std::iter::from_fn(move || {
         (at < used).then(|| {
-            let (offset, header) = (at, item_layout::header(&map[at..]));
+            let (offset, header) = (at, item::header(&map[at..]));
             at += header.size();
             (offset, header)
         })
@@ -216,8 +215,8 @@ impl SegmentLog {
     /// Marks an item dead. Its bytes are free once its segment is.
     pub fn mark_dead(&mut self, location: ItemLocation, header: &ItemHeader) {
         let item = self.item_mut(location);
-        let bits = item_layout::bits(item);
-        item_layout::set_bits(item, bits.with(ItemBits::DEAD));
+        let bits = item::bits(item);
+        item::set_bits(item, bits.with(ItemBits::DEAD));
         let index = self.index_and_offset(location).0 as usize;
         let segment = &mut self.segments[index];
         segment.live -= header.size() as u32;
@@ -230,7 +229,7 @@ impl SegmentLog {
     pub fn detach_segment(&mut self, index: u32) -> Option<(MmapMut, usize)> {
         let placeholder = match self.placeholder.take() {
             Some(placeholder) => placeholder,
-            None => map_anonymous(1).ok()?,
+            None => MmapMut::map_anon(1).ok()?,
         };
         let segment = &mut self.segments[index as usize];
         let used = segment.used as usize;

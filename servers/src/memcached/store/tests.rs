@@ -91,7 +91,11 @@ fn a_hit_returns_the_last_stored_value_while_items_are_evicted() {
                     }
                 }
             }
-            assert!(store.memory().used() <= store.limit() + 4096 * 64, "{} bytes", store.memory().used());
+            assert!(
+                store.shards.memory.used() <= store.limit() + 4096 * 64,
+                "{} bytes",
+                store.shards.memory.used()
+            );
         }
         let usage = store.usage();
         assert!(hits > 2000 && usage.counters.evictions > 0, "{hits} {usage:?}");
@@ -196,7 +200,7 @@ fn a_value_above_half_of_the_limit_is_out_of_memory() {
     let store =
         Store::new(StoreConfig { memory: 8 << 20, max_item: 16 << 20, evict: true, cas: true, workers: 1 });
     assert_eq!(put(&store, b"k", &vec![0; 5 << 20], 0), Err(OutOfMemory));
-    assert_eq!(store.allocate_large_value(5 << 20, NOW).err(), Some(OutOfMemory));
+    assert_eq!(store.shards.allocate_large_value(5 << 20, NOW).err(), Some(OutOfMemory));
     assert!(put(&store, b"k", &vec![0; 3 << 20], 0).is_ok());
 }
 
@@ -210,17 +214,17 @@ fn buffers_count_against_the_limit_beyond_a_small_share_and_up_to_half() {
     let (full, evictions) = (store.usage().memory, store.usage().counters.evictions);
     assert!(full > limit * 9 / 10);
     // One in 32 is free.
-    let free = store.reserve_buffer(1 << 20, NOW).unwrap();
+    let free = store.shards.reserve_buffer(1 << 20, NOW).unwrap();
     assert_eq!((store.usage().memory, store.usage().counters.evictions), (full, evictions));
-    let counted: Vec<_> = (0..40).map_while(|_| store.reserve_buffer(1 << 20, NOW).ok()).collect();
+    let counted: Vec<_> = (0..40).map_while(|_| store.shards.reserve_buffer(1 << 20, NOW).ok()).collect();
     assert_eq!(counted.len(), 16);
     assert!(store.usage().memory <= limit && store.usage().counters.evictions > evictions);
     // What is refused leaves no trace.
-    assert_eq!(store.memory().unstored(), 16 << 20);
+    assert_eq!(store.shards.memory.unstored(), 16 << 20);
     let before = store.usage().memory;
     drop((free, counted));
-    assert_eq!((store.usage().memory, store.memory().unstored()), (before - (16 << 20), 0));
-    assert!(store.reserve_buffer(1 << 20, NOW).is_ok());
+    assert_eq!((store.usage().memory, store.shards.memory.unstored()), (before - (16 << 20), 0));
+    assert!(store.shards.reserve_buffer(1 << 20, NOW).is_ok());
 }
 
 #[test]
@@ -231,14 +235,14 @@ fn large_and_small_values_evict_each_other() {
     }
     for index in 0..100 {
         put(&store, format!("large-{index}").as_bytes(), &vec![2; 900_000], 0).unwrap();
-        assert!(store.memory().used() <= store.limit());
+        assert!(store.shards.memory.used() <= store.limit());
     }
-    assert!(store.memory().large() > 12 << 20, "{}", store.memory().large());
+    assert!(store.shards.memory.large() > 12 << 20, "{}", store.shards.memory.large());
     for index in 0..400_000 {
         put(&store, format!("again-{index}").as_bytes(), &[1; 200], 0).unwrap();
     }
-    assert!(store.memory().large() < 8 << 20, "{}", store.memory().large());
-    assert!(store.memory().used() <= store.limit());
+    assert!(store.shards.memory.large() < 8 << 20, "{}", store.shards.memory.large());
+    assert!(store.shards.memory.used() <= store.limit());
 }
 
 #[test]
@@ -251,7 +255,7 @@ fn maintenance_enforces_a_lowered_limit() {
     for _ in 0..100 {
         store.maintain(Duration::from_millis(5));
     }
-    assert!(store.memory().used() <= 16 << 20, "{}", store.memory().used());
+    assert!(store.shards.memory.used() <= 16 << 20, "{}", store.shards.memory.used());
 }
 
 #[test]
@@ -285,8 +289,8 @@ fn concurrent_threads_never_read_torn_values() {
 /// Panics while a shard is locked, after `damage` was done to it.
 fn panic_in_shard(store: &Store, index: usize, damage: impl FnOnce(&mut super::shard::Shard)) {
     let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        damage(&mut store.shards().lock(index));
-        let mut shard = store.shards().lock(index);
+        damage(&mut store.shards.lock(index));
+        let mut shard = store.shards.lock(index);
         shard.generation += 1;
         panic!("while the shard is locked");
     }));
@@ -300,7 +304,7 @@ fn a_panic_under_a_shards_lock_empties_that_shard_and_the_store_goes_on() {
         put(&store, &key.to_le_bytes(), &value_of(key, 0, 400), NOW + 10).unwrap();
     }
     put(&store, b"large", &[1; 500_000], 0).unwrap();
-    let shards = store.shards().len();
+    let shards = store.shards.len();
     assert!(shards > 1);
     for index in 0..shards {
         let before = store.usage().items;
@@ -314,7 +318,7 @@ fn a_panic_under_a_shards_lock_empties_that_shard_and_the_store_goes_on() {
         assert!(after < before && (index + 1 == shards || after > 0), "{before} items, then {after}");
     }
     assert_eq!((store.usage().items, store.usage().bytes), (0, 0));
-    assert_eq!(store.memory().used(), 0, "its memory is not lost");
+    assert_eq!(store.shards.memory.used(), 0, "its memory is not lost");
     for second in 0..20 {
         store.maintain(Duration::from_millis(2));
         put(&store, b"new", b"value", NOW + second + 1).unwrap();

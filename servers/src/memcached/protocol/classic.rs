@@ -1,11 +1,14 @@
-//! Parses lines of the classic text protocol, as memcached's `proto_parser.c` does.
+//! The classic text protocol: parses lines as memcached's `proto_parser.c` does, and writes items
+//! and lists of keys.
 
+use std::io::Write;
+
+use super::meta::{MetaVerb, write_base64, write_number};
+use super::{BAD_FORMAT, ERROR, KEY_MAX, Tokens, data_block_length, has_noreply, tokens};
+use crate::memcached::clock::Clock;
 use crate::memcached::mutation::Condition;
-use crate::memcached::protocol::meta::parse::MetaVerb;
-use crate::memcached::protocol::numbers;
-use crate::memcached::protocol::tokens::{
-    BAD_FORMAT, ERROR, KEY_MAX, Tokens, data_block_length, has_noreply, tokens,
-};
+use crate::memcached::numbers;
+use crate::memcached::store::{ItemBits, ItemHeader};
 
 pub const BAD_EXPIRY: &[u8] = b"CLIENT_ERROR invalid exptime argument\r\n";
 const BAD_DELTA: &[u8] = b"CLIENT_ERROR invalid numeric delta argument\r\n";
@@ -213,6 +216,100 @@ fn parse_touch(line: &[u8]) -> Command<'_> {
         },
         [_, _, _, ..] => Command::Invalid { reply: BAD_FORMAT, noreply },
         _ => invalid(BAD_FORMAT),
+    }
+}
+
+/// Writes the line that precedes a value.
+pub fn write_value_line(key: &[u8], header: &ItemHeader, with_cas: bool, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"VALUE ");
+    out.extend_from_slice(key);
+    out.push(b' ');
+    write_number(header.flags, out);
+    out.push(b' ');
+    write_number(header.length, out);
+    if with_cas {
+        out.push(b' ');
+        write_number(header.cas, out);
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+/// A list of keys, by the command that asks for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DumpFormat {
+    /// `lru_crawler metadump`
+    Metadump,
+    /// `lru_crawler mgdump`
+    Mgdump,
+    /// `stats cachedump`; 0 is any number of keys.
+    Cachedump { max_keys: u32 },
+}
+
+impl DumpFormat {
+    pub fn start(self) -> &'static [u8] {
+        if matches!(self, Self::Cachedump { .. }) { b"" } else { super::OK }
+    }
+
+    pub fn end(self) -> &'static [u8] {
+        if self == Self::Mgdump { b"EN\r\n" } else { b"END\r\n" }
+    }
+
+    /// Another client's list is being sent.
+    pub fn busy(self) -> &'static [u8] {
+        match self {
+            Self::Cachedump { .. } => b"SERVER_ERROR busy, another list of keys is being sent\r\n",
+            _ => b"BUSY currently processing crawler request\r\n",
+        }
+    }
+
+    /// Clients may not list keys (`-X`).
+    pub fn refusal(self) -> &'static [u8] {
+        match self {
+            Self::Metadump => b"ERROR metadump not allowed\r\n",
+            Self::Mgdump => b"ERROR key dump not allowed\r\n",
+            Self::Cachedump { .. } => b"CLIENT_ERROR stats cachedump not allowed\r\n",
+        }
+    }
+
+    /// Writes an item's line.
+    pub fn write_line(self, clock: &Clock, key: &[u8], header: &ItemHeader, out: &mut Vec<u8>) {
+        let expiry = |never| if header.expiry == 0 { never } else { clock.unix_of(header.expiry) };
+        // Writing to a vector does not fail.
+        let _ = match self {
+            Self::Metadump => {
+                out.extend_from_slice(b"key=");
+                // Percent-encoded, as in memcached.
+                for &byte in key {
+                    match byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+                        true => out.push(byte),
+                        false => out.extend_from_slice(format!("%{byte:02X}").as_bytes()),
+                    }
+                }
+                let (expiry, accessed) = (expiry(-1), clock.unix_of(header.accessed));
+                let fetched = if header.bits.intersects(ItemBits::FETCHED) { "yes" } else { "no" };
+                let (cas, size, flags) = (header.cas, header.size(), header.flags);
+                writeln!(
+                    out,
+                    " exp={expiry} la={accessed} cas={cas} fetch={fetched} cls=1 size={size} flags={flags} "
+                )
+            }
+            // A meta get that could be sent back.
+            Self::Mgdump => {
+                out.extend_from_slice(b"mg ");
+                if key.iter().all(u8::is_ascii_graphic) {
+                    out.extend_from_slice(key);
+                } else {
+                    write_base64(key, out);
+                    out.extend_from_slice(b" b");
+                }
+                out.write_all(b"\r\n")
+            }
+            Self::Cachedump { .. } => {
+                out.extend_from_slice(b"ITEM ");
+                out.extend_from_slice(key);
+                write!(out, " [{} b; {} s]\r\n", header.length, expiry(0))
+            }
+        };
     }
 }
 
