@@ -81,7 +81,7 @@ impl BufferCharge {
 pub struct Session<'a> {
     context: &'a ServerContext,
     counters: &'a WorkerCounters,
-    protocol: Option<Protocol>,
+    protocol: Protocol,
     authenticated: bool,
     /// Whether other commands than gets are refused.
     gets_only: bool,
@@ -312,14 +312,13 @@ impl<'a> Session<'a> {
 
     /// Executes the request at the start of `rest`, which is not empty.
     fn execute_request(&mut self, rest: &[u8]) -> Outcome {
-        let protocol = *self.protocol.get_or_insert(match rest[0] {
-            REQUEST_MAGIC => Protocol::Binary,
-            _ => Protocol::Ascii,
-        });
-        match protocol {
-            Protocol::Ascii if self.authenticated => self.execute_text(rest),
-            Protocol::Ascii => self.execute_text_authentication(rest),
+        if self.protocol == Protocol::Auto {
+            self.protocol = if rest[0] == REQUEST_MAGIC { Protocol::Binary } else { Protocol::Ascii };
+        }
+        match self.protocol {
             Protocol::Binary => self.execute_binary(rest),
+            _ if self.authenticated => self.execute_text(rest),
+            _ => self.execute_text_authentication(rest),
         }
     }
 }

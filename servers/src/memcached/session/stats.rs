@@ -238,9 +238,9 @@ fn setting(context: &ServerContext, name: &str) -> String {
         "cas_enabled" => yes_or_no(config.cas),
         "tcp_backlog" => return config.backlog.unsigned_abs().to_string(),
         "binding_protocol" => match config.protocol {
-            None => "auto-negotiate",
-            Some(Protocol::Ascii) => "ascii",
-            Some(Protocol::Binary) => "binary",
+            Protocol::Auto => "auto-negotiate",
+            Protocol::Ascii => "ascii",
+            Protocol::Binary => "binary",
         },
         "auth_enabled_sasl" => yes_or_no(config.sasl),
         "auth_enabled_ascii" => return path(config.users_file.as_ref().filter(|_| !config.sasl), "no"),

@@ -223,8 +223,7 @@ fn commands_are_refused_until_the_client_authenticates() {
     let folder = tempfile::tempdir().unwrap();
     let users = folder.path().join("users");
     std::fs::write(&users, "ann:secret\n").unwrap();
-    let text =
-        Config { users_file: Some(users.clone()), protocol: Some(Protocol::Ascii), ..Config::default() };
+    let text = Config { users_file: Some(users.clone()), protocol: Protocol::Ascii, ..Config::default() };
     let text_context = context(&text);
     let (replies, open) = converse(
         &text_context,
@@ -237,7 +236,7 @@ fn commands_are_refused_until_the_client_authenticates() {
         "CLIENT_ERROR unauthenticated\r\nCLIENT_ERROR bad authentication token format\r\nCLIENT_ERROR authentication failure\r\nSTORED\r\nEND\r\n"
     );
     assert!(!converse(&text_context, &[b'x'; 4000], 100).1);
-    let binary = Config { sasl: true, protocol: Some(Protocol::Binary), ..text };
+    let binary = Config { sasl: true, protocol: Protocol::Binary, ..text };
     let binary_context = context(&binary);
     let packet = |code: u8, key: &[u8], value: &[u8]| {
         let mut packet =
