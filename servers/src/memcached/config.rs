@@ -159,6 +159,7 @@ impl Default for Config {
 }
 
 impl Config {
+    /// Whether clients must authenticate: there is a file of users.
     pub fn requires_authentication(&self) -> bool {
         self.users_file.is_some()
     }
@@ -184,6 +185,7 @@ pub struct TlsConfig {
     pub require_tls13: bool,
 }
 
+/// Whether clients present a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ClientCertificates {
     /// Clients are not asked for a certificate.

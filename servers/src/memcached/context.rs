@@ -18,10 +18,12 @@ use super::stats::connections::ConnectionList;
 use super::stats::counters::Counters;
 use super::stats::policy_section::{BusyPollShare, PolicySection};
 use super::store::{Store, StoreConfig};
-use super::tls::{Tls, TlsError};
+use super::tls::{self, Tls, TlsError};
 
+/// A server cannot start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages say what the variants are")]
 pub enum StartError {
     #[error("cannot listen on {address}: {source}")]
     Listen { address: String, source: io::Error },
@@ -32,7 +34,6 @@ pub enum StartError {
     Unprotected(IpAddr),
     #[error(transparent)]
     Users(#[from] UsersFileError),
-    /// Certificates or key cannot be used.
     #[error("TLS: {0}")]
     Tls(#[from] TlsError),
 }
@@ -40,10 +41,10 @@ pub enum StartError {
 /// Users or certificates cannot be reloaded. The present ones stay in use.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages say what the variants are")]
 pub enum ReloadError {
     #[error(transparent)]
     Users(#[from] UsersFileError),
-    /// Certificates or key cannot be used.
     #[error(transparent)]
     Tls(#[from] TlsError),
 }
@@ -121,7 +122,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl ServerContext {
     pub fn new(config: &Config, workers: usize) -> Result<Self, StartError> {
         let users = config.users_file.as_deref().map(Users::open).transpose()?;
-        let tls = config.tls.as_ref().map(Tls::open).transpose()?;
+        let tls = config.tls.as_ref().map(tls::open).transpose()?;
         let store = StoreConfig {
             memory: config.memory,
             max_item: config.max_item,
@@ -176,7 +177,7 @@ impl ServerContext {
     /// Reads users and certificates again. On an error the present ones stay.
     pub fn reload(&self) -> Result<(), ReloadError> {
         // Both are read before either is replaced.
-        let loaded = self.tls.as_ref().map(Tls::load).transpose()?;
+        let loaded = self.tls.as_ref().map(Tls::load).transpose().map_err(TlsError::from)?;
         self.users.as_ref().map_or(Ok(()), Users::reload)?;
         if let (Some(tls), Some(loaded)) = (&self.tls, loaded) {
             tls.replace(loaded);

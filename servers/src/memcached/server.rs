@@ -136,6 +136,7 @@ impl Server {
         &self.addresses
     }
 
+    /// The UDP addresses, with the ports that were taken.
     pub fn udp_addresses(&self) -> impl Iterator<Item = SocketAddr> {
         self.udp.iter().map(UdpServing::local_addr)
     }

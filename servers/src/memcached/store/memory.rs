@@ -16,94 +16,52 @@ pub struct OutOfMemory;
 /// slow clients evict nothing.
 const FREE_BUFFERS_DIVISOR: u64 = 32;
 
+/// A number of bytes that several threads change.
+#[derive(Debug, Default)]
+pub struct Bytes(AtomicU64);
+
+impl Bytes {
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    pub fn set(&self, bytes: u64) {
+        self.0.store(bytes, Ordering::Relaxed);
+    }
+
+    pub fn sub(&self, bytes: u64) {
+        self.0.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Adds bytes, and returns how many there were before.
+    pub fn add(&self, bytes: u64) -> u64 {
+        self.0.fetch_add(bytes, Ordering::Relaxed)
+    }
+}
+
 /// Bytes in use and their limit, shared by all shards, large values and buffers.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct MemoryBudget {
-    used: AtomicU64,
-    limit: AtomicU64,
+    pub used: Bytes,
+    pub limit: Bytes,
     /// Part of `used`: all large values, whether stored, being received or being sent.
-    large: AtomicU64,
+    pub large: Bytes,
     /// Part of `used`: what is not in the store. These are large values that are still being
     /// received or were replaced while being sent, and buffers of connections.
-    unstored: AtomicU64,
+    pub unstored: Bytes,
     /// All reserved buffers of connections. The first ones are not part of `used`.
-    buffers: AtomicU64,
+    buffers: Bytes,
 }
 
 impl MemoryBudget {
-    pub fn new(limit: u64) -> Self {
-        Self {
-            used: AtomicU64::new(0),
-            limit: AtomicU64::new(limit),
-            large: AtomicU64::new(0),
-            unstored: AtomicU64::new(0),
-            buffers: AtomicU64::new(0),
-        }
-    }
-
-    pub fn limit(&self) -> u64 {
-        self.limit.load(Ordering::Relaxed)
-    }
-
-    pub fn set_limit(&self, limit: u64) {
-        self.limit.store(limit, Ordering::Relaxed);
-    }
-
-    pub fn used(&self) -> u64 {
-        self.used.load(Ordering::Relaxed)
-    }
-
-    pub fn large(&self) -> u64 {
-        self.large.load(Ordering::Relaxed)
-    }
-
-    pub fn unstored(&self) -> u64 {
-        self.unstored.load(Ordering::Relaxed)
-    }
-
-    /// Reserves `bytes` if they fit within the limit.
+    /// Adds `bytes` to `used` if they fit within the limit.
     pub fn try_reserve(&self, bytes: u64) -> bool {
-        let within = |used: u64| used.checked_add(bytes).filter(|&sum| sum <= self.limit());
-        self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, within).is_ok()
-    }
-
-    /// Reserves `bytes` even beyond the limit: for memory that cannot be refused.
-    pub fn reserve(&self, bytes: u64) {
-        self.used.fetch_add(bytes, Ordering::Relaxed);
-    }
-
-    pub fn release(&self, bytes: u64) {
-        self.used.fetch_sub(bytes, Ordering::Relaxed);
-    }
-
-    /// Adds a buffer. Returns whether it counts against the limit.
-    pub(super) fn add_buffer(&self, bytes: u64) -> bool {
-        let before = self.buffers.fetch_add(bytes, Ordering::Relaxed);
-        before.saturating_add(bytes) > self.limit() / FREE_BUFFERS_DIVISOR
-    }
-
-    pub(super) fn remove_buffer(&self, bytes: u64) {
-        self.buffers.fetch_sub(bytes, Ordering::Relaxed);
+        let within = |used: u64| used.checked_add(bytes).filter(|&sum| sum <= self.limit.get());
+        self.used.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, within).is_ok()
     }
 
     pub fn is_over_limit(&self) -> bool {
-        self.used() > self.limit()
-    }
-
-    pub(super) fn add_large(&self, bytes: u64) {
-        self.large.fetch_add(bytes, Ordering::Relaxed);
-    }
-
-    pub(super) fn remove_large(&self, bytes: u64) {
-        self.large.fetch_sub(bytes, Ordering::Relaxed);
-    }
-
-    pub(super) fn add_unstored(&self, bytes: u64) {
-        self.unstored.fetch_add(bytes, Ordering::Relaxed);
-    }
-
-    pub(super) fn remove_unstored(&self, bytes: u64) {
-        self.unstored.fetch_sub(bytes, Ordering::Relaxed);
+        self.used.get() > self.limit.get()
     }
 }
 
@@ -120,15 +78,20 @@ pub struct BufferReservation {
 }
 
 impl BufferReservation {
-    /// A reservation that [`MemoryBudget::add_buffer`] adds to the budget.
     pub(super) fn new(bytes: u64, memory: &Arc<MemoryBudget>) -> Self {
         Self { bytes, counted: false, memory: Arc::clone(memory) }
+    }
+
+    /// Adds the buffer to the budget. Returns whether it counts against the limit.
+    pub(super) fn add(&self) -> bool {
+        let before = self.memory.buffers.add(self.bytes);
+        before.saturating_add(self.bytes) > self.memory.limit.get() / FREE_BUFFERS_DIVISOR
     }
 
     /// The bytes were also reserved against the limit.
     pub(super) fn mark_counted(&mut self) {
         self.counted = true;
-        self.memory.add_unstored(self.bytes);
+        self.memory.unstored.add(self.bytes);
     }
 
     pub fn bytes(&self) -> u64 {
@@ -138,10 +101,10 @@ impl BufferReservation {
 
 impl Drop for BufferReservation {
     fn drop(&mut self) {
-        self.memory.remove_buffer(self.bytes);
+        self.memory.buffers.sub(self.bytes);
         if self.counted {
-            self.memory.remove_unstored(self.bytes);
-            self.memory.release(self.bytes);
+            self.memory.unstored.sub(self.bytes);
+            self.memory.used.sub(self.bytes);
         }
     }
 }
@@ -170,12 +133,12 @@ impl LargeValue {
     pub(super) fn new(length: usize, memory: &Arc<MemoryBudget>) -> io::Result<Self> {
         match MmapMut::map_anon(length.max(1)) {
             Ok(map) => {
-                memory.add_large(footprint(length));
-                memory.add_unstored(footprint(length));
+                memory.large.add(footprint(length));
+                memory.unstored.add(footprint(length));
                 Ok(Self { map, length, stored: AtomicBool::new(false), memory: Arc::clone(memory) })
             }
             Err(error) => {
-                memory.release(footprint(length));
+                memory.used.sub(footprint(length));
                 Err(error)
             }
         }
@@ -183,7 +146,7 @@ impl LargeValue {
 
     pub(super) fn mark_stored(&self) {
         if !self.stored.swap(true, Ordering::Relaxed) {
-            self.memory.remove_unstored(footprint(self.length));
+            self.memory.unstored.sub(footprint(self.length));
         }
     }
 
@@ -191,7 +154,7 @@ impl LargeValue {
     /// alive.
     pub(super) fn mark_removed(&self) {
         if self.stored.swap(false, Ordering::Relaxed) {
-            self.memory.add_unstored(footprint(self.length));
+            self.memory.unstored.add(footprint(self.length));
         }
     }
 
@@ -207,7 +170,7 @@ impl LargeValue {
 impl Drop for LargeValue {
     fn drop(&mut self) {
         self.mark_stored();
-        self.memory.remove_large(footprint(self.length));
-        self.memory.release(footprint(self.length));
+        self.memory.large.sub(footprint(self.length));
+        self.memory.used.sub(footprint(self.length));
     }
 }

@@ -124,7 +124,7 @@ impl Store {
 
     /// The memory limit, in bytes.
     pub fn limit(&self) -> u64 {
-        self.shards.memory.limit()
+        self.shards.memory.limit.get()
     }
 
     /// Changes the memory limit. A lower limit takes effect over the next calls of
@@ -136,7 +136,7 @@ impl Store {
         if bytes < least {
             return false;
         }
-        self.shards.memory.set_limit(bytes);
+        self.shards.memory.limit.set(bytes);
         true
     }
 
@@ -210,7 +210,7 @@ impl Store {
 
     /// What the store holds, summed over all shards.
     pub fn usage(&self) -> StoreUsage {
-        let mut sum = StoreUsage { memory: self.shards.memory.used(), ..StoreUsage::default() };
+        let mut sum = StoreUsage { memory: self.shards.memory.used.get(), ..StoreUsage::default() };
         for index in 0..self.shards.len() {
             let shard = self.shards.lock(index);
             sum.items += shard.item_count() as u64;
@@ -219,7 +219,7 @@ impl Store {
             sum.segments += shard.log.segment_count() as u64;
             sum.counters += shard.counters;
         }
-        sum.bytes += self.shards.memory.large();
+        sum.bytes += self.shards.memory.large.get();
         sum
     }
 

@@ -136,8 +136,8 @@ impl Shard {
 
     fn update_table_bytes(&mut self, memory: &MemoryBudget) {
         let bytes = (self.table.allocation_size() + self.ghosts.size()) as u64;
-        memory.reserve(bytes);
-        memory.release(self.table_bytes);
+        memory.used.add(bytes);
+        memory.used.sub(self.table_bytes);
         self.table_bytes = bytes;
     }
 
@@ -197,7 +197,7 @@ impl Shard {
                 return None;
             }
             let Ok(map) = MmapMut::map_anon(self.log.segment_size()) else {
-                memory.release(self.log.segment_size() as u64);
+                memory.used.sub(self.log.segment_size() as u64);
                 return None;
             };
             self.log.free_segments.push(map);
@@ -244,7 +244,7 @@ impl Shard {
                 return;
             }
             self.log.free_segments.pop();
-            memory.release(self.log.segment_size() as u64);
+            memory.used.sub(self.log.segment_size() as u64);
         }
     }
 
@@ -253,7 +253,7 @@ impl Shard {
     pub fn discard(&mut self, memory: &MemoryBudget) {
         let segment_size = self.log.segment_size();
         let segments = self.log.segment_count() + self.log.free_segments.len();
-        memory.release((segments * segment_size) as u64 + self.table_bytes);
+        memory.used.sub((segments * segment_size) as u64 + self.table_bytes);
         std::mem::take(&mut self.large_values).into_iter().for_each(|(_, large)| large.mark_removed());
         *self = Self {
             counters: self.counters,

@@ -32,12 +32,14 @@ pub struct ShardSet {
 struct CachePadded<T>(T);
 
 impl ShardSet {
-    pub fn new(shards: u64, segment_size: usize, memory: u64, evict: bool) -> Self {
+    pub fn new(shards: u64, segment_size: usize, limit: u64, evict: bool) -> Self {
+        let memory = Arc::<MemoryBudget>::default();
+        memory.limit.set(limit);
         let hasher = KeyHasher::with_random_seed();
         let shard = || CachePadded(Mutex::new(Shard::new(segment_size, hasher.clone())));
         Self {
             shards: (0..shards).map(|_| shard()).collect(),
-            memory: Arc::new(MemoryBudget::new(memory)),
+            memory,
             hasher,
             next_shard: AtomicUsize::new(0),
             segment_size,
@@ -97,14 +99,14 @@ impl ShardSet {
                 Some(_) => self.shards[index].0.try_lock().ok(),
             };
             let Some(mut shard) = shard else { continue };
-            let before = self.memory.used();
+            let before = self.memory.used.get();
             // Free segments first: after a flush, all memory is in them.
             shard.release_free_segments(&self.memory, usize::MAX);
-            if self.memory.used() >= before && shard.reclaim(now, self.evict, &self.memory) {
+            if self.memory.used.get() >= before && shard.reclaim(now, self.evict, &self.memory) {
                 shard.release_free_segments(&self.memory, usize::MAX);
             }
             // Concurrent allocations may hide what was released; then the next shard is tried.
-            if self.memory.used() < before {
+            if self.memory.used.get() < before {
                 return true;
             }
         }
@@ -127,9 +129,9 @@ impl ShardSet {
     /// # Errors
     /// [`OutOfMemory`] as for a large value.
     pub fn reserve_buffer(&self, bytes: u64, now: u32) -> Result<BufferReservation, OutOfMemory> {
-        // It takes the memory back also if that fails below.
         let mut reservation = BufferReservation::new(bytes, &self.memory);
-        if self.memory.add_buffer(bytes) {
+        // It takes the buffer back also if its memory can't be reserved.
+        if reservation.add() {
             self.reserve_unstored(bytes, now)?;
             reservation.mark_counted();
         }
@@ -140,7 +142,7 @@ impl ShardSet {
     /// none.
     fn reserve_unstored(&self, size: u64, now: u32) -> Result<(), OutOfMemory> {
         // It may take at most half of the memory; the other half remains for stored items.
-        if self.memory.unstored() + size > self.memory.limit() / 2 {
+        if self.memory.unstored.get() + size > self.memory.limit.get() / 2 {
             return Err(OutOfMemory);
         }
         let mut tries = 0;
@@ -318,7 +320,7 @@ impl<'a> LockedEntry<'a> {
 
     fn allocate_large_value(&mut self, length: usize) -> Result<LargeValue, OutOfMemory> {
         let (shards, size) = (self.shards, footprint(length));
-        if size > shards.memory.limit() / 2 {
+        if size > shards.memory.limit.get() / 2 {
             return Err(OutOfMemory);
         }
         self.make_room(|_| shards.memory.try_reserve(size).then_some(()), true)?;
@@ -350,7 +352,7 @@ impl<'a> LockedEntry<'a> {
         let mut outcome = Err(OutOfMemory);
         for _ in 0..MAX_RECLAIM_TRIES {
             // A shard with less than half of the average takes memory from the others.
-            let average = shards.memory.used() / shards.len() as u64;
+            let average = shards.memory.used.get() / shards.len() as u64;
             let small = (self.shard.log.segment_count() * shards.segment_size) as u64 * 2 < average;
             let from_others = small && shards.reclaim_from_any(Some(own), self.now);
             if !from_others
