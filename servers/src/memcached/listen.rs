@@ -114,22 +114,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_is_removed_unless_another_socket_has_taken_it() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("socket");
-        let ours = std::os::unix::net::UnixListener::bind(&path).unwrap();
-        let bound = BoundPath::of(&path).unwrap();
-        std::fs::remove_file(&path).unwrap();
-        drop(ours);
-        std::thread::sleep(Duration::from_millis(20));
-        let _successor = std::os::unix::net::UnixListener::bind(&path).unwrap();
-        bound.remove();
-        assert!(path.exists(), "the successor's socket was removed");
-        BoundPath::of(&path).unwrap().remove();
-        assert!(!path.exists());
-    }
-
-    #[test]
     fn loopback_private_and_benchmark_addresses_are_not_public() {
         for public in ["0.0.0.0", "8.8.8.8", "198.20.0.1", "::", "2001:4860:4860::8888"] {
             assert!(is_public(public.parse().unwrap()), "{public}");

@@ -1,7 +1,7 @@
 //! What a server's process sets up: the allocator, the background, limits, inherited sockets, a file
 //! with its ID, and its user.
 
-use std::io::{self, PipeReader, PipeWriter, Read, Write};
+use std::io::{self, PipeWriter, Read, Write};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -38,28 +38,24 @@ pub fn detach() -> Result<Background, ExitCode> {
         eprintln!("memcached: cannot run in the background: {what}: {error}");
         ExitCode::FAILURE
     };
-    let (reader, writer) = io::pipe().map_err(|error| fail("pipe", error))?;
+    let (mut reader, writer) = io::pipe().map_err(|error| fail("pipe", error))?;
     // SAFETY: the process has no other threads yet, so the child may call any function.
     match unsafe { fork() } {
         Err(error) => Err(fail("fork", error.into())),
         Ok(ForkResult::Parent { .. }) => {
             drop(writer);
-            Err(wait_until_ready(reader))
+            let mut message = Vec::new();
+            match reader.read_to_end(&mut message) {
+                Ok(_) if message == [READY] => Err(ExitCode::SUCCESS),
+                // The background process has printed the error.
+                _ => Err(ExitCode::FAILURE),
+            }
         }
         Ok(ForkResult::Child) => {
             drop(reader);
             setsid().map_err(|error| fail("setsid", error.into()))?;
             Ok(Background(writer))
         }
-    }
-}
-
-fn wait_until_ready(mut reader: PipeReader) -> ExitCode {
-    let mut message = Vec::new();
-    match reader.read_to_end(&mut message) {
-        Ok(_) if message == [READY] => ExitCode::SUCCESS,
-        // The background process has printed the error.
-        _ => ExitCode::FAILURE,
     }
 }
 
@@ -106,7 +102,9 @@ pub fn lock_memory(store: u64, workers: u64, stays_root: bool) -> Result<(), Str
     mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE)
         .map_err(|error| format!("-k: cannot lock memory: {error}; {advice}"))?;
     let Some(limit) = getrlimit(Resource::Memlock).current.filter(|_| !stays_root) else { return Ok(()) };
-    let needed = locked_bytes() + store + OTHER_MEMORY + HEAP_RESERVATION * (workers + 1);
+    let status = procfs::process::Process::myself().and_then(|process| process.status());
+    let locked = status.ok().and_then(|status| status.vmlck).unwrap_or(0) * 1024;
+    let needed = locked + store + OTHER_MEMORY + HEAP_RESERVATION * (workers + 1);
     if limit >= needed {
         return Ok(());
     }
@@ -115,11 +113,6 @@ pub fn lock_memory(store: u64, workers: u64, stays_root: bool) -> Result<(), Str
         needed >> 20,
         limit >> 20
     ))
-}
-
-fn locked_bytes() -> u64 {
-    let status = procfs::process::Process::myself().and_then(|process| process.status());
-    status.ok().and_then(|status| status.vmlck).unwrap_or(0) * 1024
 }
 
 /// The listening sockets that systemd passes (socket activation).
@@ -196,14 +189,12 @@ impl Drop for PidFile {
 }
 
 /// The user that the server runs as.
-pub struct RunAsUser {
-    user: User,
-}
+pub struct RunAsUser(User);
 
 impl RunAsUser {
     pub fn look_up(name: &str) -> Result<Self, String> {
         match User::from_name(name) {
-            Ok(Some(user)) => Ok(Self { user }),
+            Ok(Some(user)) => Ok(Self(user)),
             Ok(None) => Err(format!("-u: there is no user {name:?}")),
             Err(error) => Err(format!("-u: cannot look up {name:?}: {error}")),
         }
@@ -222,7 +213,7 @@ impl RunAsUser {
 
     /// Whether the process is root, and gives that up.
     pub fn gives_up_root(&self) -> bool {
-        geteuid().is_root() && !self.user.uid.is_root()
+        geteuid().is_root() && !self.0.uid.is_root()
     }
 
     /// Switches all threads to the user and its groups, if the process is root.
@@ -230,15 +221,15 @@ impl RunAsUser {
         if !geteuid().is_root() {
             return Ok(());
         }
-        let name = std::ffi::CString::new(self.user.name.as_str()).map_err(|error| error.to_string())?;
+        let name = std::ffi::CString::new(self.0.name.as_str()).map_err(|error| error.to_string())?;
         let failed =
-            |what: &'static str| move |error: nix::Error| format!("-u {}: {what}: {error}", self.user.name);
-        initgroups(&name, self.user.gid).map_err(failed("cannot set supplementary groups"))?;
-        setgid(self.user.gid).map_err(failed("cannot set the group"))?;
-        setuid(self.user.uid).map_err(failed("cannot set the user"))?;
-        let group = Group::from_gid(self.user.gid).ok().flatten().map(|group| group.name);
-        let group = group.unwrap_or_else(|| self.user.gid.to_string());
-        tracing::info!("running as {}:{group}", self.user.name);
+            |what: &'static str| move |error: nix::Error| format!("-u {}: {what}: {error}", self.0.name);
+        initgroups(&name, self.0.gid).map_err(failed("cannot set supplementary groups"))?;
+        setgid(self.0.gid).map_err(failed("cannot set the group"))?;
+        setuid(self.0.uid).map_err(failed("cannot set the user"))?;
+        let group = Group::from_gid(self.0.gid).ok().flatten().map(|group| group.name);
+        let group = group.unwrap_or_else(|| self.0.gid.to_string());
+        tracing::info!("running as {}:{group}", self.0.name);
         Ok(())
     }
 }

@@ -109,10 +109,7 @@ pub fn parse(line: &[u8], terminator: usize, resumed: bool) -> Command<'_> {
         b"ma" => Command::Meta(MetaVerb::Arithmetic),
         b"me" => Command::Meta(MetaVerb::Debug),
         b"mn" => Command::MetaNoop,
-        b"delete" => parse_delete(line),
-        b"incr" => parse_delta(line, true),
-        b"decr" => parse_delta(line, false),
-        b"touch" => parse_touch(line),
+        b"delete" | b"incr" | b"decr" | b"touch" => parse_change(line),
         b"stats" => Command::Stats,
         b"version" => Command::Version,
         b"quit" => Command::Quit,
@@ -173,48 +170,33 @@ fn parse_store(condition: Condition, line: &[u8], with_cas: bool) -> Command<'_>
     Command::Store(StoreLine { condition, key: tokens[1], numbers, length, noreply })
 }
 
-fn parse_delete(line: &[u8]) -> Command<'_> {
+/// Parses `delete`, `touch`, `incr` or `decr`.
+fn parse_change(line: &[u8]) -> Command<'_> {
     let tokens = Tokens::of(line);
     let tokens = tokens.as_slice();
     let noreply = has_noreply(tokens);
-    match tokens {
-        [_] => invalid(BAD_FORMAT),
+    let refused = |reply| Command::Invalid { reply, noreply };
+    match *tokens {
         // Old clients send a delay, which must be 0.
-        [_, key] | [_, key, b"0" | b"noreply"] | [_, key, b"0", b"noreply"] => {
-            if key.len() > KEY_MAX {
-                return Command::Invalid { reply: BAD_FORMAT, noreply };
-            }
+        [b"delete", key] | [b"delete", key, b"0" | b"noreply"] | [b"delete", key, b"0", b"noreply"]
+            if key.len() <= KEY_MAX =>
+        {
             Command::Delete { key, noreply }
         }
-        [_, _, _] | [_, _, _, _] => Command::Invalid { reply: BAD_DELETE, noreply },
-        _ => invalid(ERROR),
-    }
-}
-
-fn parse_delta(line: &[u8], increments: bool) -> Command<'_> {
-    let tokens = Tokens::of(line);
-    let tokens = tokens.as_slice();
-    let noreply = has_noreply(tokens);
-    match tokens {
-        [_, key, amount, ..] if key.len() <= KEY_MAX => match numbers::digits(amount) {
-            Some(amount) => Command::Delta { key, amount, increments, noreply },
-            None => Command::Invalid { reply: BAD_DELTA, noreply },
-        },
-        [_, _, _, ..] => Command::Invalid { reply: BAD_FORMAT, noreply },
-        _ => invalid(BAD_FORMAT),
-    }
-}
-
-fn parse_touch(line: &[u8]) -> Command<'_> {
-    let tokens = Tokens::of(line);
-    let tokens = tokens.as_slice();
-    let noreply = has_noreply(tokens);
-    match tokens {
-        [_, key, expiry, ..] if key.len() <= KEY_MAX => match numbers::digits_i32(expiry) {
+        [b"delete", _] | [b"delete", _, b"0" | b"noreply"] | [b"delete", _, b"0", b"noreply"] => {
+            refused(BAD_FORMAT)
+        }
+        [b"delete", _, _] | [b"delete", _, _, _] => refused(BAD_DELETE),
+        [b"delete", _, ..] => invalid(ERROR),
+        [_, key, _, ..] if key.len() > KEY_MAX => refused(BAD_FORMAT),
+        [b"touch", key, expiry, ..] => match numbers::digits_i32(expiry) {
             Some(expiry) => Command::Touch { key, expiry, noreply },
-            None => Command::Invalid { reply: BAD_EXPIRY, noreply },
+            None => refused(BAD_EXPIRY),
         },
-        [_, _, _, ..] => Command::Invalid { reply: BAD_FORMAT, noreply },
+        [name, key, amount, ..] => match numbers::digits(amount) {
+            Some(amount) => Command::Delta { key, amount, increments: name == b"incr", noreply },
+            None => refused(BAD_DELTA),
+        },
         _ => invalid(BAD_FORMAT),
     }
 }

@@ -52,7 +52,7 @@ fn claim_recache(entry: &mut LockedEntry<'_>, created: bool, expires_soon: bool)
         return if stale { b" Z X" } else { b" Z" };
     }
     if created || expires_soon || stale {
-        entry.set_bits(header.bits.with(ItemBits::TOKEN_SENT));
+        entry.update(|header| header.bits = header.bits.with(ItemBits::TOKEN_SENT));
         return if stale { b" X W" } else { b" W" };
     }
     b""
@@ -251,10 +251,12 @@ impl Session<'_> {
             if let Some(ttl) = request.ttl {
                 entry.set_expiry(self.expiry(ttl));
             }
-            let bits = entry.header().map_or(header.bits, |header| header.bits);
             // The next client may claim the recache token.
-            entry.set_bits(bits.with(ItemBits::STALE).without(ItemBits::TOKEN_SENT));
-            entry.set_cas(mutation::new_cas(store, request.new_cas));
+            let cas = mutation::new_cas(store, request.new_cas);
+            entry.update(|header| {
+                header.bits = header.bits.with(ItemBits::STALE).without(ItemBits::TOKEN_SENT);
+                header.cas = cas;
+            });
             return Ok(());
         }
         self.counters.count_delete(true);

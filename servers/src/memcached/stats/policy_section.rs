@@ -4,7 +4,6 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use policies::Error;
 use policies::counters::{RxPackets, busy_poll_rx_packets};
 use policies::host::{self, Interface};
 use runtime::QueueStatus;
@@ -123,7 +122,7 @@ fn queue_fields(queue: &QueueStatus) -> String {
     fields
 }
 
-/// An interface and its counters at the server's start, or why they cannot be read.
+/// The share of an interface's packets that busy polling received.
 #[derive(Debug)]
 pub struct BusyPollShare(Option<Result<(Interface, Packets), String>>);
 
@@ -136,20 +135,14 @@ struct Packets {
 
 impl Packets {
     fn read(interface: &Interface) -> Result<Self, String> {
-        let all = RxPackets::read(interface).map_err(|error: Error| error.to_string())?.total();
+        let all = RxPackets::read(interface).map_err(|error| error.to_string())?.total();
         let by_busy_polls = busy_poll_rx_packets().map_err(|error| error.to_string())?;
         Ok(Self { all, by_busy_polls })
-    }
-
-    /// Between 0 and 1, although packets come between the two readings.
-    fn busy_poll_share_since(&self, before: &Self) -> f64 {
-        let all = self.all.saturating_sub(before.all);
-        let by_busy_polls = self.by_busy_polls.saturating_sub(before.by_busy_polls);
-        if all == 0 { 0.0 } else { (by_busy_polls as f64 / all as f64).min(1.0) }
     }
 }
 
 impl BusyPollShare {
+    /// Begins to count on an interface.
     pub fn start(interface: Option<&str>) -> Self {
         Self(interface.map(|name| {
             let interface = host::interface(name).map_err(|error| error.to_string())?;
@@ -160,14 +153,17 @@ impl BusyPollShare {
 
     /// The value for `stats policy`: the share since the start, 0 to 1, or why there is none.
     pub fn display(&self) -> String {
-        match &self.0 {
-            None => "none (no interface)".to_owned(),
-            Some(Err(error)) => format!("none ({error})"),
-            Some(Ok((interface, start))) => match Packets::read(interface) {
-                Ok(now) => format!("{:.3}", now.busy_poll_share_since(start)),
-                Err(error) => format!("none ({error})"),
-            },
-        }
+        let share = match &self.0 {
+            None => Err("no interface".to_owned()),
+            Some(Err(error)) => Err(error.clone()),
+            Some(Ok((interface, start))) => Packets::read(interface).map(|now| {
+                let all = now.all.saturating_sub(start.all);
+                let by_busy_polls = now.by_busy_polls.saturating_sub(start.by_busy_polls);
+                // At most 1, although packets come between the two readings.
+                if all == 0 { 0.0 } else { (by_busy_polls as f64 / all as f64).min(1.0) }
+            }),
+        };
+        share.map_or_else(|reason| format!("none ({reason})"), |share| format!("{share:.3}"))
     }
 }
 

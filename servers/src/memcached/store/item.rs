@@ -158,12 +158,11 @@ pub fn set_bits(item: &mut [u8], bits: ItemBits) {
     item[BITS] = bits.0;
 }
 
-pub fn set_cas(item: &mut [u8], cas: u64) {
-    item[CAS..FLAGS].copy_from_slice(&cas.to_ne_bytes());
-}
-
-pub fn set_expiry(item: &mut [u8], expiry: u32) {
-    item[EXPIRY..ACCESSED].copy_from_slice(&expiry.to_ne_bytes());
+/// Changes the header of an item.
+pub fn update(item: &mut [u8], change: impl FnOnce(&mut ItemHeader)) {
+    let mut header = header(item);
+    change(&mut header);
+    header.write(item);
 }
 
 pub fn set_accessed(item: &mut [u8], now: u32) {
@@ -250,8 +249,7 @@ mod tests {
         assert_eq!(super::header(&item), header);
         assert_eq!((key(&item), inline_bytes(&item, &header)), (&b"key"[..], &b"value"[..]));
         assert_eq!(header.size(), 36);
-        set_cas(&mut item, 1);
-        set_expiry(&mut item, 2);
+        update(&mut item, |header| (header.cas, header.expiry) = (1, 2));
         set_accessed(&mut item, 3);
         set_bits(&mut item, ItemBits::STALE);
         let expected = ItemHeader { cas: 1, expiry: 2, accessed: 3, bits: ItemBits::STALE, ..header };

@@ -19,7 +19,6 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::clock::Clock;
-use segment_log::Segment;
 use shard::StoreCounters;
 
 pub use item::{ItemBits, ItemHeader, NewItem, NewValue, StoredValue};
@@ -238,7 +237,7 @@ impl Store {
             let next =
                 shard.log.segments().map(|(number, _)| number).filter(|number| *number >= segment).min();
             if let Some(number) = next {
-                let id = shard.log.segment(number).map_or(0, Segment::id);
+                let id = shard.log.segment(number).map_or(0, |segment| segment.id);
                 // Another segment with this number is visited from its start.
                 let start = if id == segment_id { offset } else { 0 };
                 let left = shard.visit_segment(number, start, now, WALK_STEP, &mut visit);

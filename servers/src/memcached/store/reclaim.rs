@@ -68,7 +68,7 @@ impl Shard {
     }
 
     fn expire_one_segment(&mut self, now: u32) {
-        let due = self.log.segments().find(|(_, segment)| segment.first_expiry() <= now);
+        let due = self.log.segments().find(|(_, segment)| segment.first_expiry <= now);
         if let Some((index, _)) = due {
             self.expire_segment(index, now);
         }
@@ -77,7 +77,7 @@ impl Shard {
     /// Frees a segment and moves the items that are retained. False if the kernel has no memory for
     /// the move.
     fn free_segment(&mut self, index: u32, retain: Retain, now: u32) -> bool {
-        let Some(queue) = self.log.segment(index).map(Segment::queue) else { return false };
+        let Some(queue) = self.log.segment(index).map(|segment| segment.queue) else { return false };
         let Some((map, used)) = self.log.detach_segment(index) else { return false };
         self.generation += 1;
         let mut budget = match (retain, queue) {
@@ -153,7 +153,7 @@ impl Shard {
         let (mut first, mut checked) = (u32::MAX, 0);
         let mut expired = Vec::new();
         let map = self.log.item(self.log.location(index, 0));
-        for (offset, header) in live_items(map, segment.used_bytes()) {
+        for (offset, header) in live_items(map, segment.used) {
             checked += 1;
             match header.expiry {
                 0 => {}
@@ -175,7 +175,7 @@ impl Shard {
     pub fn crawl(&mut self, now: u32, max: usize, memory: &MemoryBudget) -> usize {
         let due: Vec<u32> = {
             let is_due = |(index, segment): &(u32, &Segment)| {
-                segment.first_expiry() <= now || (segment.live_bytes() == 0 && !self.log.is_open(*index))
+                segment.first_expiry <= now || (segment.live == 0 && !self.log.is_open(*index))
             };
             let segments = || self.log.segments().filter(is_due);
             let after = segments().filter(|(index, _)| *index >= self.crawl_cursor);

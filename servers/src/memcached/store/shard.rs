@@ -95,7 +95,7 @@ impl Shard {
 
     /// Bytes of all live items, without large values.
     pub fn live_bytes(&self) -> u64 {
-        self.log.segments().map(|(_, segment)| segment.live_bytes() as u64).sum()
+        self.log.segments().map(|(_, segment)| segment.live as u64).sum()
     }
 
     pub fn find(&self, hash: u64, key: &[u8]) -> Option<ItemLocation> {
@@ -223,7 +223,7 @@ impl Shard {
     ) -> Option<usize> {
         let segment = self.log.segment(index)?;
         let map = self.log.item(self.log.location(index, 0));
-        for (examined, (offset, header)) in items_from(map, from, segment.used_bytes()).enumerate() {
+        for (examined, (offset, header)) in items_from(map, from, segment.used).enumerate() {
             if examined == max {
                 return Some(offset);
             }

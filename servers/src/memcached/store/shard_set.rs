@@ -220,24 +220,19 @@ impl<'a> LockedEntry<'a> {
         }
     }
 
+    /// Changes the header of the item, if there is one. Its lengths must stay, and its state bits
+    /// must derive from those that it has.
+    pub fn update(&mut self, change: impl FnOnce(&mut ItemHeader)) {
+        if let Some(location) = self.location {
+            item::update(self.shard.log.item_mut(location), change);
+        }
+    }
+
     /// Sets the item's expiry, in seconds of the store's clock; 0 is never.
     pub fn set_expiry(&mut self, expiry: u32) {
         if let Some(location) = self.location {
-            item::set_expiry(self.shard.log.item_mut(location), expiry);
+            self.update(|header| header.expiry = expiry);
             self.shard.log.note_expiry(location, expiry);
-        }
-    }
-
-    pub fn set_cas(&mut self, cas: u64) {
-        if let Some(location) = self.location {
-            item::set_cas(self.shard.log.item_mut(location), cas);
-        }
-    }
-
-    /// Sets the item's state bits. `bits` must derive from those of the header.
-    pub fn set_bits(&mut self, bits: ItemBits) {
-        if let Some(location) = self.location {
-            item::set_bits(self.shard.log.item_mut(location), bits);
         }
     }
 
