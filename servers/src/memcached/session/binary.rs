@@ -4,7 +4,7 @@ use super::{Outcome, Session, SessionStep, stats};
 use crate::memcached::VERSION;
 use crate::memcached::mutation::{self, Condition, Delta, DeltaOutcome, StoreRequest};
 use crate::memcached::protocol::binary::{self, Command, Parsed, Request, Status, u32_at, u64_at};
-use crate::memcached::protocol::store_reply::StoreReply;
+use crate::memcached::protocol::store_reply::{StoreCommand, StoreReply};
 use crate::memcached::store::{ItemBits, NewItem, NewValue, StoredValue};
 
 /// The expiry of an arithmetic command that does not create an item.
@@ -140,7 +140,6 @@ impl Session<'_> {
         };
         let store_request = StoreRequest {
             condition,
-            key: request.key,
             flags,
             expiry: self.expiry(expiry),
             expected_cas: request.cas,
@@ -149,7 +148,9 @@ impl Session<'_> {
             bits: ItemBits::default(),
             length: request.value_length,
         };
-        self.begin_store(&store_request, StoreReply::Binary(request.header), after)
+        let reply = StoreReply::Binary(request.header);
+        let command = StoreCommand { key: request.key, meta_flags: &[], request: store_request, reply };
+        self.begin_store(command, after)
     }
 
     fn binary_delete(&mut self, request: &Request<'_>) {

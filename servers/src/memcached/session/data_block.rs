@@ -3,7 +3,7 @@
 use super::{BufferCharge, FREE_BUFFER, PendingInput, Session};
 use crate::memcached::mutation::{self, Condition, ReceivedValue, StoreOutcome, StoreRequest};
 use crate::memcached::protocol::KEY_MAX;
-use crate::memcached::protocol::store_reply::{StoreReply, StoreResult};
+use crate::memcached::protocol::store_reply::{StoreCommand, StoreReply, StoreResult};
 use crate::memcached::store::LargeValue;
 
 /// What terminates a data block of the text protocol.
@@ -11,8 +11,10 @@ const TERMINATOR: &[u8] = b"\r\n";
 
 /// A storage command whose data block is being received.
 pub struct DataBlock {
-    request: StoreRequest<Box<[u8]>>,
-    reply: StoreReply<Box<[u8]>>,
+    key: Box<[u8]>,
+    meta_flags: Box<[u8]>,
+    request: StoreRequest,
+    reply: StoreReply,
     value: PartialValue,
     /// The bytes that terminate the block, as far as they were received.
     terminator: [u8; 2],
@@ -27,18 +29,14 @@ enum PartialValue {
 impl Session<'_> {
     /// Begins to execute a storage command whose data block starts at `after`, as far as it was
     /// received. Returns how many bytes of `after` were used.
-    pub(super) fn begin_store(
-        &mut self,
-        request: &StoreRequest<&[u8]>,
-        reply: StoreReply<&[u8]>,
-        after: &[u8],
-    ) -> usize {
-        debug_assert!(request.key.len() <= KEY_MAX);
+    pub(super) fn begin_store(&mut self, command: StoreCommand<'_>, after: &[u8]) -> usize {
+        let StoreCommand { key, meta_flags, request, reply } = command;
+        debug_assert!(key.len() <= KEY_MAX);
         let store = self.store();
         let block_length = request.length + reply.terminator_length();
-        if !store.fits(request.key.len(), request.flags, request.length) {
+        if !store.fits(key.len(), request.flags, request.length) {
             self.counters.store_too_large.add(1);
-            self.refuse_store(request, &reply, StoreResult::TooLarge);
+            self.refuse_store(command, StoreResult::TooLarge);
             self.discard_input(block_length);
             return 0;
         }
@@ -46,7 +44,7 @@ impl Session<'_> {
             if after.len() >= block_length {
                 // The whole block was received: store it without an intermediate copy.
                 let (value, terminator) = after[..block_length].split_at(request.length);
-                self.finish_store(request, &reply, ReceivedValue::Bytes(value), terminator);
+                self.finish_store(command, ReceivedValue::Bytes(value), terminator);
                 return block_length;
             }
             let mut charge = BufferCharge::default();
@@ -61,13 +59,15 @@ impl Session<'_> {
         };
         let Ok(value) = value else {
             self.counters.store_no_memory.add(1);
-            self.refuse_store(request, &reply, StoreResult::Outcome(StoreOutcome::OutOfMemory));
+            self.refuse_store(command, StoreResult::Outcome(StoreOutcome::OutOfMemory));
             self.discard_input(block_length);
             return 0;
         };
         let block = DataBlock {
-            request: request.to_owned(),
-            reply: reply.to_owned(),
+            key: key.into(),
+            meta_flags: meta_flags.into(),
+            request,
+            reply,
             value,
             terminator: [0; 2],
             terminator_length: 0,
@@ -77,16 +77,12 @@ impl Session<'_> {
 
     /// Replies that an item is not stored. The client expects its old value to be replaced, so the
     /// old value is removed.
-    fn refuse_store<B: AsRef<[u8]>>(
-        &mut self,
-        request: &StoreRequest<B>,
-        reply: &StoreReply<B>,
-        result: StoreResult,
-    ) {
-        if request.condition == Condition::Always || reply.is_meta() {
-            self.store().lock(request.key.as_ref(), self.now).remove();
+    fn refuse_store(&mut self, command: StoreCommand<'_>, result: StoreResult) {
+        let is_meta = matches!(command.reply, StoreReply::Meta { .. });
+        if command.request.condition == Condition::Always || is_meta {
+            self.store().lock(command.key, self.now).remove();
         }
-        reply.write(request, result, &mut self.replies);
+        command.write_reply(result, &mut self.replies);
     }
 
     /// Receives the part of a data block at the start of `rest`. Returns its length.
@@ -125,7 +121,7 @@ impl Session<'_> {
             self.pending = PendingInput::DataBlock(block);
             return used;
         }
-        let DataBlock { request, reply, value, terminator, .. } = *block;
+        let DataBlock { key, meta_flags, request, reply, value, terminator, .. } = *block;
         let bytes;
         let value = match value {
             PartialValue::Small { received, .. } => {
@@ -134,7 +130,8 @@ impl Session<'_> {
             }
             PartialValue::Large { value, .. } => ReceivedValue::Large(value),
         };
-        self.finish_store(&request, &reply, value, &terminator[..terminator_length]);
+        let command = StoreCommand { key: &key, meta_flags: &meta_flags, request, reply };
+        self.finish_store(command, value, &terminator[..terminator_length]);
         used
     }
 
@@ -169,21 +166,15 @@ impl Session<'_> {
         }
     }
 
-    fn finish_store<B: AsRef<[u8]>>(
-        &mut self,
-        request: &StoreRequest<B>,
-        reply: &StoreReply<B>,
-        value: ReceivedValue<'_>,
-        terminator: &[u8],
-    ) {
+    fn finish_store(&mut self, command: StoreCommand<'_>, value: ReceivedValue<'_>, terminator: &[u8]) {
         let counters = self.counters;
         counters.cmd_set.add(1);
         if terminator.len() == TERMINATOR.len() && terminator != TERMINATOR {
-            reply.write(request, StoreResult::BadDataBlock, &mut self.replies);
+            command.write_reply(StoreResult::BadDataBlock, &mut self.replies);
             return;
         }
-        let outcome = mutation::store_item(self.store(), request, value, self.now);
-        if request.condition == Condition::CasMatches {
+        let outcome = mutation::store_item(self.store(), command.key, &command.request, value, self.now);
+        if command.request.condition == Condition::CasMatches {
             match outcome {
                 StoreOutcome::Stored { .. } => counters.cas_hits.add(1),
                 StoreOutcome::Exists => counters.cas_badval.add(1),
@@ -192,12 +183,12 @@ impl Session<'_> {
         }
         if outcome == StoreOutcome::OutOfMemory {
             counters.store_no_memory.add(1);
-            self.refuse_store(request, reply, StoreResult::Outcome(outcome));
+            self.refuse_store(command, StoreResult::Outcome(outcome));
             return;
         }
         if matches!(outcome, StoreOutcome::Stored { .. }) {
             counters.total_items.add(1);
         }
-        reply.write(request, StoreResult::Outcome(outcome), &mut self.replies);
+        command.write_reply(StoreResult::Outcome(outcome), &mut self.replies);
     }
 }

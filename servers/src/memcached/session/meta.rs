@@ -7,7 +7,7 @@ use crate::memcached::mutation::{self, Condition, Delta, DeltaOutcome, StoreRequ
 use crate::memcached::protocol::meta::{
     MetaRequest, MetaVerb, OPAQUE_TOO_LONG, write_base64, write_flag, write_flags, write_number, write_ttl,
 };
-use crate::memcached::protocol::store_reply::StoreReply;
+use crate::memcached::protocol::store_reply::{StoreCommand, StoreReply};
 use crate::memcached::protocol::{BAD_FORMAT, ERROR, NOT_A_NUMBER, OUT_OF_MEMORY, tokens};
 use crate::memcached::store::{ItemBits, ItemHeader, LockedEntry, NewItem, NewValue, OutOfMemory};
 
@@ -191,7 +191,6 @@ impl Session<'_> {
         };
         let store_request = StoreRequest {
             condition,
-            key: request.key(),
             flags: request.client_flags,
             expiry: expiry.map_or(0, |sent| self.expiry(sent)),
             expected_cas: request.expected_cas.unwrap_or(0),
@@ -201,8 +200,9 @@ impl Session<'_> {
             bits: ItemBits::default().with_if(ItemBits::KEY_BINARY, request.key_is_binary()),
             length: request.length,
         };
-        let reply = StoreReply::Meta { flags: request.flags, quiet: request.quiet };
-        self.begin_store(&store_request, reply, after)
+        let reply = StoreReply::Meta { quiet: request.quiet };
+        let (key, meta_flags) = (request.key(), request.flags);
+        self.begin_store(StoreCommand { key, meta_flags, request: store_request, reply }, after)
     }
 
     fn meta_delete(&mut self, request: &MetaRequest<'_>) {

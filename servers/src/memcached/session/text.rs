@@ -6,7 +6,7 @@ use crate::memcached::config::MIN_MEMORY_LIMIT;
 use crate::memcached::mutation::{self, Delta, DeltaOutcome, StoreRequest};
 use crate::memcached::numbers;
 use crate::memcached::protocol::classic::{self, BAD_EXPIRY, Command, DumpFormat, StoreLine};
-use crate::memcached::protocol::store_reply::StoreReply;
+use crate::memcached::protocol::store_reply::{StoreCommand, StoreReply};
 use crate::memcached::protocol::{
     BAD_FORMAT, ERROR, KEY_MAX, NOT_A_NUMBER, OK, OUT_OF_MEMORY, Tokens, has_noreply, next_token, tokens,
     tuning,
@@ -155,7 +155,6 @@ impl Session<'_> {
         };
         let request = StoreRequest {
             condition,
-            key,
             flags,
             expiry: self.expiry(expiry),
             expected_cas,
@@ -164,7 +163,8 @@ impl Session<'_> {
             bits: ItemBits::default(),
             length,
         };
-        self.begin_store(&request, StoreReply::Classic { noreply }, after)
+        let reply = StoreReply::Classic { noreply };
+        self.begin_store(StoreCommand { key, meta_flags: &[], request, reply }, after)
     }
 
     fn classic_delta(&mut self, key: &[u8], amount: u64, increments: bool, noreply: bool) {
