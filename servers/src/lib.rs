@@ -63,7 +63,11 @@ pub mod memcached {
     mod protocol;
     mod server;
     mod session;
-    mod stats;
+    mod stats {
+        pub mod connections;
+        pub mod counters;
+        pub mod policy_section;
+    }
     mod store;
     mod tls;
     mod udp;
