@@ -83,13 +83,9 @@ pub mod memcached {
     }
 
     pub use auth::UsersFileError;
-    pub use config::{ClientCertificates, Config, Port, Protocol, TlsConfig};
+    pub use config::{ClientCertificates, Config, Port, Protocol, TlsConfig, VERSION};
     pub use context::{ReloadError, StartError};
     pub use net::{Alignment, ShutdownReport};
     pub use server::Server;
     pub use tls::TlsError;
-
-    /// The reply to `version`: the memcached version whose protocols the server implements, followed
-    /// by the crate's version. Clients parse the leading number to detect features.
-    pub const VERSION: &str = concat!("1.6.45-lull-", env!("CARGO_PKG_VERSION"));
 }

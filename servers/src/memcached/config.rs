@@ -8,6 +8,9 @@ use std::time::Duration;
 use clap::builder::TypedValueParser;
 use clap::{ArgAction, Parser, value_parser};
 
+/// The reply to `version`: the memcached version whose protocols the server implements, followed by
+/// the crate's version. Clients parse the leading number to detect features.
+pub const VERSION: &str = concat!("1.6.45-lull-", env!("CARGO_PKG_VERSION"));
 /// The least memory limit that the `cache_memlimit` command accepts, in bytes.
 pub const MIN_MEMORY_LIMIT: u64 = 8 << 20;
 

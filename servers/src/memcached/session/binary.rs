@@ -1,7 +1,7 @@
 //! Executes commands of the binary protocol.
 
 use super::{Outcome, Session, SessionStep, stats};
-use crate::memcached::VERSION;
+use crate::memcached::config::VERSION;
 use crate::memcached::mutation::{self, Condition, Delta, DeltaOutcome, StoreRequest};
 use crate::memcached::protocol::binary::{self, Command, Parsed, Request, Status, u32_at, u64_at};
 use crate::memcached::protocol::store_reply::{StoreCommand, StoreReply};

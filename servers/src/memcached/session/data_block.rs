@@ -1,30 +1,12 @@
 //! Receives the data blocks of storage commands and stores them.
 
-use super::{BufferCharge, FREE_BUFFER, PendingInput, Session};
-use crate::memcached::mutation::{self, Condition, ReceivedValue, StoreOutcome, StoreRequest};
+use super::{BufferCharge, DataBlock, FREE_BUFFER, PartialValue, PendingInput, Session};
+use crate::memcached::mutation::{self, Condition, ReceivedValue, StoreOutcome};
 use crate::memcached::protocol::KEY_MAX;
 use crate::memcached::protocol::store_reply::{StoreCommand, StoreReply, StoreResult};
-use crate::memcached::store::LargeValue;
 
 /// What terminates a data block of the text protocol.
 const TERMINATOR: &[u8] = b"\r\n";
-
-/// A storage command whose data block is being received.
-pub struct DataBlock {
-    key: Box<[u8]>,
-    meta_flags: Box<[u8]>,
-    request: StoreRequest,
-    reply: StoreReply,
-    value: PartialValue,
-    /// The bytes that terminate the block, as far as they were received.
-    terminator: [u8; 2],
-    terminator_length: usize,
-}
-
-enum PartialValue {
-    Small { received: Vec<u8>, _charge: BufferCharge },
-    Large { value: LargeValue, filled: usize },
-}
 
 impl Session<'_> {
     /// Begins to execute a storage command whose data block starts at `after`, as far as it was

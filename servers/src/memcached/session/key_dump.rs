@@ -2,8 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use super::{Outcome, SEND_AT, Session, SessionStep};
-use crate::memcached::dump_slot::DumpTicket;
+use super::{KeyDump, Outcome, SEND_AT, Session, SessionStep};
 use crate::memcached::numbers;
 use crate::memcached::protocol::classic::DumpFormat;
 use crate::memcached::protocol::{BAD_FORMAT, tuning};
@@ -13,14 +12,6 @@ use crate::memcached::store::WalkPosition;
 const MAX_CACHEDUMP: usize = 2 << 20;
 /// Steps of the store's walk before other connections run.
 const STEPS_PER_TURN: usize = 20;
-
-/// A list of keys that is being sent.
-pub struct KeyDump<'a> {
-    ticket: DumpTicket<'a>,
-    position: WalkPosition,
-    keys: u32,
-    bytes: usize,
-}
 
 impl Session<'_> {
     /// Replies with the keys of slab classes.

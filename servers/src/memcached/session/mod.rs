@@ -16,11 +16,12 @@ use std::sync::Arc;
 
 use crate::memcached::config::Protocol;
 use crate::memcached::context::ServerContext;
+use crate::memcached::dump_slot::DumpTicket;
+use crate::memcached::mutation::StoreRequest;
 use crate::memcached::protocol::binary::REQUEST_MAGIC;
+use crate::memcached::protocol::store_reply::StoreReply;
 use crate::memcached::stats::counters::WorkerCounters;
-use crate::memcached::store::{BufferReservation, LargeValue, OutOfMemory, Store, StoredValue};
-use data_block::DataBlock;
-use key_dump::KeyDump;
+use crate::memcached::store::{BufferReservation, LargeValue, OutOfMemory, Store, StoredValue, WalkPosition};
 
 /// Replies are sent when the input is used up, or when this many bytes are buffered.
 pub const SEND_AT: usize = 64 << 10;
@@ -54,6 +55,31 @@ enum PendingInput {
     Request,
     DataBlock(Box<DataBlock>),
     Discard(usize),
+}
+
+/// A storage command whose data block is being received.
+struct DataBlock {
+    key: Box<[u8]>,
+    meta_flags: Box<[u8]>,
+    request: StoreRequest,
+    reply: StoreReply,
+    value: PartialValue,
+    /// The bytes that terminate the block, as far as they were received.
+    terminator: [u8; 2],
+    terminator_length: usize,
+}
+
+enum PartialValue {
+    Small { received: Vec<u8>, _charge: BufferCharge },
+    Large { value: LargeValue, filled: usize },
+}
+
+/// A list of keys that is being sent.
+struct KeyDump<'a> {
+    ticket: DumpTicket<'a>,
+    position: WalkPosition,
+    keys: u32,
+    bytes: usize,
 }
 
 /// What a buffer of a connection takes of the store's memory.

@@ -2,8 +2,7 @@
 //! the value of a memcached without the feature, which stands beside the name.
 
 use super::SessionStep;
-use crate::memcached::VERSION;
-use crate::memcached::config::{ClientCertificates, Protocol, TlsConfig};
+use crate::memcached::config::{ClientCertificates, Protocol, TlsConfig, VERSION};
 use crate::memcached::context::ServerContext;
 use crate::memcached::stats::counters::CounterTotals;
 use crate::memcached::store::StoreUsage;

@@ -1,8 +1,7 @@
 //! Executes the classic text commands: storage, administration, authentication.
 
 use super::{Outcome, Session, SessionStep, stats};
-use crate::memcached::VERSION;
-use crate::memcached::config::MIN_MEMORY_LIMIT;
+use crate::memcached::config::{MIN_MEMORY_LIMIT, VERSION};
 use crate::memcached::mutation::{self, Delta, DeltaOutcome, StoreRequest};
 use crate::memcached::numbers;
 use crate::memcached::protocol::classic::{self, BAD_EXPIRY, Command, DumpFormat, StoreLine};
