@@ -3,14 +3,13 @@
 
 use std::path::PathBuf;
 use std::pin::pin;
+use std::sync::LazyLock;
 use std::task::{Context, Poll, Waker};
 
 use servers::memcached::Config;
 use servers::memcached::fuzzing::classic::{self, Command};
 use servers::memcached::fuzzing::meta::{MetaRequest, MetaVerb};
-use servers::memcached::fuzzing::{
-    Condition, KEY_MAX, ServerContext, Session, SessionStep, answer, tokens,
-};
+use servers::memcached::fuzzing::{Condition, KEY_MAX, ServerContext, Session, SessionStep, answer, tokens};
 
 /// A user of a server with users.
 pub const USER: &str = "ann";
@@ -67,6 +66,9 @@ pub fn parse_line(line: &[u8]) {
     let length: usize = words.iter().map(|word| word.len()).sum();
     assert_eq!(length, line.iter().filter(|byte| **byte != b' ').count());
 }
+
+/// They are parsed from no arguments, which takes too long for each input.
+static DEFAULTS: LazyLock<Config> = LazyLock::new(Config::default);
 
 /// What a server is started with, chosen by the bits of a byte.
 #[derive(Debug, Clone, Copy)]
@@ -126,7 +128,7 @@ impl Setup {
             users_file: self.users().then(|| PathBuf::from(USERS_FILE)),
             sasl: self.sasl(),
             udp_all_commands: self.udp_writes(),
-            ..Config::default()
+            ..DEFAULTS.clone()
         }
     }
 }
@@ -155,8 +157,8 @@ impl FuzzedServer {
         let mut context = Context::from_waker(Waker::noop());
         // It only waits to let others run, and there are none.
         loop {
-            if let Poll::Ready(reply) = answering.as_mut().poll(&mut context) {
-                return reply.map_or_else(Vec::new, |reply| reply.datagrams().collect());
+            if let Poll::Ready(datagrams) = answering.as_mut().poll(&mut context) {
+                return datagrams;
             }
         }
     }

@@ -23,13 +23,13 @@
 //! The command runs the same server with memcached's flags: `memcached -p 11211 -t 2`.
 //!
 //! It is not for data that must survive the process: it has no warm restart (`-e`), no external
-//! storage, and no replication. It has no proxy. As a library it is a server, not a map: the program
-//! reaches the items through a connection, as any client does.
+//! storage and no replication. It has no proxy. As a library it is a server, not a map: the
+//! program reaches the items through a connection, as any client does.
 //!
 //! # How a request runs
 //!
-//! `server` listens, and `connection` moves bytes between a socket and its `session` (`udp` those of
-//! a datagram). The session parses a request with `protocol`, works on the item in the `store`, and
+//! `server` listens, and `connection` moves bytes between a socket and its `session` (`udp` those
+//! of a datagram). The session parses a request with `protocol`, works on the item in the `store`, and
 //! writes the reply. What all connections share is the `context`.
 //!
 //! # Cargo features

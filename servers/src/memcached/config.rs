@@ -34,8 +34,8 @@ pub enum Protocol {
 pub struct Config {
     /// The TCP port. Default: 11211.
     #[arg(short = 'p', long, value_name = "NUM", default_value = "11211", hide_default_value = true,
-        value_parser = parse_port, allow_hyphen_values = true,
-        help = "TCP port to listen on; -1 takes any free port, 0 disables TCP [default: 11211, or the port of -U]")]
+        value_parser = parse_port, allow_hyphen_values = true, help = "TCP port to listen on; -1 takes any free \
+            port, 0 disables TCP [default: 11211, or the port of -U]")]
     pub port: Port,
     /// The UDP port. Default: `None`.
     #[arg(short = 'U', long, value_name = "NUM", default_value = "0", value_parser = parse_port,
@@ -45,7 +45,8 @@ pub struct Config {
     #[arg(short = 's', long, value_name = "FILE")]
     pub unix_socket: Option<PathBuf>,
     /// Permissions of the Unix socket, in octal
-    #[arg(short = 'a', long = "unix-mask", value_name = "MODE", default_value = "700", value_parser = parse_mode)]
+    #[arg(short = 'a', long = "unix-mask", value_name = "MODE", default_value = "700",
+        value_parser = parse_mode)]
     pub unix_mode: u32,
     /// Enable the "shutdown" command
     #[arg(short = 'A', long = "enable-shutdown")]
@@ -56,7 +57,8 @@ pub struct Config {
         value_parser = parse_listen)]
     pub listen: Vec<(IpAddr, Option<u16>)>,
     /// The memory limit, in bytes. Default: 64 MiB.
-    #[arg(short = 'm', long = "memory-limit", value_name = "MiB", default_value = "64", value_parser = parse_memory,
+    #[arg(short = 'm', long = "memory-limit", value_name = "MiB", default_value = "64",
+        value_parser = parse_memory,
         help = "Memory limit in MiB, for items, hash tables and other memory of the store")]
     pub memory: u64,
     /// Whether items have a CAS unique. Default: true.
@@ -92,7 +94,8 @@ pub struct Config {
     )]
     pub protocol: Protocol,
     /// The size of the largest item with its key, in bytes. Default: 1 MiB.
-    #[arg(short = 'I', long = "max-item-size", value_name = "SIZE", default_value = "1m", value_parser = parse_size,
+    #[arg(short = 'I', long = "max-item-size", value_name = "SIZE", default_value = "1m",
+        value_parser = parse_size,
         help = "Size of the largest item in bytes, with its key; the suffixes k and m are accepted")]
     pub max_item: usize,
     /// Whether clients authenticate by SASL PLAIN on the binary protocol, with the users of
@@ -100,8 +103,8 @@ pub struct Config {
     #[arg(
         short = 'S',
         long = "enable-sasl",
-        help = "Require SASL PLAIN authentication, on the binary protocol; $MEMCACHED_SASL_PWDB names a file of \
-            user:password lines"
+        help = "Require SASL PLAIN authentication, on the binary \
+        protocol; $MEMCACHED_SASL_PWDB names a file of user:password lines"
     )]
     pub sasl: bool,
     /// Whether `flush_all` is allowed. Default: true.
@@ -109,14 +112,16 @@ pub struct Config {
         help = "Disable the \"flush_all\" command")]
     pub flush_allowed: bool,
     /// Whether commands that list keys are allowed. Default: true.
-    #[arg(short = 'X', long = "disable-dumping", action = ArgAction::SetFalse, help = "Disable commands that list keys")]
+    #[arg(short = 'X', long = "disable-dumping", action = ArgAction::SetFalse,
+        help = "Disable commands that list keys")]
     pub dump_allowed: bool,
     /// A file of `user:password` lines. If set, clients must authenticate.
     #[arg(
         short = 'Y',
         long = "auth-file",
         value_name = "FILE",
-        help = "Require authentication, on the text protocol, by a file of user:password lines; reloaded on SIGHUP"
+        help = "Require authentication, on the text \
+        protocol, by a file of user:password lines; reloaded on SIGHUP"
     )]
     pub users_file: Option<PathBuf>,
     /// Execute all commands over UDP, not only gets, although anybody can forge a datagram's sender
@@ -124,13 +129,18 @@ pub struct Config {
     pub udp_all_commands: bool,
     /// Time without traffic after which the kernel probes whether a client still exists, in seconds
     #[arg(long, value_name = "SECONDS", default_value = "300",
-        value_parser = value_parser!(u16).range(1..=32_767).map(|seconds| Duration::from_secs(seconds.into())))]
+        value_parser = value_parser!(u16).range(1..=32_767).map(|time| Duration::from_secs(time.into())))]
     pub keepalive: Duration,
     /// Listen on publicly reachable addresses although clients need not authenticate
     #[arg(long)]
     pub listen_unauthenticated: bool,
-    /// Network interface of the clients; by default the one that has the first address
-    #[arg(long, value_name = "NAME", help_heading = "Network policy")]
+    /// The interface of the clients, whose packets `stats policy` counts. Default: `None`.
+    #[arg(
+        long,
+        value_name = "NAME",
+        help_heading = "Network policy",
+        help = "Network interface of the clients; by default the one that has the first address"
+    )]
     pub interface: Option<String>,
 
     /// Whether a connection beyond `max_connections` receives an error and is closed
@@ -173,7 +183,7 @@ impl Config {
 }
 
 /// Certificates, private key and client authentication of a server.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TlsConfig {
     /// The server's certificate chain, a PEM file (`-o ssl_chain_cert`).
     pub certificates: PathBuf,

@@ -17,7 +17,7 @@ use super::protocol::tuning::LruCrawler;
 use super::stats::connections::ConnectionList;
 use super::stats::counters::Counters;
 use super::stats::policy_section::{BusyPollShare, PolicySection};
-use super::store::{Store, StoreConfig};
+use super::store::Store;
 use super::tls::{self, Tls, TlsError};
 
 /// A server cannot start.
@@ -123,17 +123,10 @@ impl ServerContext {
     pub fn new(config: &Config, workers: usize) -> Result<Self, StartError> {
         let users = config.users_file.as_deref().map(Users::open).transpose()?;
         let tls = config.tls.as_ref().map(tls::open).transpose()?;
-        let store = StoreConfig {
-            memory: config.memory,
-            max_item: config.max_item,
-            evict: config.evict,
-            cas: config.cas,
-            workers,
-        };
         let busy_poll_share = BusyPollShare::start(config.interface.as_deref());
         let max_waiting = config.backlog.unsigned_abs() as usize;
         Ok(Self {
-            store: Store::new(store),
+            store: Store::new(config, workers),
             counters: Counters::new(workers),
             config: config.clone(),
             policy_section: PolicySection::new(move || busy_poll_share.display()),

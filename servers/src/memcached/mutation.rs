@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::numbers;
-use super::store::{ItemBits, LargeValue, LockedEntry, NewItem, NewValue, OutOfMemory, Store, StoredValue};
+use super::store::{ItemBits, LockedEntry, NewItem, NewValue, OutOfMemory, Store, StoredValue};
 
 /// When a storage command stores its item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,26 +57,11 @@ pub enum StoreOutcome {
     OutOfMemory,
 }
 
-#[derive(Debug)]
-pub enum ReceivedValue<'a> {
-    Bytes(&'a [u8]),
-    Large(LargeValue),
-}
-
-impl ReceivedValue<'_> {
-    fn bytes(&self) -> &[u8] {
-        match self {
-            ReceivedValue::Bytes(bytes) => bytes,
-            ReceivedValue::Large(large) => large.bytes(),
-        }
-    }
-}
-
 pub fn store_item(
     store: &Store,
     key: &[u8],
     request: &StoreRequest,
-    value: ReceivedValue<'_>,
+    value: NewValue<'_>,
     now: u32,
 ) -> StoreOutcome {
     let mut entry = store.lock(key, now);
@@ -126,32 +111,31 @@ fn put(
     store: &Store,
     entry: &mut LockedEntry<'_>,
     request: &StoreRequest,
-    value: ReceivedValue<'_>,
+    value: NewValue<'_>,
     override_with: Option<(ItemBits, u32)>,
 ) -> StoreOutcome {
     let (bits, expiry) = override_with.unwrap_or((request.bits, request.expiry));
     let cas = new_cas(store, request.new_cas);
-    let length = value.bytes().len();
-    let value = match value {
-        ReceivedValue::Bytes(bytes) => NewValue::from(bytes),
-        ReceivedValue::Large(large) => NewValue::Large(large),
-    };
+    let length = value.length();
     match entry.put(NewItem { flags: request.flags, expiry, cas, bits, value }) {
         Ok(()) => StoreOutcome::Stored { cas, length },
         Err(OutOfMemory) => StoreOutcome::OutOfMemory,
     }
 }
 
-/// Appends the received value to the present one, or prepends it.
+/// Appends the received value, which is one slice, to the present one, or prepends it.
 fn concatenate(
     store: &Store,
     entry: &mut LockedEntry<'_>,
     key_length: usize,
     request: &StoreRequest,
-    received: &ReceivedValue<'_>,
+    received: &NewValue<'_>,
 ) -> StoreOutcome {
     let Some((old, value)) = entry.value() else { return StoreOutcome::NotStored };
-    let received = received.bytes();
+    let received = match received {
+        NewValue::Slices(bytes, _) => *bytes,
+        NewValue::Large(large) => large.bytes(),
+    };
     let length = value.bytes().len() + received.len();
     if !store.fits(key_length, old.flags, length) {
         return StoreOutcome::NotStored;
@@ -244,13 +228,13 @@ pub fn new_cas(store: &Store, given: Option<u64>) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::store::StoreConfig;
+    use super::super::config::Config;
     use super::*;
 
     const NOW: u32 = 100;
 
     fn empty() -> Store {
-        Store::new(StoreConfig { memory: 8 << 20, max_item: 1 << 20, evict: true, cas: true, workers: 1 })
+        Store::new(&Config { memory: 8 << 20, ..Config::default() }, 1)
     }
 
     fn request(condition: Condition, expected_cas: u64, length: usize) -> StoreRequest {
@@ -267,13 +251,7 @@ mod tests {
     }
 
     fn put_value(store: &Store, condition: Condition, expected_cas: u64, data: &[u8]) -> StoreOutcome {
-        store_item(
-            store,
-            b"k",
-            &request(condition, expected_cas, data.len()),
-            ReceivedValue::Bytes(data),
-            NOW,
-        )
+        store_item(store, b"k", &request(condition, expected_cas, data.len()), data.into(), NOW)
     }
 
     fn value(store: &Store) -> Option<Vec<u8>> {
@@ -336,7 +314,7 @@ mod tests {
         put_value(&store, Condition::Always, 0, b"b");
         let stale = StoreRequest { accepts_stale: true, ..request(Condition::CasMatches, cas, 1) };
         assert!(matches!(
-            store_item(&store, b"k", &stale, ReceivedValue::Bytes(b"c"), NOW),
+            store_item(&store, b"k", &stale, b"c"[..].into(), NOW),
             StoreOutcome::Stored { .. }
         ));
         let entry = store.lock(b"k", NOW);

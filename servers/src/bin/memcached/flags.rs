@@ -119,29 +119,17 @@ fn is_ignored(name: &str) -> bool {
     IGNORED.split_whitespace().any(|ignored| ignored == name)
 }
 
-/// What the extended options say about TLS.
-#[derive(Debug, Default)]
-struct TlsOptions {
-    chain: Option<PathBuf>,
-    key: Option<PathBuf>,
-    authorities: Option<PathBuf>,
-    client_certificates: ClientCertificates,
-    require_tls13: bool,
-    /// The first of these options, if there is one.
-    first: Option<String>,
-}
-
 /// Applies one of the values of `-o`.
-fn set_extended(option: &str, config: &mut Config, tls: &mut TlsOptions) -> Result<(), String> {
+fn set_extended(option: &str, config: &mut Config) -> Result<(), String> {
     let (name, value) = option.split_once('=').unwrap_or((option, ""));
     let required = || match value {
         "" => Err(format!("-o {option}: expected {name}=VALUE")),
         value => Ok(value),
     };
     let refused = |reason: &str| Err(format!("-o {option} is refused: {reason}"));
-    if name.starts_with("ssl_") && !is_ignored(name) {
-        tls.first.get_or_insert_with(|| name.to_owned());
-    }
+    let is_tls = name.starts_with("ssl_") && !is_ignored(name);
+    let mut unused = TlsConfig::default();
+    let tls = if is_tls { config.tls.get_or_insert_default() } else { &mut unused };
     match name {
         "maxconns_fast" => config.refuse_when_full = true,
         "no_maxconns_fast" => config.refuse_when_full = false,
@@ -150,8 +138,8 @@ fn set_extended(option: &str, config: &mut Config, tls: &mut TlsOptions) -> Resu
             let seconds = seconds.ok_or_else(|| format!("-o {option}: expected a number of seconds"))?;
             config.idle_timeout = (seconds > 0).then(|| Duration::from_secs(seconds));
         }
-        "ssl_chain_cert" => tls.chain = Some(required()?.into()),
-        "ssl_key" => tls.key = Some(required()?.into()),
+        "ssl_chain_cert" => tls.certificates = required()?.into(),
+        "ssl_key" => tls.key = required()?.into(),
         "ssl_ca_cert" => tls.authorities = Some(required()?.into()),
         "ssl_verify_mode" => {
             tls.client_certificates = match required()?.parse::<u8>() {
@@ -221,12 +209,11 @@ impl Flags {
             let most = config.memory / 2048;
             return Err(format!("-I: an item may take at most half of the memory limit (-m), {most}k"));
         }
-        let mut tls = TlsOptions::default();
         for option in self.extended_options.iter().filter(|option| !option.is_empty()) {
-            set_extended(option, &mut config, &mut tls)?;
+            set_extended(option, &mut config)?;
         }
         configure_authentication(&mut config)?;
-        config.tls = self.tls_config(tls)?;
+        self.configure_tls(&mut config)?;
         // Paths are made absolute because a daemon changes its working directory.
         let tls = config
             .tls
@@ -239,11 +226,11 @@ impl Flags {
         Ok(config)
     }
 
-    fn tls_config(&self, options: TlsOptions) -> Result<Option<TlsConfig>, String> {
+    fn configure_tls(&self, config: &mut Config) -> Result<(), String> {
         if !self.tls {
-            return match options.first {
-                Some(option) => Err(format!("-o {option} needs -Z")),
-                None => Ok(None),
+            return match &config.tls {
+                Some(_) => Err("-o ssl_... needs -Z".to_owned()),
+                None => Ok(()),
             };
         }
         if !cfg!(feature = "tls") {
@@ -251,23 +238,23 @@ impl Flags {
                 "-Z: this build has no TLS; build lull-servers with its cargo feature `tls`".to_owned()
             );
         }
-        if self.config.unix_socket.is_some() {
+        if config.unix_socket.is_some() {
             return Err("-Z is for TCP: omit -s".to_owned());
         }
-        if self.config.udp_port.is_some() {
+        if config.udp_port.is_some() {
             return Err("-Z is for TCP: UDP would not be encrypted; omit -U".to_owned());
         }
-        let certificates = options.chain.ok_or("-Z needs -o ssl_chain_cert=FILE")?;
-        if options.client_certificates != ClientCertificates::Ignored && options.authorities.is_none() {
+        let tls = config.tls.get_or_insert_default();
+        if tls.certificates.as_os_str().is_empty() {
+            return Err("-Z needs -o ssl_chain_cert=FILE".to_owned());
+        }
+        if tls.key.as_os_str().is_empty() {
+            tls.key.clone_from(&tls.certificates);
+        }
+        if tls.client_certificates != ClientCertificates::Ignored && tls.authorities.is_none() {
             return Err("-o ssl_verify_mode needs -o ssl_ca_cert=FILE".to_owned());
         }
-        Ok(Some(TlsConfig {
-            key: options.key.unwrap_or_else(|| certificates.clone()),
-            certificates,
-            authorities: options.authorities,
-            client_certificates: options.client_certificates,
-            require_tls13: options.require_tls13,
-        }))
+        Ok(())
     }
 
     /// A builder of the runtime, for the interface that was found if none was named. Changes of the
@@ -386,7 +373,7 @@ mod tests {
 
     fn set(option: &str) -> Result<Config, String> {
         let mut config = Config::default();
-        set_extended(option, &mut config, &mut TlsOptions::default()).map(|()| config)
+        set_extended(option, &mut config).map(|()| config)
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! What a server's process sets up: the allocator, the background, limits, inherited sockets, a file
-//! with its ID, and its user.
+//! What a server's process sets up: the allocator, the background, limits, inherited sockets, a
+//! file with its ID, and its user.
 
 use std::io::{self, PipeWriter, Read, Write};
 use std::net::TcpListener;

@@ -1,4 +1,5 @@
-//! The binary protocol, as in memcached's `protocol_binary.h`: parses requests, and writes responses.
+//! The binary protocol, as in memcached's `protocol_binary.h`: parses requests and writes
+//! responses.
 
 use super::KEY_MAX;
 use crate::memcached::mutation::Condition;

@@ -1,5 +1,5 @@
-//! The meta commands: parses lines of a verb, a key, and flags of one letter, some with an argument,
-//! and writes the flags of replies.
+//! The meta commands: parses lines of a verb, a key, and flags of one letter, some with an
+//! argument, and writes the flags of replies.
 
 use std::borrow::Cow;
 
@@ -133,7 +133,7 @@ impl<'a> MetaRequest<'a> {
             }
             match self.parse_flag(letter, argument, key) {
                 Ok(()) => {}
-                // That of `F` says nothing of its own in memcached.
+                // That of `F` has no message in memcached.
                 Err(FlagError::Argument(BAD_FORMAT)) => {
                     invalid_argument.get_or_insert(BAD_FORMAT);
                 }

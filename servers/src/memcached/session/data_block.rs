@@ -1,16 +1,17 @@
 //! Receives the data blocks of storage commands and stores them.
 
 use super::{BufferCharge, DataBlock, FREE_BUFFER, PartialValue, PendingInput, Session};
-use crate::memcached::mutation::{self, Condition, ReceivedValue, StoreOutcome};
+use crate::memcached::mutation::{self, Condition, StoreOutcome};
 use crate::memcached::protocol::KEY_MAX;
 use crate::memcached::protocol::store_reply::{StoreCommand, StoreReply, StoreResult};
+use crate::memcached::store::NewValue;
 
 /// What terminates a data block of the text protocol.
 const TERMINATOR: &[u8] = b"\r\n";
 
 impl Session<'_> {
-    /// Begins to execute a storage command whose data block starts at `after`, as far as it was
-    /// received. Returns how many bytes of `after` were used.
+    /// Begins to execute a storage command. `after` is what was received behind it, which begins
+    /// with its data block. Returns how many bytes of `after` were used.
     pub(super) fn begin_store(&mut self, command: StoreCommand<'_>, after: &[u8]) -> usize {
         let StoreCommand { key, meta_flags, request, reply } = command;
         debug_assert!(key.len() <= KEY_MAX);
@@ -26,7 +27,7 @@ impl Session<'_> {
             if after.len() >= block_length {
                 // The whole block was received: store it without an intermediate copy.
                 let (value, terminator) = after[..block_length].split_at(request.length);
-                self.finish_store(command, ReceivedValue::Bytes(value), terminator);
+                self.finish_store(command, value.into(), terminator);
                 return block_length;
             }
             let mut charge = BufferCharge::default();
@@ -108,9 +109,9 @@ impl Session<'_> {
         let value = match value {
             PartialValue::Small { received, .. } => {
                 bytes = received;
-                ReceivedValue::Bytes(&bytes)
+                NewValue::from(&bytes[..])
             }
-            PartialValue::Large { value, .. } => ReceivedValue::Large(value),
+            PartialValue::Large { value, .. } => NewValue::Large(value),
         };
         let command = StoreCommand { key: &key, meta_flags: &meta_flags, request, reply };
         self.finish_store(command, value, &terminator[..terminator_length]);
@@ -148,7 +149,7 @@ impl Session<'_> {
         }
     }
 
-    fn finish_store(&mut self, command: StoreCommand<'_>, value: ReceivedValue<'_>, terminator: &[u8]) {
+    fn finish_store(&mut self, command: StoreCommand<'_>, value: NewValue<'_>, terminator: &[u8]) {
         let counters = self.counters;
         counters.cmd_set.add(1);
         if terminator.len() == TERMINATOR.len() && terminator != TERMINATOR {

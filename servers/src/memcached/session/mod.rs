@@ -64,7 +64,7 @@ struct DataBlock {
     request: StoreRequest,
     reply: StoreReply,
     value: PartialValue,
-    /// The bytes that terminate the block, as far as they were received.
+    /// The received bytes of the block's terminator.
     terminator: [u8; 2],
     terminator_length: usize,
 }

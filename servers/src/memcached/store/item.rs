@@ -220,7 +220,7 @@ impl<'a> From<&'a [u8]> for NewValue<'a> {
 }
 
 impl NewValue<'_> {
-    pub(super) fn length(&self) -> usize {
+    pub fn length(&self) -> usize {
         match self {
             NewValue::Slices(first, second) => first.len() + second.len(),
             NewValue::Large(large) => large.bytes().len(),

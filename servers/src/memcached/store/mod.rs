@@ -19,24 +19,12 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::clock::Clock;
+use super::config::Config;
 use shard::StoreCounters;
 
 pub use item::{ItemBits, ItemHeader, NewItem, NewValue, StoredValue};
 pub use memory::{BufferReservation, LargeValue, OutOfMemory};
 pub use shard_set::{LockedEntry, ShardSet};
-
-#[derive(Debug, Clone, Copy)]
-pub struct StoreConfig {
-    /// The memory limit, in bytes. It covers segments, hash tables and large values.
-    pub memory: u64,
-    /// The size of the largest item, in bytes, as memcached counts it ([`Store::fits`]).
-    pub max_item: usize,
-    /// Whether items are evicted to make room. If not, a full store refuses new items.
-    pub evict: bool,
-    /// Whether items have a CAS unique. If not, it is 0 for all.
-    pub cas: bool,
-    pub workers: usize,
-}
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -95,10 +83,11 @@ pub struct Store {
 }
 
 impl Store {
-    pub fn new(config: StoreConfig) -> Self {
+    /// An empty store with the limits of a configuration, for a number of threads.
+    pub fn new(config: &Config, workers: usize) -> Self {
         let most = (config.memory / MIN_SHARD_MEMORY).max(1);
         let least = config.memory.div_ceil(MAX_SHARD_MEMORY);
-        let shards = (config.workers.max(1) as u64 * 4).min(most).max(least);
+        let shards = (workers.max(1) as u64 * 4).min(most).max(least);
         let segment = 1 << (config.memory / shards / SEGMENTS_PER_SHARD).max(1).ilog2();
         let segment_size = SEGMENT_SIZES.1.min(segment).max(SEGMENT_SIZES.0) as usize;
         Self {

@@ -289,8 +289,9 @@ impl KeyHasher {
     }
 }
 
-/// The ghost queue of S3-FIFO: fingerprints of recently evicted keys. Each key's hash selects one position; a newer fingerprint
-/// replaces an older one there, so the queue is approximate and needs no order.
+/// The ghost queue of S3-FIFO: fingerprints of recently evicted keys. Each key's hash selects one
+/// position; a newer fingerprint replaces an older one there, so the queue is approximate and needs
+/// no order.
 #[derive(Debug, Default)]
 pub struct GhostQueue {
     fingerprints: Box<[u16]>,

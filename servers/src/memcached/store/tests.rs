@@ -10,7 +10,7 @@ use super::*;
 const NOW: u32 = 100;
 
 fn store(memory: u64) -> Store {
-    Store::new(StoreConfig { memory, max_item: 1 << 20, evict: true, cas: true, workers: 2 })
+    Store::new(&Config { memory, ..Config::default() }, 2)
 }
 
 fn put(store: &Store, key: &[u8], value: &[u8], expiry: u32) -> Result<(), OutOfMemory> {
@@ -179,8 +179,7 @@ fn frequently_fetched_items_survive_eviction() {
 
 #[test]
 fn without_evictions_a_full_store_refuses_items_until_others_are_deleted() {
-    let store =
-        Store::new(StoreConfig { memory: 4 << 20, max_item: 1 << 20, evict: false, cas: true, workers: 1 });
+    let store = Store::new(&Config { memory: 4 << 20, evict: false, ..Config::default() }, 1);
     let mut stored = 0u32;
     while put(&store, format!("key-{stored}").as_bytes(), &[1; 500], 0).is_ok() {
         stored += 1;
@@ -197,8 +196,7 @@ fn without_evictions_a_full_store_refuses_items_until_others_are_deleted() {
 
 #[test]
 fn a_value_above_half_of_the_limit_is_out_of_memory() {
-    let store =
-        Store::new(StoreConfig { memory: 8 << 20, max_item: 16 << 20, evict: true, cas: true, workers: 1 });
+    let store = Store::new(&Config { memory: 8 << 20, max_item: 16 << 20, ..Config::default() }, 1);
     assert_eq!(put(&store, b"k", &vec![0; 5 << 20], 0), Err(OutOfMemory));
     assert_eq!(store.shards.allocate_large_value(5 << 20, NOW).err(), Some(OutOfMemory));
     assert!(put(&store, b"k", &vec![0; 3 << 20], 0).is_ok());
@@ -329,8 +327,7 @@ fn a_panic_under_a_shards_lock_empties_that_shard_and_the_store_goes_on() {
 
 #[test]
 fn a_walk_takes_short_steps_and_visits_each_item_once_also_from_where_it_was_stopped() {
-    let store =
-        Store::new(StoreConfig { memory: 256 << 20, max_item: 1 << 20, evict: true, cas: true, workers: 1 });
+    let store = Store::new(&Config { memory: 256 << 20, ..Config::default() }, 1);
     let keys = 100_000_u32;
     for key in 0..keys {
         put(&store, &key.to_le_bytes(), b"v", 0).unwrap();
