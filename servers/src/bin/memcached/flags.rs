@@ -190,7 +190,7 @@ impl Flags {
             (ignored.prefix_delimiter.is_some(), "-D has no effect: there is no stats detail"),
             (ignored.napi_ids.is_some(), "-N has no effect: workers find their NAPI instances themselves"),
         ];
-        let flags = given.into_iter().filter_map(|(given, warning)| given.then(|| warning.to_owned()));
+        let flags = given.into_iter().filter(|(given, _)| *given).map(|(_, warning)| warning.to_owned());
         let names = self.extended_options.iter().map(|option| option.split('=').next().unwrap_or(option));
         let options = names.filter(|name| is_ignored(name));
         flags.chain(options.map(|name| format!("-o {name} has no effect in this server"))).collect()

@@ -100,26 +100,20 @@ fn worker_lines(counters: &Counters) -> impl Iterator<Item = (String, String)> {
 fn queue_fields(queue: &QueueStatus) -> String {
     let QueueStatus { mode, latency_budget_us, grace_time_us, poll_interval_us, spin_us, why, .. } = queue;
     let cpu_budget = queue.cpu_budget_percent.filter(|budget| *budget > 0);
-    let mut fields = format!(" mode={mode}");
-    if let Some(budget) = latency_budget_us {
-        fields.push_str(&format!(" latency_budget_us={budget}"));
-    }
-    if let Some(budget) = cpu_budget {
-        fields.push_str(&format!(" cpu_budget_percent={budget}"));
-    }
-    fields.push_str(&format!(" grace_time_us={grace_time_us}"));
-    if *poll_interval_us > 0 {
-        fields.push_str(&format!(" poll_interval_us={poll_interval_us}"));
-    }
-    fields.push_str(&format!(" spin_us={spin_us}"));
-    if latency_budget_us.is_some() {
-        fields.push_str(&format!(" trials_us={}", queue.trials_us));
-    }
-    fields.push_str(&format!(" why={}", why.name()));
-    if let Some(beside) = why.comparison() {
-        fields.push_str(&format!(" cpu={}% delay={}%", beside.cpu, beside.delay));
-    }
-    fields
+    let field =
+        |name: &str, value: Option<u64>| value.map_or_else(String::new, |value| format!(" {name}={value}"));
+    [
+        format!(" mode={mode}"),
+        field("latency_budget_us", latency_budget_us.map(u64::from)),
+        field("cpu_budget_percent", cpu_budget.map(u64::from)),
+        format!(" grace_time_us={grace_time_us}"),
+        field("poll_interval_us", Some(*poll_interval_us).filter(|time| *time > 0)),
+        format!(" spin_us={spin_us}"),
+        field("trials_us", latency_budget_us.map(|_| queue.trials_us)),
+        format!(" why={}", why.name()),
+        why.comparison().map_or_else(String::new, |it| format!(" cpu={}% delay={}%", it.cpu, it.delay)),
+    ]
+    .concat()
 }
 
 /// The share of an interface's packets that busy polling received.
