@@ -16,7 +16,7 @@ use servers::memcached::{ClientCertificates, Config, Protocol, TlsConfig};
 #[derive(Debug, Parser)]
 // As in memcached, the last of several equal flags counts: start scripts add theirs after those of
 // a configuration.
-#[command(name = "memcached", disable_version_flag = true, args_override_self = true, after_help = AFTER_HELP)]
+#[command(name = "memcached", disable_version_flag = true, args_override_self = true, after_help = extended_help())]
 pub struct Flags {
     #[command(flatten)]
     config: Config,
@@ -89,7 +89,17 @@ struct IgnoredFlags {
     napi_ids: Option<u32>,
 }
 
-const AFTER_HELP: &str = "\
+/// Extended options that are accepted without effect, also with the prefix `no_`.
+const IGNORED: &str = "
+  hashpower hash_algorithm hashexpand tail_repair_time lru_crawler lru_crawler_sleep lru_crawler_tocrawl
+  lru_maintainer lru_segmented hot_lru_pct warm_lru_pct hot_max_factor warm_max_factor temporary_ttl
+  slab_reassign slab_automove slab_automove_ratio slab_automove_window slab_automove_freeratio
+  slab_chunk_max track_sizes modern read_buf_mem_limit resp_obj_mem_limit watcher_logbuf_size
+  worker_logbuf_size ssl_wbuf_size ssl_session_cache ssl_kernel_tls inline_ascii_resp";
+
+fn extended_help() -> String {
+    format!(
+        "\
 Extended options (-o):
   maxconns_fast, no_maxconns_fast  at the connection limit, close new connections with an error, or let them
                                    wait [maxconns_fast]
@@ -99,20 +109,11 @@ Extended options (-o):
   ssl_ca_cert=FILE                 authorities that sign clients' certificates, in PEM
   ssl_verify_mode=0|1|2|3          clients' certificates: not requested (0), optional (1), required (2, 3) [0]
   ssl_min_version=tlsv1.2|tlsv1.3  oldest version of TLS [tlsv1.2]
-Accepted without effect: hashpower, hash_algorithm, tail_repair_time, lru_crawler*, lru_maintainer, hot_* and
-  warm_*, temporary_ttl, slab_reassign, slab_automove*, slab_chunk_max, track_sizes, modern, no_modern,
-  no_hashexpand, read_buf_mem_limit, resp_obj_mem_limit, watcher_logbuf_size, worker_logbuf_size,
-  ssl_wbuf_size, ssl_session_cache, ssl_kernel_tls, inline_ascii_resp
+Accepted without effect, also with the prefix no_:{IGNORED}
 Refused: ext_... (there is no storage but memory), ssl_ciphers, ssl_keyformat other than PEM, sock_cookie_id,
-  drop_privileges (there is no seccomp filter)";
-
-/// Extended options that are accepted without effect, also with the prefix `no_`.
-const IGNORED: &str = "\
-    hashpower hash_algorithm tail_repair_time lru_crawler lru_crawler_sleep lru_crawler_tocrawl lru_maintainer \
-    hot_lru_pct warm_lru_pct hot_max_factor warm_max_factor temporary_ttl slab_reassign slab_automove \
-    slab_automove_ratio slab_automove_window slab_automove_freeratio slab_chunk_max track_sizes modern hashexpand \
-    read_buf_mem_limit resp_obj_mem_limit watcher_logbuf_size worker_logbuf_size ssl_wbuf_size \
-    ssl_session_cache ssl_kernel_tls inline_ascii_resp lru_segmented";
+  drop_privileges (there is no seccomp filter)"
+    )
+}
 
 fn is_ignored(name: &str) -> bool {
     let name = name.strip_prefix("no_").unwrap_or(name);
