@@ -1,24 +1,22 @@
-//! Entry points for fuzzing. Compiled with `--cfg fuzzing` only.
+//! A memcached server without sockets, and what its parsers promise, for the fuzz targets. It needs
+//! `--cfg fuzzing`, with which the server shows these parts.
 
 use std::path::PathBuf;
 use std::pin::pin;
+use std::sync::LazyLock;
 use std::task::{Context, Poll, Waker};
 
-use super::config::Config;
-use super::context::ServerContext;
-use super::mutation::Condition;
-use super::protocol::classic::parse::{self, Command};
-use super::protocol::meta::parse::{MetaRequest, MetaVerb};
-use super::protocol::tokens::{KEY_MAX, tokens};
-use super::session::{Session, SessionStep};
-use super::udp;
+use servers::memcached::Config;
+use servers::memcached::fuzzing::classic::{self, Command};
+use servers::memcached::fuzzing::meta::{MetaRequest, MetaVerb};
+use servers::memcached::fuzzing::{Condition, KEY_MAX, ServerContext, Session, SessionStep, answer, tokens};
 
 /// A user of a server with users.
 pub const USER: &str = "ann";
 /// The user's password.
 pub const PASSWORD: &str = "secret";
 /// The file with this user.
-const USERS_FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../fuzz/users");
+const USERS_FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/users");
 /// The memory limit of a small server, in bytes: 64 segments of the least size.
 const SMALL: u64 = 1 << 20;
 /// The largest item of a server with small items, in bytes.
@@ -36,7 +34,7 @@ pub fn parse_line(line: &[u8]) {
         word => str::from_utf8(word).ok()?.parse::<i128>().ok(),
     };
     for terminator in [1, 2] {
-        match parse::parse(line, terminator, false) {
+        match classic::parse(line, terminator, false) {
             Command::Store(store) => {
                 assert_eq!(store.key, words[1]);
                 // Where a data block ends decides which bytes are commands.
@@ -68,6 +66,9 @@ pub fn parse_line(line: &[u8]) {
     let length: usize = words.iter().map(|word| word.len()).sum();
     assert_eq!(length, line.iter().filter(|byte| **byte != b' ').count());
 }
+
+/// They are parsed from no arguments, which takes too long for each input.
+static DEFAULTS: LazyLock<Config> = LazyLock::new(Config::default);
 
 /// What a server is started with, chosen by the bits of a byte.
 #[derive(Debug, Clone, Copy)]
@@ -127,7 +128,7 @@ impl Setup {
             users_file: self.users().then(|| PathBuf::from(USERS_FILE)),
             sasl: self.sasl(),
             udp_all_commands: self.udp_writes(),
-            ..Config::default()
+            ..DEFAULTS.clone()
         }
     }
 }
@@ -152,12 +153,12 @@ impl FuzzedServer {
 
     /// The datagrams that answer one.
     pub fn answer_datagram(&self, datagram: &[u8]) -> Vec<Vec<u8>> {
-        let mut answering = pin!(udp::answer(datagram, &self.context, self.context.counters.worker(0)));
+        let mut answering = pin!(answer(datagram, &self.context, self.context.counters.worker(0)));
         let mut context = Context::from_waker(Waker::noop());
         // It only waits to let others run, and there are none.
         loop {
-            if let Poll::Ready(reply) = answering.as_mut().poll(&mut context) {
-                return reply.map_or_else(Vec::new, |reply| reply.datagrams().collect());
+            if let Poll::Ready(datagrams) = answering.as_mut().poll(&mut context) {
+                return datagrams;
             }
         }
     }

@@ -1,7 +1,8 @@
-//! Parses requests of the binary protocol, and writes the headers of responses.
+//! The binary protocol, as in memcached's `protocol_binary.h`: parses requests and writes
+//! responses.
 
+use super::KEY_MAX;
 use crate::memcached::mutation::Condition;
-use crate::memcached::protocol::tokens::KEY_MAX;
 
 pub const REQUEST_MAGIC: u8 = 0x80;
 /// Bytes of a request's header.
@@ -28,48 +29,36 @@ pub enum Command {
 }
 
 impl Command {
+    /// The command, and whether it is quiet: only errors and found items are returned.
     fn from_opcode(opcode: u8) -> Option<(Self, bool)> {
         use Command::*;
-        let append = Condition::Append { vivify: false };
-        let prepend = Condition::Prepend { vivify: false };
-        Some(match opcode {
-            0x00 => (Get { with_key: false, touches: false }, false),
-            0x01 => (Store(Condition::Always), false),
-            0x02 => (Store(Condition::Absent), false),
-            0x03 => (Store(Condition::Present), false),
-            0x04 => (Delete, false),
-            0x05 => (Delta { increments: true }, false),
-            0x06 => (Delta { increments: false }, false),
-            0x07 => (Quit, false),
-            0x08 => (Flush, false),
-            0x09 => (Get { with_key: false, touches: false }, true),
-            0x0a => (Noop, false),
-            0x0b => (Version, false),
-            0x0c => (Get { with_key: true, touches: false }, false),
-            0x0d => (Get { with_key: true, touches: false }, true),
-            0x0e => (Concatenate(append), false),
-            0x0f => (Concatenate(prepend), false),
-            0x10 => (Stat, false),
-            0x11 => (Store(Condition::Always), true),
-            0x12 => (Store(Condition::Absent), true),
-            0x13 => (Store(Condition::Present), true),
-            0x14 => (Delete, true),
-            0x15 => (Delta { increments: true }, true),
-            0x16 => (Delta { increments: false }, true),
-            0x17 => (Quit, true),
-            0x18 => (Flush, true),
-            0x19 => (Concatenate(append), true),
-            0x1a => (Concatenate(prepend), true),
-            0x1c => (Touch, false),
-            0x1d => (Get { with_key: false, touches: true }, false),
-            0x1e => (Get { with_key: false, touches: true }, true),
-            0x20 => (SaslList, false),
-            0x21 => (SaslAuth, false),
-            0x22 => (SaslStep, false),
-            0x23 => (Get { with_key: true, touches: true }, false),
-            0x24 => (Get { with_key: true, touches: true }, true),
+        let get = |with_key, touches| Get { with_key, touches };
+        let (append, prepend) = (Condition::Append { vivify: false }, Condition::Prepend { vivify: false });
+        let command = match opcode {
+            0x00 | 0x09 => get(false, false),
+            0x01 | 0x11 => Store(Condition::Always),
+            0x02 | 0x12 => Store(Condition::Absent),
+            0x03 | 0x13 => Store(Condition::Present),
+            0x04 | 0x14 => Delete,
+            0x05 | 0x15 => Delta { increments: true },
+            0x06 | 0x16 => Delta { increments: false },
+            0x07 | 0x17 => Quit,
+            0x08 | 0x18 => Flush,
+            0x0a => Noop,
+            0x0b => Version,
+            0x0c | 0x0d => get(true, false),
+            0x0e | 0x19 => Concatenate(append),
+            0x0f | 0x1a => Concatenate(prepend),
+            0x10 => Stat,
+            0x1c => Touch,
+            0x1d | 0x1e => get(false, true),
+            0x20 => SaslList,
+            0x21 => SaslAuth,
+            0x22 => SaslStep,
+            0x23 | 0x24 => get(true, true),
             _ => return None,
-        })
+        };
+        Some((command, matches!(opcode, 0x09 | 0x0d | 0x11..=0x1a | 0x1e | 0x24)))
     }
 
     fn accepts_lengths(self, key: usize, extras: usize, value: usize) -> bool {
@@ -228,17 +217,8 @@ pub struct ResponseHeader {
 }
 
 impl ResponseHeader {
-    pub fn write_response(
-        &self,
-        status: Status,
-        cas: u64,
-        extras: &[u8],
-        key: &[u8],
-        value: &[u8],
-        out: &mut Vec<u8>,
-    ) {
-        self.write_header(status, cas, (extras.len(), key.len(), value.len()), out);
-        out.extend_from_slice(extras);
+    pub fn write_response(&self, status: Status, cas: u64, key: &[u8], value: &[u8], out: &mut Vec<u8>) {
+        self.write_header(status, cas, (0, key.len(), value.len()), out);
         out.extend_from_slice(key);
         out.extend_from_slice(value);
     }
@@ -257,13 +237,13 @@ impl ResponseHeader {
 
     /// Writes an error, with the status's text as its value.
     pub fn write_error(&self, status: Status, out: &mut Vec<u8>) {
-        self.write_response(status, 0, &[], &[], status.text().as_bytes(), out);
+        self.write_response(status, 0, &[], status.text().as_bytes(), out);
     }
 
     /// Writes a response without content, unless the request is quiet.
     pub fn write_success(&self, cas: u64, out: &mut Vec<u8>) {
         if !self.quiet {
-            self.write_response(Status::Ok, cas, &[], &[], &[], out);
+            self.write_response(Status::Ok, cas, &[], &[], out);
         }
     }
 }

@@ -1,7 +1,12 @@
-//! The layout of an item in its segment: header, key, value.
+//! Items: their layout in a segment (header, key, value), and their values as they enter and leave
+//! the store.
 //!
 //! Items are padded to a multiple of [`ALIGN`] bytes. Fields are in native byte order, as items
 //! never leave the process.
+
+use std::sync::Arc;
+
+use super::memory::LargeValue;
 
 /// The state bits of an item. The lowest two count accesses, saturating at 3, as S3-FIFO needs
 /// them.
@@ -153,12 +158,11 @@ pub fn set_bits(item: &mut [u8], bits: ItemBits) {
     item[BITS] = bits.0;
 }
 
-pub fn set_cas(item: &mut [u8], cas: u64) {
-    item[CAS..FLAGS].copy_from_slice(&cas.to_ne_bytes());
-}
-
-pub fn set_expiry(item: &mut [u8], expiry: u32) {
-    item[EXPIRY..ACCESSED].copy_from_slice(&expiry.to_ne_bytes());
+/// Changes the header of an item.
+pub fn update(item: &mut [u8], change: impl FnOnce(&mut ItemHeader)) {
+    let mut header = header(item);
+    change(&mut header);
+    header.write(item);
 }
 
 pub fn set_accessed(item: &mut [u8], now: u32) {
@@ -173,6 +177,55 @@ pub fn inline_bytes<'a>(item: &'a [u8], header: &ItemHeader) -> &'a [u8] {
 
 pub fn large_value_number(item: &[u8], header: &ItemHeader) -> usize {
     u32::from_ne_bytes(inline_bytes(item, header).try_into().unwrap_or_default()) as usize
+}
+
+#[derive(Debug, Clone, Copy)]
+pub enum StoredValue<'a> {
+    /// In the item's segment: valid while the lock is held.
+    Inline(&'a [u8]),
+    /// In its own pages: a clone of the `Arc` outlives the lock.
+    Large(&'a Arc<LargeValue>),
+}
+
+impl StoredValue<'_> {
+    pub fn bytes(&self) -> &[u8] {
+        match self {
+            StoredValue::Inline(bytes) => bytes,
+            StoredValue::Large(large) => large.bytes(),
+        }
+    }
+}
+
+#[derive(Debug)]
+pub struct NewItem<'a> {
+    pub flags: u32,
+    /// The second of the store's clock at which the item expires; 0 is never.
+    pub expiry: u32,
+    pub cas: u64,
+    /// The item's state bits. The store maintains the private ones.
+    pub bits: ItemBits,
+    pub value: NewValue<'a>,
+}
+
+#[derive(Debug)]
+pub enum NewValue<'a> {
+    Slices(&'a [u8], &'a [u8]),
+    Large(LargeValue),
+}
+
+impl<'a> From<&'a [u8]> for NewValue<'a> {
+    fn from(bytes: &'a [u8]) -> Self {
+        NewValue::Slices(bytes, &[])
+    }
+}
+
+impl NewValue<'_> {
+    pub fn length(&self) -> usize {
+        match self {
+            NewValue::Slices(first, second) => first.len() + second.len(),
+            NewValue::Large(large) => large.bytes().len(),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -196,8 +249,7 @@ mod tests {
         assert_eq!(super::header(&item), header);
         assert_eq!((key(&item), inline_bytes(&item, &header)), (&b"key"[..], &b"value"[..]));
         assert_eq!(header.size(), 36);
-        set_cas(&mut item, 1);
-        set_expiry(&mut item, 2);
+        update(&mut item, |header| (header.cas, header.expiry) = (1, 2));
         set_accessed(&mut item, 3);
         set_bits(&mut item, ItemBits::STALE);
         let expected = ItemHeader { cas: 1, expiry: 2, accessed: 3, bits: ItemBits::STALE, ..header };

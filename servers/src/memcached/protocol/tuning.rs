@@ -3,10 +3,9 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::memcached::protocol::numbers;
-use crate::memcached::protocol::tokens::{BAD_FORMAT, ERROR};
+use super::{BAD_FORMAT, ERROR, OK};
+use crate::memcached::numbers;
 
-const OK: &[u8] = b"OK\r\n";
 pub const BAD_CLASS: &[u8] = b"BADCLASS invalid class id\r\n";
 /// memcached's highest slab class.
 const MAX_CLASS: u32 = 63;

@@ -1,11 +1,13 @@
-//! Parses the lines of meta commands: a verb, a key, and flags of one letter, some with an
-//! argument.
+//! The meta commands: parses lines of a verb, a key, and flags of one letter, some with an
+//! argument, and writes the flags of replies.
+
+use std::borrow::Cow;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
-use crate::memcached::protocol::numbers;
-use crate::memcached::protocol::tokens::{BAD_FORMAT, KEY_MAX, Tokens, data_block_length};
+use super::{BAD_FORMAT, KEY_MAX, Tokens, data_block_length, tokens};
+use crate::memcached::numbers;
 
 /// The most tokens on a line; memcached refuses longer lines.
 const MAX_TOKENS: usize = 20;
@@ -32,7 +34,7 @@ pub enum MetaVerb {
 /// A meta command's key and flags.
 #[derive(Debug, Default)]
 pub struct MetaRequest<'a> {
-    key: Option<MetaKey<'a>>,
+    key: Cow<'a, [u8]>,
     /// The flags as sent, which replies repeat in the same order.
     pub flags: &'a [u8],
     /// `N`: create the item with this expiry, as sent.
@@ -76,11 +78,12 @@ pub struct MetaError {
 
 impl<'a> MetaRequest<'a> {
     pub fn key(&self) -> &[u8] {
-        self.key.as_ref().map_or(&[], MetaKey::bytes)
+        &self.key
     }
 
+    /// Whether the client sent the key in base64.
     pub fn key_is_binary(&self) -> bool {
-        self.key.as_ref().is_some_and(MetaKey::is_binary)
+        matches!(self.key, Cow::Owned(_))
     }
 
     pub fn parse(verb: MetaVerb, line: &'a [u8]) -> Result<Self, MetaError> {
@@ -111,7 +114,7 @@ impl<'a> MetaRequest<'a> {
         if tokens.len() > MAX_TOKENS {
             return Err(error(b"CLIENT_ERROR options flags are too long\r\n"));
         }
-        request.key = Some(MetaKey::Plain(tokens[1]));
+        request.key = Cow::Borrowed(tokens[1]);
         request.flags = match flags.first() {
             Some(first) => &line[first.as_ptr() as usize - line.as_ptr() as usize..],
             None => &[],
@@ -130,7 +133,7 @@ impl<'a> MetaRequest<'a> {
             }
             match self.parse_flag(letter, argument, key) {
                 Ok(()) => {}
-                // That of `F` says nothing of its own in memcached.
+                // That of `F` has no message in memcached.
                 Err(FlagError::Argument(BAD_FORMAT)) => {
                     invalid_argument.get_or_insert(BAD_FORMAT);
                 }
@@ -148,7 +151,7 @@ impl<'a> MetaRequest<'a> {
         match letter {
             b'b' => {
                 let invalid = FlagError::Argument(b"CLIENT_ERROR error decoding key\r\n");
-                self.key = Some(MetaKey::Binary(decode_key(key).ok_or(invalid)?));
+                self.key = Cow::Owned(decode_key(key).ok_or(invalid)?);
             }
             b'N' => self.vivify = Some(expiry()?),
             b'T' => self.ttl = Some(expiry()?),
@@ -181,38 +184,55 @@ enum FlagError {
     Argument(&'static [u8]),
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum MetaKey<'a> {
-    Plain(&'a [u8]),
-    Binary(Vec<u8>),
-}
-
-impl MetaKey<'_> {
-    pub fn bytes(&self) -> &[u8] {
-        match self {
-            MetaKey::Plain(bytes) => bytes,
-            MetaKey::Binary(bytes) => bytes,
-        }
-    }
-
-    pub fn is_binary(&self) -> bool {
-        matches!(self, MetaKey::Binary(_))
-    }
-}
-
 /// Decodes a key. `None` if it is not base64 of at least one byte.
-pub fn decode_key(key: &[u8]) -> Option<Vec<u8>> {
+fn decode_key(key: &[u8]) -> Option<Vec<u8>> {
     STANDARD.decode(key).ok().filter(|key| !key.is_empty())
 }
 
-/// Writes the `k` flag of a reply, and the `b` flag if the key is binary.
-pub fn write_key_flag(key: &[u8], binary: bool, out: &mut Vec<u8>) {
-    out.extend_from_slice(b" k");
-    if binary {
-        write_base64(key, out);
-        out.extend_from_slice(b" b");
-    } else {
-        out.extend_from_slice(key);
+pub fn write_number(number: impl itoa::Integer, out: &mut Vec<u8>) {
+    out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
+}
+
+pub fn write_flag(letter: u8, number: impl itoa::Integer, out: &mut Vec<u8>) {
+    out.extend_from_slice(&[b' ', letter]);
+    write_number(number, out);
+}
+
+/// Writes the time that is left until an expiry.
+pub fn write_ttl(expiry: u32, now: u32, out: &mut Vec<u8>) {
+    match expiry {
+        0 => out.extend_from_slice(b" t-1"),
+        // As in memcached, where the remaining time is unsigned.
+        expiry => write_flag(b't', expiry.saturating_sub(now), out),
+    }
+}
+
+/// Writes the flags of a reply in the order in which they were sent: opaque and key, and what
+/// `write` makes of each other letter.
+pub fn write_flags(
+    flags: &[u8],
+    key: &[u8],
+    key_is_binary: bool,
+    out: &mut Vec<u8>,
+    mut write: impl FnMut(u8, &mut Vec<u8>),
+) {
+    for flag in tokens(flags) {
+        match flag[0] {
+            b'O' => {
+                out.push(b' ');
+                out.extend_from_slice(flag);
+            }
+            b'k' if key_is_binary => {
+                out.extend_from_slice(b" k");
+                write_base64(key, out);
+                out.extend_from_slice(b" b");
+            }
+            b'k' => {
+                out.extend_from_slice(b" k");
+                out.extend_from_slice(key);
+            }
+            letter => write(letter, out),
+        }
     }
 }
 

@@ -1,11 +1,14 @@
-//! Parses lines of the classic text protocol, as memcached's `proto_parser.c` does.
+//! The classic text protocol: parses lines as memcached's `proto_parser.c` does, and writes items
+//! and lists of keys.
 
+use std::io::Write;
+
+use super::meta::{MetaVerb, write_base64, write_number};
+use super::{BAD_FORMAT, ERROR, KEY_MAX, Tokens, data_block_length, has_noreply, tokens};
+use crate::memcached::clock::Clock;
 use crate::memcached::mutation::Condition;
-use crate::memcached::protocol::meta::parse::MetaVerb;
-use crate::memcached::protocol::numbers;
-use crate::memcached::protocol::tokens::{
-    BAD_FORMAT, ERROR, KEY_MAX, Tokens, data_block_length, has_noreply, tokens,
-};
+use crate::memcached::numbers;
+use crate::memcached::store::{ItemBits, ItemHeader};
 
 pub const BAD_EXPIRY: &[u8] = b"CLIENT_ERROR invalid exptime argument\r\n";
 const BAD_DELTA: &[u8] = b"CLIENT_ERROR invalid numeric delta argument\r\n";
@@ -106,10 +109,7 @@ pub fn parse(line: &[u8], terminator: usize, resumed: bool) -> Command<'_> {
         b"ma" => Command::Meta(MetaVerb::Arithmetic),
         b"me" => Command::Meta(MetaVerb::Debug),
         b"mn" => Command::MetaNoop,
-        b"delete" => parse_delete(line),
-        b"incr" => parse_delta(line, true),
-        b"decr" => parse_delta(line, false),
-        b"touch" => parse_touch(line),
+        b"delete" | b"incr" | b"decr" | b"touch" => parse_change(line),
         b"stats" => Command::Stats,
         b"version" => Command::Version,
         b"quit" => Command::Quit,
@@ -170,49 +170,128 @@ fn parse_store(condition: Condition, line: &[u8], with_cas: bool) -> Command<'_>
     Command::Store(StoreLine { condition, key: tokens[1], numbers, length, noreply })
 }
 
-fn parse_delete(line: &[u8]) -> Command<'_> {
+/// Parses `delete`, `touch`, `incr` or `decr`.
+fn parse_change(line: &[u8]) -> Command<'_> {
     let tokens = Tokens::of(line);
     let tokens = tokens.as_slice();
     let noreply = has_noreply(tokens);
-    match tokens {
-        [_] => invalid(BAD_FORMAT),
+    let refused = |reply| Command::Invalid { reply, noreply };
+    match *tokens {
         // Old clients send a delay, which must be 0.
-        [_, key] | [_, key, b"0" | b"noreply"] | [_, key, b"0", b"noreply"] => {
-            if key.len() > KEY_MAX {
-                return Command::Invalid { reply: BAD_FORMAT, noreply };
-            }
+        [b"delete", key] | [b"delete", key, b"0" | b"noreply"] | [b"delete", key, b"0", b"noreply"]
+            if key.len() <= KEY_MAX =>
+        {
             Command::Delete { key, noreply }
         }
-        [_, _, _] | [_, _, _, _] => Command::Invalid { reply: BAD_DELETE, noreply },
-        _ => invalid(ERROR),
-    }
-}
-
-fn parse_delta(line: &[u8], increments: bool) -> Command<'_> {
-    let tokens = Tokens::of(line);
-    let tokens = tokens.as_slice();
-    let noreply = has_noreply(tokens);
-    match tokens {
-        [_, key, amount, ..] if key.len() <= KEY_MAX => match numbers::digits(amount) {
-            Some(amount) => Command::Delta { key, amount, increments, noreply },
-            None => Command::Invalid { reply: BAD_DELTA, noreply },
-        },
-        [_, _, _, ..] => Command::Invalid { reply: BAD_FORMAT, noreply },
-        _ => invalid(BAD_FORMAT),
-    }
-}
-
-fn parse_touch(line: &[u8]) -> Command<'_> {
-    let tokens = Tokens::of(line);
-    let tokens = tokens.as_slice();
-    let noreply = has_noreply(tokens);
-    match tokens {
-        [_, key, expiry, ..] if key.len() <= KEY_MAX => match numbers::digits_i32(expiry) {
+        [b"delete", _] | [b"delete", _, b"0" | b"noreply"] | [b"delete", _, b"0", b"noreply"] => {
+            refused(BAD_FORMAT)
+        }
+        [b"delete", _, _] | [b"delete", _, _, _] => refused(BAD_DELETE),
+        [b"delete", _, ..] => invalid(ERROR),
+        [_, key, _, ..] if key.len() > KEY_MAX => refused(BAD_FORMAT),
+        [b"touch", key, expiry, ..] => match numbers::digits_i32(expiry) {
             Some(expiry) => Command::Touch { key, expiry, noreply },
-            None => Command::Invalid { reply: BAD_EXPIRY, noreply },
+            None => refused(BAD_EXPIRY),
         },
-        [_, _, _, ..] => Command::Invalid { reply: BAD_FORMAT, noreply },
+        [name, key, amount, ..] => match numbers::digits(amount) {
+            Some(amount) => Command::Delta { key, amount, increments: name == b"incr", noreply },
+            None => refused(BAD_DELTA),
+        },
         _ => invalid(BAD_FORMAT),
+    }
+}
+
+/// Writes the line that precedes a value.
+pub fn write_value_line(key: &[u8], header: &ItemHeader, with_cas: bool, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"VALUE ");
+    out.extend_from_slice(key);
+    out.push(b' ');
+    write_number(header.flags, out);
+    out.push(b' ');
+    write_number(header.length, out);
+    if with_cas {
+        out.push(b' ');
+        write_number(header.cas, out);
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+/// A list of keys, by the command that asks for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DumpFormat {
+    /// `lru_crawler metadump`
+    Metadump,
+    /// `lru_crawler mgdump`
+    Mgdump,
+    /// `stats cachedump`; 0 is any number of keys.
+    Cachedump { max_keys: u32 },
+}
+
+impl DumpFormat {
+    pub fn start(self) -> &'static [u8] {
+        if matches!(self, Self::Cachedump { .. }) { b"" } else { super::OK }
+    }
+
+    pub fn end(self) -> &'static [u8] {
+        if self == Self::Mgdump { b"EN\r\n" } else { b"END\r\n" }
+    }
+
+    /// Another client's list is being sent.
+    pub fn busy(self) -> &'static [u8] {
+        match self {
+            Self::Cachedump { .. } => b"SERVER_ERROR busy, another list of keys is being sent\r\n",
+            _ => b"BUSY currently processing crawler request\r\n",
+        }
+    }
+
+    /// Clients may not list keys (`-X`).
+    pub fn refusal(self) -> &'static [u8] {
+        match self {
+            Self::Metadump => b"ERROR metadump not allowed\r\n",
+            Self::Mgdump => b"ERROR key dump not allowed\r\n",
+            Self::Cachedump { .. } => b"CLIENT_ERROR stats cachedump not allowed\r\n",
+        }
+    }
+
+    /// Writes an item's line.
+    pub fn write_line(self, clock: &Clock, key: &[u8], header: &ItemHeader, out: &mut Vec<u8>) {
+        let expiry = |never| if header.expiry == 0 { never } else { clock.unix_of(header.expiry) };
+        // Writing to a vector does not fail.
+        let _ = match self {
+            Self::Metadump => {
+                out.extend_from_slice(b"key=");
+                // Percent-encoded, as in memcached.
+                for &byte in key {
+                    match byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+                        true => out.push(byte),
+                        false => out.extend_from_slice(format!("%{byte:02X}").as_bytes()),
+                    }
+                }
+                let (expiry, accessed) = (expiry(-1), clock.unix_of(header.accessed));
+                let fetched = if header.bits.intersects(ItemBits::FETCHED) { "yes" } else { "no" };
+                let (cas, size, flags) = (header.cas, header.size(), header.flags);
+                writeln!(
+                    out,
+                    " exp={expiry} la={accessed} cas={cas} fetch={fetched} cls=1 size={size} flags={flags} "
+                )
+            }
+            // A meta get that could be sent back.
+            Self::Mgdump => {
+                out.extend_from_slice(b"mg ");
+                if key.iter().all(u8::is_ascii_graphic) {
+                    out.extend_from_slice(key);
+                } else {
+                    write_base64(key, out);
+                    out.extend_from_slice(b" b");
+                }
+                out.write_all(b"\r\n")
+            }
+            Self::Cachedump { .. } => {
+                out.extend_from_slice(b"ITEM ");
+                out.extend_from_slice(key);
+                write!(out, " [{} b; {} s]\r\n", header.length, expiry(0))
+            }
+        };
     }
 }
 

@@ -87,7 +87,8 @@ impl ConnectionInfo {
     /// Records that the client has sent something or taken a part of a reply. `uptime` must be read
     /// after that.
     pub fn record_progress(&self, uptime: Duration) {
-        self.last_progress.store(nanos(uptime), Ordering::Relaxed);
+        // 584 years fit.
+        self.last_progress.store(uptime.as_nanos() as u64, Ordering::Relaxed);
     }
 
     pub fn is_authenticated(&self) -> bool {
@@ -100,11 +101,6 @@ impl ConnectionInfo {
         self.receiving_value.store(receiving_value, Ordering::Relaxed);
         self.authenticated.store(authenticated, Ordering::Relaxed);
     }
-}
-
-/// 584 years fit.
-fn nanos(uptime: Duration) -> u64 {
-    u64::try_from(uptime.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// A connection's entry in the list. Removed when it is dropped.
