@@ -67,6 +67,8 @@ mod workload;
 pub use agents::AGENT_PORT;
 #[cfg(feature = "agents")]
 pub use agents::agent::{Agent, AgentEvent, AgentOptions};
+#[cfg(feature = "agents")]
+pub use agents::channel::IDENTITY_NAME;
 pub use agents::coordinator::Coordinator;
 #[cfg(all(fuzzing, feature = "agents"))]
 pub use agents::fuzzing;

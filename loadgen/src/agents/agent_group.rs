@@ -1,17 +1,22 @@
-//! The coordinator's agents, and a run together with them.
+//! The coordinator's connections to its agents, and a run together with them.
 
 use std::cell::Cell;
+use std::net::SocketAddr;
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::agents::agent_handle::{AgentHandle, agent_error};
-use crate::agents::authenticated_channel::check_secret;
-use crate::agents::messages::CoordinatorRequest;
+use adapters::tls::Connector;
+use net::TcpStream;
+
+use crate::agents::channel::{AgentResponse, Channel, ChannelError, CoordinatorRequest, connector};
 use crate::config::{Config, Loop};
 use crate::error::Error;
 use crate::report::run_report::{AgentOutcome, Report};
 use crate::run::measured_run::{Load, WorkerRange};
+use crate::run::schedule::POLL_INTERVAL;
+use crate::stats::collector::Measurement;
 use crate::stats::progress::Progress;
 use crate::workload::arrival::Arrival;
 
@@ -29,14 +34,14 @@ pub(super) struct AgentGroup {
 
 impl AgentGroup {
     pub(super) async fn connect(
-        addresses: &[(String, std::net::SocketAddr)],
-        secret: Option<&str>,
+        addresses: &[(String, SocketAddr)],
+        identity: Option<&Path>,
         weight: u32,
     ) -> Result<Self, Error> {
-        check_secret(secret)?;
+        let tls = identity.map(connector).transpose()?;
         let mut agents = Vec::new();
         for (name, address) in addresses {
-            agents.push(AgentHandle::connect(name, *address, secret.unwrap_or_default()).await?);
+            agents.push(AgentHandle::connect(name, *address, tls.as_ref()).await?);
         }
         Ok(Self { weight, agents, lost: Vec::new() })
     }
@@ -62,7 +67,7 @@ impl AgentGroup {
             Err(error) => {
                 for agent in &mut self.agents {
                     // Fails for the agent that caused the error, if it was lost.
-                    let _ = agent.sender.send(&CoordinatorRequest::Stop).await;
+                    let _ = agent.channel.send(&CoordinatorRequest::Stop).await;
                 }
                 return Err(error);
             }
@@ -113,7 +118,7 @@ impl AgentGroup {
             let range = WorkerRange { first, total: split.workers };
             first += agent.threads;
             let request = CoordinatorRequest::Prepare(Box::new(config.clone()), range);
-            agent.sender.send(&request).await.map_err(|error| agent_error(&agent.name, error))?;
+            agent.channel.send(&request).await.map_err(|error| agent_error(&agent.name, error))?;
         }
         let since = Instant::now();
         for agent in &mut self.agents {
@@ -182,5 +187,133 @@ impl LoadSplit {
         }
         let workers = runtime::workers() + agents.iter().map(|agent| agent.threads).sum::<usize>();
         Self { coordinator: mine, agents: theirs, workers }
+    }
+}
+
+/// An agent from which nothing is received for this long is lost.
+const AGENT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Preparing includes connecting, which depends on the server.
+const PREPARE_TIMEOUT: Duration = Duration::from_secs(60);
+/// How often an agent's clock is read: the shortest round trip is the most precise.
+const CLOCK_READS: usize = 10;
+
+#[derive(Debug, Clone, Copy)]
+struct ClockReading {
+    round_trip: Duration,
+    /// Our time in the middle of the round trip.
+    ours: Instant,
+    /// The agent's time, in nanoseconds.
+    theirs: u64,
+}
+
+#[derive(Debug)]
+struct AgentHandle {
+    name: String,
+    threads: usize,
+    weight: u32,
+    channel: Channel,
+}
+
+fn agent_error(agent: &str, reason: impl ToString) -> Error {
+    Error::Agent { agent: agent.to_owned(), reason: reason.to_string() }
+}
+
+impl AgentHandle {
+    async fn connect(name: &str, address: SocketAddr, tls: Option<&Connector>) -> Result<Self, Error> {
+        let connected = TcpStream::connect_timeout(address, AGENT_TIMEOUT).await;
+        let stream = connected.map_err(|error| agent_error(name, format!("cannot connect: {error}")))?;
+        stream.set_nodelay(true).map_err(|error| agent_error(name, error))?;
+        let welcomed = async {
+            let mut channel = Channel::connect(stream, tls).await?;
+            let welcome = channel.receive_within(AGENT_TIMEOUT).await?;
+            Ok::<_, ChannelError>((channel, welcome))
+        };
+        let (channel, welcome) = welcomed.await.map_err(|error| agent_error(name, error))?;
+        match welcome {
+            AgentResponse::Welcome { threads, weight } => {
+                Ok(Self { name: name.to_owned(), threads, weight, channel })
+            }
+            AgentResponse::Failed(reason) => Err(agent_error(name, reason)),
+            response => Err(agent_error(name, format!("expected a welcome, received {response:?}"))),
+        }
+    }
+
+    /// Reads the agent's clock, with an error of at most half of the shortest round trip.
+    async fn read_clock(&mut self) -> Result<ClockReading, ChannelError> {
+        let mut best = None::<ClockReading>;
+        for _ in 0..CLOCK_READS {
+            let asked = Instant::now();
+            self.channel.send(&CoordinatorRequest::Clock).await?;
+            let theirs = loop {
+                match self.channel.receive_within(AGENT_TIMEOUT).await? {
+                    AgentResponse::Clock(theirs) => break theirs,
+                    AgentResponse::Running(_) => {}
+                    AgentResponse::Failed(reason) => return Err(ChannelError::Refused(reason)),
+                    response => {
+                        let what = format!("expected the clock, received {response:?}");
+                        return Err(ChannelError::InvalidMessage(what));
+                    }
+                }
+            };
+            let round_trip = asked.elapsed();
+            if best.is_none_or(|best| round_trip < best.round_trip) {
+                best = Some(ClockReading { round_trip, ours: asked + round_trip / 2, theirs });
+            }
+        }
+        best.ok_or_else(|| ChannelError::InvalidMessage("no clock".to_owned()))
+    }
+
+    async fn start(&mut self, at: Instant, clock: ClockReading) -> Result<(), ChannelError> {
+        let later = u64::try_from(at.saturating_duration_since(clock.ours).as_nanos()).unwrap_or(u64::MAX);
+        self.channel.send(&CoordinatorRequest::Start(clock.theirs.saturating_add(later))).await
+    }
+
+    /// Waits until the agent has prepared the load.
+    async fn wait_ready(&mut self, since: Instant, stop: &AtomicBool) -> Result<(), ChannelError> {
+        loop {
+            match self.channel.receive_within(POLL_INTERVAL).await {
+                Ok(AgentResponse::Ready) => return Ok(()),
+                Ok(AgentResponse::Failed(reason)) => return Err(ChannelError::Refused(reason)),
+                Ok(response) => {
+                    let what = format!("expected readiness, received {response:?}");
+                    return Err(ChannelError::InvalidMessage(what));
+                }
+                Err(ChannelError::Timeout(_)) if stop.load(Ordering::Relaxed) => {
+                    return Err(ChannelError::Refused("interrupted before it was ready".to_owned()));
+                }
+                Err(ChannelError::Timeout(_)) if since.elapsed() < PREPARE_TIMEOUT => {}
+                Err(ChannelError::Timeout(_)) => return Err(ChannelError::Timeout(PREPARE_TIMEOUT)),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Follows a run until it is over, and forwards `stop`. The error is the reason why the agent
+    /// was lost.
+    async fn follow(
+        mut self,
+        stop: Rc<Cell<bool>>,
+        progress: Rc<Cell<Option<Progress>>>,
+    ) -> (Self, Result<Measurement, String>) {
+        let mut stop_sent = false;
+        loop {
+            if stop.get() && !stop_sent {
+                stop_sent = true;
+                if let Err(error) = self.channel.send(&CoordinatorRequest::Stop).await {
+                    return (self, Err(error.to_string()));
+                }
+            }
+            match self.channel.receive_within(POLL_INTERVAL).await {
+                Ok(AgentResponse::Done(measurement)) => return (self, Ok(*measurement)),
+                Ok(AgentResponse::Failed(reason)) => return (self, Err(reason)),
+                Ok(AgentResponse::Running(latest)) => progress.set(latest),
+                Ok(_) => {}
+                Err(ChannelError::Timeout(_)) if self.channel.idle_time() < AGENT_TIMEOUT => {}
+                Err(ChannelError::Timeout(_)) => {
+                    return (self, Err(ChannelError::Timeout(AGENT_TIMEOUT).to_string()));
+                }
+                Err(error) => return (self, Err(error.to_string())),
+            }
+        }
     }
 }

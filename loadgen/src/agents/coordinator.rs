@@ -23,20 +23,20 @@ impl Coordinator {
     }
 
     /// Connects to agents, given by name and address. The name is used in reports and errors.
-    /// `weight` is the coordinator's share of the rate per connection; each agent has its own
+    /// `identity` is the file of [`AgentOptions`](crate::AgentOptions::identity). `weight` is the coordinator's share of the rate per connection; each agent has its own
     /// weight.
     ///
     /// # Errors
     /// Returns [`Error::Agent`] if an agent can't be reached, speaks another version of the
-    /// protocol, has another secret or works for another coordinator, and [`Error::Config`] if the
-    /// secret has less than 16 bytes.
+    /// protocol, has another identity or works for another coordinator, and [`Error::Config`] if
+    /// the identity can't be used.
     #[cfg(feature = "agents")]
     pub async fn connect(
         agents: &[(String, std::net::SocketAddr)],
-        secret: Option<&str>,
+        identity: Option<&std::path::Path>,
         weight: u32,
     ) -> Result<Self, Error> {
-        Ok(Self { agents: AgentGroup::connect(agents, secret, weight).await? })
+        Ok(Self { agents: AgentGroup::connect(agents, identity, weight).await? })
     }
 
     /// Runs a load together with all agents, as [`run_until`] does without agents. If an agent is

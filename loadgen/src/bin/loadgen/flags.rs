@@ -224,12 +224,16 @@ pub struct Flags {
     #[arg(short = 'p', long = "agent_port", alias = "agent-port", default_value_t = AGENT_PORT, help_heading = "Agents")]
     pub agent_port: u16,
     /// Address on which an agent listens. Other addresses than the loopback address need
-    /// --secret-file
+    /// --identity
     #[arg(long, default_value = "127.0.0.1", help_heading = "Agents")]
     pub listen: IpAddr,
-    /// File whose first line is the shared secret of coordinator and agents, at least 16 bytes
+    /// Encrypt, and accept only agents or a coordinator with a copy of this file, which
+    /// --new-identity has made
     #[arg(long, value_name = "FILE", help_heading = "Agents")]
-    pub secret_file: Option<PathBuf>,
+    pub identity: Option<PathBuf>,
+    /// Make a new file for --identity, which only its owner can read, and exit
+    #[arg(long, value_name = "FILE", help_heading = "Agents")]
+    pub new_identity: Option<PathBuf>,
     /// Weight of this process's connections when the rate is divided; the default of all processes
     /// is 1
     #[arg(short = 'l', long = "lambda_mul", alias = "lambda-mul", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000), help_heading = "Agents")]

@@ -12,7 +12,10 @@ mod single_run;
 mod value_parsers;
 
 use std::error::Error;
+use std::fs::OpenOptions;
 use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
@@ -62,6 +65,10 @@ fn run(flags: &Flags) -> Result<ExitCode, Box<dyn Error>> {
         eprintln!("loadgen: -B has no effect: threads block unless --wait says otherwise");
     }
     #[cfg(feature = "agents")]
+    if let Some(path) = &flags.new_identity {
+        return Ok(make_identity(path).map(|()| ExitCode::SUCCESS)?);
+    }
+    #[cfg(feature = "agents")]
     if flags.agent_mode {
         return serve_coordinators(flags).map(|()| ExitCode::SUCCESS);
     }
@@ -85,12 +92,23 @@ fn run(flags: &Flags) -> Result<ExitCode, Box<dyn Error>> {
     })
 }
 
+/// Writes a new certificate and its key to a file that only its owner can read.
+#[cfg(feature = "agents")]
+fn make_identity(path: &Path) -> Result<(), Box<dyn Error>> {
+    let identity = rcgen::generate_simple_self_signed([loadgen::IDENTITY_NAME.to_owned()])?;
+    let text = identity.cert.pem() + &identity.signing_key.serialize_pem();
+    let mut options = OpenOptions::new();
+    let file = options.write(true).create_new(true).mode(0o600).open(path);
+    let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
+    written.map_err(|error| format!("{}: {error}", path.display()).into())
+}
+
 /// The agent mode: serves coordinators until it is interrupted.
 #[cfg(feature = "agents")]
 fn serve_coordinators(flags: &Flags) -> Result<(), Box<dyn Error>> {
     let options = loadgen::AgentOptions {
         listen: (flags.listen, flags.agent_port).into(),
-        secret: flags.secret()?,
+        identity: flags.identity.clone(),
         weight: flags.lambda_mul,
     };
     flags.builder()?.build()?.block_on(async {

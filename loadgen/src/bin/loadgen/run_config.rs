@@ -85,14 +85,11 @@ impl Flags {
         })
     }
 
-    #[cfg(feature = "agents")]
-    pub fn secret(&self) -> Result<Option<String>, String> {
-        self.secret_file.as_deref().map(first_line).transpose()
-    }
-
     /// The message for a flag whose feature this build lacks.
     pub fn missing_feature(&self) -> Option<&'static str> {
-        if !cfg!(feature = "agents") && (self.agent_mode || !self.agents.is_empty()) {
+        if !cfg!(feature = "agents")
+            && (self.agent_mode || !self.agents.is_empty() || self.new_identity.is_some())
+        {
             return Some("agents are not available: loadgen was built without the `agents` feature");
         }
         if !cfg!(feature = "tls") && self.tls {

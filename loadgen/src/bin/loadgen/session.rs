@@ -38,8 +38,7 @@ pub async fn connect_agents(flags: &Flags) -> Result<Coordinator, Box<dyn Error>
         .map(|text| crate::value_parsers::parse_agent(text, flags.agent_port))
         .map(|parsed| parsed.map(|agent| (agent.name, agent.address)))
         .collect();
-    let secret = flags.secret()?;
-    Ok(Coordinator::connect(&agents?, secret.as_deref(), flags.lambda_mul).await?)
+    Ok(Coordinator::connect(&agents?, flags.identity.as_deref(), flags.lambda_mul).await?)
 }
 
 #[cfg(not(feature = "agents"))]
