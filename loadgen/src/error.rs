@@ -2,7 +2,7 @@
 
 use std::io;
 
-use crate::transport::address::Address;
+use crate::address::Address;
 
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

@@ -50,11 +50,12 @@ compile_error!(
     "Lull drives the Linux kernel's NAPI polling: it builds for Linux only (6.13 or later for interrupt suspension)"
 );
 
+mod address;
 mod agents;
 mod config;
 mod connection;
 mod error;
-mod invalid_value;
+mod parsing;
 mod protocol;
 mod report;
 mod run;
@@ -64,31 +65,28 @@ pub mod stream;
 mod transport;
 mod workload;
 
-pub use agents::AGENT_PORT;
+pub use address::{Address, resolve};
 #[cfg(feature = "agents")]
 pub use agents::agent::{Agent, AgentEvent, AgentOptions};
 #[cfg(feature = "agents")]
 pub use agents::channel::IDENTITY_NAME;
-pub use agents::coordinator::Coordinator;
 #[cfg(all(fuzzing, feature = "agents"))]
 pub use agents::fuzzing;
+pub use agents::{AGENT_PORT, Coordinator};
 pub use config::{Assign, Config, Credentials, Loop, MeasurementOverrides, Protocol, TlsFiles, WarmUp};
 pub use error::Error;
-pub use invalid_value::InvalidValue;
-pub use report::run_report::{AgentReport, Report, SeriesPoint};
-pub use report::summary::Summary;
-pub use run::measured_run::{run, run_until};
+pub use parsing::InvalidValue;
+pub use report::{AgentReport, Report, SeriesPoint, Summary};
 pub use run::preload::{load_records, load_records_with};
+pub use run::{run, run_until};
 pub use search::{Goal, RateTrial, SearchResult, Verdict, search};
 pub use stats::batch_means::Estimate;
 pub use stats::medians;
-pub use stats::progress::Progress;
-pub use transport::address::{Address, resolve};
+pub use stats::timeline::Progress;
+pub use workload::Workload;
 pub use workload::arrival::Arrival;
-pub use workload::definition::Workload;
 pub use workload::distribution::Distribution;
-pub use workload::mix::Mix;
-pub use workload::operation::Operation;
+pub use workload::mix::{Mix, Operation};
 pub use workload::popularity::Popularity;
 
 // Types of other crates in public signatures.

@@ -1,15 +1,13 @@
 //! An agent: generates load on behalf of a coordinator.
 
 use std::cell::{Cell, RefCell};
-use std::fmt;
-use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::rc::Rc;
-use std::sync::Arc;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
+use std::{fmt, io};
 
 use adapters::tls::Acceptor;
 use futures_util::future::{Either, select};
@@ -18,9 +16,9 @@ use net::{TcpListener, TcpStream};
 use crate::agents::channel::{AgentResponse, Channel, ChannelError, CoordinatorRequest, acceptor};
 use crate::config::Config;
 use crate::error::Error;
-use crate::run::measured_run::{Load, WorkerRange};
 use crate::run::schedule::POLL_INTERVAL;
-use crate::stats::progress::Progress;
+use crate::run::{Load, WorkerRange};
+use crate::stats::timeline::Progress;
 
 /// How often an agent sends a heartbeat during a run.
 const HEARTBEAT: Duration = Duration::from_millis(500);

@@ -13,11 +13,11 @@ use net::TcpStream;
 use crate::agents::channel::{AgentResponse, Channel, ChannelError, CoordinatorRequest, connector};
 use crate::config::{Config, Loop};
 use crate::error::Error;
-use crate::report::run_report::{AgentOutcome, Report};
-use crate::run::measured_run::{Load, WorkerRange};
+use crate::report::{AgentOutcome, Report};
 use crate::run::schedule::POLL_INTERVAL;
+use crate::run::{Load, WorkerRange};
 use crate::stats::collector::Measurement;
-use crate::stats::progress::Progress;
+use crate::stats::timeline::Progress;
 use crate::workload::arrival::Arrival;
 
 /// From the end of the preparation to the start: time to notify all agents.

@@ -16,9 +16,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
 use crate::error::Error;
-use crate::run::measured_run::WorkerRange;
+use crate::run::WorkerRange;
 use crate::stats::collector::Measurement;
-use crate::stats::progress::Progress;
+use crate::stats::timeline::Progress;
 use crate::transport::BoxedTransport;
 
 #[derive(Debug, Serialize, Deserialize)]

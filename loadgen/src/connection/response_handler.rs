@@ -5,15 +5,14 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::time::{Duration, Instant};
 
-use crate::connection::pipeline::{Connection, InFlight, class_of};
-use crate::connection::worker_state::WorkerState;
+use crate::connection::{Connection, InFlight, WorkerState, class_of};
 use crate::error::Error;
 use crate::protocol::ResponseDecoder;
 use crate::protocol::message::{Response, ResponseSink};
 use crate::protocol::request_writer::{RequestWriter, WrittenRequest};
-use crate::stats::metrics::Metric;
+use crate::stats::Metric;
 use crate::stats::recorder::Recorder;
-use crate::workload::operation::Operation;
+use crate::workload::mix::Operation;
 use crate::workload::verify::ExpectedValue;
 
 struct ResponseHandler<'a> {

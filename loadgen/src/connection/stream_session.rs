@@ -8,10 +8,10 @@ use std::time::Instant;
 
 use futures_util::{AsyncBufRead, AsyncWrite};
 
-use crate::connection::pipeline::Connection;
+use crate::connection::Connection;
 use crate::error::Error;
 use crate::protocol::ResponseDecoder;
-use crate::stats::metrics::Metric;
+use crate::stats::Metric;
 use crate::transport::BoxedTransport;
 use crate::workload::verify::ExpectedValue;
 

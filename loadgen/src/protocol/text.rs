@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::protocol::message::{RequestFields, Response, ResponseSink};
-use crate::workload::operation::Operation;
+use crate::workload::mix::Operation;
 
 /// Writes a request for one key. If the operation stores, the caller appends the value and a line
 /// end.

@@ -11,8 +11,7 @@ use rand::RngExt;
 use rand::rngs::SmallRng;
 
 use crate::config::Assign;
-use crate::connection::pipeline::Connection;
-use crate::connection::worker_state::WorkerState;
+use crate::connection::{Connection, WorkerState};
 use crate::workload::arrival::Gaps;
 
 /// How often waiting tasks check for an interrupt, and report progress.

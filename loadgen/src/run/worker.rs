@@ -9,18 +9,16 @@ use std::time::{Duration, Instant};
 use policies::thread_time::this_thread_cpu_time;
 use rand::rngs::SmallRng;
 
+use crate::address::Address;
 use crate::config::{Assign, Config, Loop, Protocol};
-use crate::connection::pipeline::Connection;
-use crate::connection::worker_state::WorkerState;
+use crate::connection::{Connection, WorkerState};
 use crate::error::Error;
 use crate::protocol::request_writer::RequestWriter;
 use crate::run::schedule::{ArrivalTimes, Schedule};
 use crate::stats::collector::CollectorSender;
 use crate::stats::recorder::{IntervalHistograms, Recorder};
-use crate::stats::slicing::{LONGEST_INTERVAL, Slicing};
-use crate::transport::BoxedTransport;
-use crate::transport::address::Address;
-use crate::transport::connector::Connector;
+use crate::stats::{LONGEST_INTERVAL, Slicing};
+use crate::transport::{BoxedTransport, Connector};
 
 /// How long to wait, after the end, for outstanding responses.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);

@@ -60,7 +60,7 @@ pub(crate) fn estimate(
             }
             Figure::Quantile(share) => {
                 let latency = timeline.latency(intervals);
-                (latency.count() >= min_requests).then(|| latency.quantile(share) as f64 / 1e3)
+                (latency.len() >= min_requests).then(|| latency.value_at_quantile(share) as f64 / 1e3)
             }
         }
     };
@@ -141,9 +141,9 @@ mod tests {
 
     #[test]
     fn batches_with_too_few_requests_give_no_estimate() {
-        use crate::stats::metrics::{Metric, RequestClass};
+        use crate::stats::Slicing;
         use crate::stats::recorder::Recorder;
-        use crate::stats::slicing::Slicing;
+        use crate::stats::{Metric, RequestClass};
         use std::time::{Duration, Instant};
         let origin = Instant::now();
         let mut recorder = Recorder::new(origin, Slicing::new(Duration::from_secs(2)), Vec::new());
@@ -162,9 +162,9 @@ mod tests {
 
     #[test]
     fn a_rare_stall_counts_in_the_estimate_as_it_does_in_the_run() {
-        use crate::stats::metrics::{Metric, RequestClass};
+        use crate::stats::Slicing;
         use crate::stats::recorder::Recorder;
-        use crate::stats::slicing::Slicing;
+        use crate::stats::{Metric, RequestClass};
         use std::time::{Duration, Instant};
         let origin = Instant::now();
         let mut recorder = Recorder::new(origin, Slicing::new(Duration::from_secs(2)), Vec::new());

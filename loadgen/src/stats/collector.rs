@@ -15,11 +15,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
 use crate::error::Error;
+use crate::stats::Slicing;
 use crate::stats::batch_means::{Figure, estimate};
-use crate::stats::progress::Progress;
 use crate::stats::recorder::{IntervalHistograms, RecordedBatch, Sample};
-use crate::stats::slicing::Slicing;
-use crate::stats::timeline::Timeline;
+use crate::stats::timeline::{Progress, Timeline};
 use crate::stats::warm_up::first_counted_interval;
 
 /// A batch on its way to the collector, and the way back for its histograms.

@@ -1,21 +1,25 @@
-//! The intervals of a run, merged from all workers and agents.
+//! The intervals of a run, merged from all workers and agents, and the progress that they show.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-use crate::stats::compact_histogram::CompactHistogram;
-use crate::stats::metrics::{Counts, IntervalStats, Metric};
-use crate::stats::recorder::{IntervalHistograms, RecordedBatch, new_histogram};
+use crate::stats::histogram::{new_histogram, sum};
+use crate::stats::recorder::{IntervalHistograms, RecordedBatch};
+use crate::stats::{Counts, IntervalStats, Metric, Slicing};
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Timeline {
     intervals: BTreeMap<u32, IntervalStats>,
-    requests: u64,
-    errors: u64,
-    wrong: u64,
+    /// All requests, warm-up included.
+    pub(crate) requests: u64,
+    /// All error responses, warm-up included.
+    pub(crate) errors: u64,
+    /// All wrong values, warm-up included.
+    pub(crate) wrong: u64,
 }
 
 impl Timeline {
@@ -35,7 +39,7 @@ impl Timeline {
     }
 
     fn add_interval(&mut self, interval: u32, stats: IntervalStats) {
-        self.requests += stats.requests();
+        self.requests += stats.latency().len();
         self.errors += stats.counts.errors;
         self.wrong += stats.counts.wrong;
         self.intervals.entry(interval).or_default().merge(stats);
@@ -45,25 +49,8 @@ impl Timeline {
         self.intervals.get(&interval)
     }
 
-    /// All requests so far, warm-up included.
-    pub(crate) fn requests(&self) -> u64 {
-        self.requests
-    }
-
-    /// All error responses so far, warm-up included.
-    pub(crate) fn errors(&self) -> u64 {
-        self.errors
-    }
-
-    /// All wrong values so far, warm-up included.
-    pub(crate) fn wrong(&self) -> u64 {
-        self.wrong
-    }
-
-    pub(crate) fn latency(&self, intervals: Range<u32>) -> CompactHistogram {
-        let mut all = CompactHistogram::default();
-        self.intervals.range(intervals).for_each(|(_, stats)| all.merge(stats.latency()));
-        all
+    pub(crate) fn latency(&self, intervals: Range<u32>) -> Histogram<u64> {
+        sum(self.intervals.range(intervals).flat_map(|(_, stats)| stats.latencies()))
     }
 
     pub(crate) fn total(&self, intervals: Range<u32>) -> TotalStats {
@@ -71,8 +58,8 @@ impl Timeline {
         let mut total = TotalStats { counts: Counts::default(), histograms };
         for (_, stats) in self.intervals.range(intervals) {
             total.counts.add(&stats.counts);
-            for (histogram, compact) in total.histograms.iter_mut().zip(&stats.histograms) {
-                compact.add_to(histogram);
+            for (histogram, encoded) in total.histograms.iter_mut().zip(&stats.histograms) {
+                encoded.add_to(histogram);
             }
         }
         total
@@ -100,14 +87,49 @@ impl TotalStats {
     }
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Progress {
+    /// Time since the start, warm-up included.
+    pub elapsed: Duration,
+    pub requests: u64,
+    /// Requests per second, over the last second.
+    pub qps: f64,
+    /// Median latency of the last second, µs.
+    pub p50_us: f64,
+    /// 99th percentile of the last second, µs.
+    pub p99_us: f64,
+    /// Error responses and wrong values so far.
+    pub errors: u64,
+}
+
+impl Progress {
+    pub(crate) fn new(timeline: &Timeline, elapsed: Duration, warm_up: Duration, slicing: Slicing) -> Self {
+        // Up to the newest interval that is complete and that all workers have handed over.
+        let now = elapsed.saturating_sub(warm_up).as_nanos() / slicing.interval.as_nanos();
+        let end = u32::try_from(now).unwrap_or(u32::MAX).saturating_sub(1).min(slicing.count);
+        let first = end.saturating_sub(10);
+        let latency = timeline.latency(first..end);
+        let seconds = slicing.interval.as_secs_f64() * f64::from(end - first);
+        Self {
+            elapsed,
+            requests: timeline.requests,
+            qps: if seconds > 0.0 { latency.len() as f64 / seconds } else { 0.0 },
+            p50_us: latency.value_at_quantile(0.5) as f64 / 1e3,
+            p99_us: latency.value_at_quantile(0.99) as f64 / 1e3,
+            errors: timeline.errors + timeline.wrong,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::{Duration, Instant};
 
     use super::*;
-    use crate::stats::metrics::RequestClass;
+    use crate::stats::RequestClass;
     use crate::stats::recorder::Recorder;
-    use crate::stats::slicing::{BEFORE, Slicing};
+    use crate::stats::{BEFORE, Slicing};
 
     const READ: Metric = Metric::Latency(RequestClass::Read);
 
@@ -169,7 +191,7 @@ mod tests {
             merged.merge(serde_json::from_str(&sent).unwrap());
         }
         assert_eq!(merged.total(0..u32::MAX).histogram(READ), &direct);
-        assert_eq!(merged.requests(), 20_000);
+        assert_eq!(merged.requests, 20_000);
     }
 
     #[test]
@@ -182,7 +204,7 @@ mod tests {
         timeline.add(recorder.take());
         recorder.record(origin + micros(60), READ, micros(900_000));
         timeline.add(recorder.take());
-        assert_eq!(timeline.interval(0).unwrap().requests(), 2);
+        assert_eq!(timeline.interval(0).unwrap().latency().len(), 2);
         assert_eq!(timeline.interval(1).unwrap().counts.hits, 1);
         assert_eq!(timeline.total(1..2).latency().len(), 0);
     }
@@ -212,6 +234,6 @@ mod tests {
         recorder.record(origin - micros(500), READ, Duration::ZERO);
         let mut timeline = Timeline::default();
         timeline.add(recorder.take());
-        assert_eq!((timeline.requests(), timeline.total(0..BEFORE).latency().len()), (1, 0));
+        assert_eq!((timeline.requests, timeline.total(0..BEFORE).latency().len()), (1, 0));
     }
 }

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use futures_rustls::TlsConnector;
+use futures_rustls::client::TlsStream;
 use futures_rustls::pki_types::pem::PemObject;
 use futures_rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use futures_rustls::rustls::client::danger::{
@@ -17,10 +18,9 @@ use futures_rustls::rustls::{
 use futures_util::io::BufReader;
 use net::TcpStream;
 
+use crate::address::Address;
 use crate::config::TlsFiles;
 use crate::error::Error;
-use crate::transport::BoxedTransport;
-use crate::transport::address::Address;
 
 /// Makes TLS connections with the run's certificates.
 pub(crate) struct Tls {
@@ -89,14 +89,18 @@ impl Tls {
         Ok(Self { connector: Arc::new(config).into(), name: name.transpose()? })
     }
 
-    pub(crate) async fn connect(&self, stream: TcpStream, server: &Address) -> io::Result<BoxedTransport> {
+    pub(crate) async fn connect(
+        &self,
+        stream: TcpStream,
+        server: &Address,
+    ) -> io::Result<BufReader<TlsStream<TcpStream>>> {
         let name = match (&self.name, server) {
             (Some(name), _) => name.clone(),
             (None, Address::Tcp(address)) => address.ip().into(),
             (None, Address::Unix(_)) => return Err(io::ErrorKind::InvalidInput.into()),
         };
         let stream = self.connector.connect(name, stream).await?;
-        Ok(Box::new(BufReader::with_capacity(64 << 10, stream)))
+        Ok(BufReader::with_capacity(64 << 10, stream))
     }
 }
 

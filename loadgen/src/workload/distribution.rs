@@ -6,8 +6,7 @@ use std::str::FromStr;
 use rand::{Rng, RngExt};
 use rand_distr::{Distribution as _, Exp, Normal, Uniform};
 
-use crate::invalid_value::InvalidValue;
-use crate::workload::serde_display;
+use crate::parsing::{InvalidValue, serde_display};
 
 /// A distribution of non-negative numbers: bytes or microseconds, depending on its use.
 #[derive(Debug, Clone, Copy, PartialEq)]

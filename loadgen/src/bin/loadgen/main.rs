@@ -3,13 +3,8 @@
 #![forbid(unsafe_code)]
 
 mod flags;
+mod measure;
 mod progress_bar;
-mod rate_search;
-mod rate_sweep;
-mod run_config;
-mod session;
-mod single_run;
-mod value_parsers;
 
 use std::error::Error;
 use std::fs::OpenOptions;
@@ -21,7 +16,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser};
 
 use crate::flags::Flags;
-use crate::session::USAGE;
+use crate::measure::USAGE;
 
 fn main() -> ExitCode {
     let flags = Flags::parse();
@@ -57,8 +52,8 @@ fn run(flags: &Flags) -> Result<ExitCode, Box<dyn Error>> {
         std::io::stdout().write_all(&script)?;
         return Ok(ExitCode::SUCCESS);
     }
-    if let Some(missing) = flags.missing_feature() {
-        eprintln!("loadgen: {missing}");
+    if let Some(conflict) = flags.conflict() {
+        eprintln!("loadgen: {conflict}");
         return Ok(ExitCode::from(USAGE));
     }
     if flags.blocking {
@@ -72,24 +67,12 @@ fn run(flags: &Flags) -> Result<ExitCode, Box<dyn Error>> {
     if flags.agent_mode {
         return serve_coordinators(flags).map(|()| ExitCode::SUCCESS);
     }
-    if let Some(conflict) = flags.conflict() {
-        eprintln!("loadgen: {conflict}");
-        return Ok(ExitCode::from(USAGE));
-    }
     let config = flags.config()?;
     if let Err(error) = config.validate() {
         eprintln!("loadgen: {error}");
         return Ok(ExitCode::from(USAGE));
     }
-    flags.builder()?.build()?.block_on(async {
-        if let Some(goal) = flags.search {
-            rate_search::run(flags, &config, goal).await
-        } else if let Some(scan) = flags.scan {
-            rate_sweep::run(flags, &config, scan).await
-        } else {
-            single_run::run(flags, &config).await
-        }
-    })
+    flags.builder()?.build()?.block_on(measure::run(flags, &config))
 }
 
 /// Writes a new certificate and its key to a file that only its owner can read.
@@ -112,7 +95,7 @@ fn serve_coordinators(flags: &Flags) -> Result<(), Box<dyn Error>> {
         weight: flags.lambda_mul,
     };
     flags.builder()?.build()?.block_on(async {
-        let stop = session::watch_interrupt()?;
+        let stop = measure::watch_interrupt()?;
         let agent = loadgen::Agent::bind(options)?;
         eprintln!("loadgen: agent listens on {}", agent.local_addr()?);
         // Unlike `eprintln!`, this doesn't panic if nobody reads stderr any more.
