@@ -339,6 +339,12 @@ impl Config {
         if !cfg!(feature = "tls") && self.tls.is_some() {
             return reject("TLS is not available: loadgen was built without the `tls` feature");
         }
+        if self.tls.as_ref().is_some_and(|files| files.ca_certificates.is_none() && !files.skip_verification)
+        {
+            return reject(
+                "TLS needs the CA certificate of the server (--cacert), or verification turned off (--tls-skip-verify)",
+            );
+        }
         let unix = self.servers.iter().any(|server| matches!(server, Address::Unix(_)));
         let mix = &self.workload.mix;
         match self.protocol {

@@ -34,12 +34,18 @@
 //! [`run`] measures with this process alone. [`Coordinator::run`] also uses [agents](Agent) on
 //! other machines. [`search`] finds the highest rate that keeps a percentile below a bound.
 //!
+//! # What it is not for
+//!
+//! It is not a client library: keys and values are generated, and responses are only counted. It
+//! doesn't replay traces, and speaks neither HTTP nor other commands of redis than `GET` and `SET`.
+//! Of several servers each gets all records and the same load: keys are not hashed to servers.
+//!
 //! # Features
 //!
 //! All are enabled by default.
 //!
-//! - `agents`: agents on other machines.
-//! - `cli`: what the `loadgen` command needs.
+//! - `agents`: agents on other machines, and [`search`].
+//! - `cli`: what the `loadgen` command needs. The configuration's structs then declare their flags.
 //! - `tls`: connections over TLS.
 
 #![forbid(unsafe_code)]
@@ -51,6 +57,7 @@ compile_error!(
 );
 
 mod address;
+#[cfg(feature = "agents")]
 mod agents;
 mod config;
 mod connection;
@@ -59,6 +66,7 @@ mod parsing;
 mod protocol;
 mod report;
 mod run;
+#[cfg(feature = "agents")]
 mod search;
 mod stats;
 pub mod stream;
@@ -68,17 +76,17 @@ mod workload;
 pub use address::{Address, resolve};
 #[cfg(feature = "agents")]
 pub use agents::agent::{Agent, AgentEvent, AgentOptions};
-#[cfg(feature = "agents")]
-pub use agents::channel::IDENTITY_NAME;
 #[cfg(all(fuzzing, feature = "agents"))]
 pub use agents::fuzzing;
-pub use agents::{AGENT_PORT, Coordinator};
+#[cfg(feature = "agents")]
+pub use agents::{AGENT_PORT, channel::IDENTITY_NAME, coordinator::Coordinator};
 pub use config::{Assign, Config, Credentials, Loop, MeasurementOverrides, Protocol, TlsFiles, WarmUp};
 pub use error::Error;
 pub use parsing::InvalidValue;
 pub use report::{AgentReport, Report, SeriesPoint, Summary};
 pub use run::preload::{load_records, load_records_with};
 pub use run::{run, run_until};
+#[cfg(feature = "agents")]
 pub use search::{Goal, RateTrial, SearchResult, Verdict, search};
 pub use stats::batch_means::Estimate;
 pub use stats::medians;

@@ -4,8 +4,8 @@ use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use std::{fmt, io};
 
@@ -62,6 +62,10 @@ pub struct Agent {
     listener: TcpListener,
     tls: Option<Acceptor>,
     weight: u32,
+    /// Whether it works for a coordinator.
+    busy: Cell<bool>,
+    /// Whether it shuts down.
+    stopping: Cell<bool>,
 }
 
 impl Agent {
@@ -81,7 +85,7 @@ impl Agent {
         let tls = identity.as_deref().map(acceptor).transpose()?;
         let listener = TcpListener::bind(listen)
             .map_err(|error| Error::Config(format!("cannot listen on {listen}: {error}")))?;
-        Ok(Self { listener, tls, weight })
+        Ok(Self { listener, tls, weight, busy: Cell::new(false), stopping: Cell::new(false) })
     }
 
     /// The address on which the agent listens.
@@ -93,12 +97,11 @@ impl Agent {
     }
 
     /// Serves coordinators, one at a time, until `stop` is set. Calls `on_event` with what happens.
-    pub async fn serve(&self, stop: &AtomicBool, on_event: impl Fn(AgentEvent) + 'static) {
-        let busy = Rc::new(Cell::new(false));
+    pub async fn serve(self, stop: &AtomicBool, on_event: impl Fn(AgentEvent) + 'static) {
+        let agent = Rc::new(self);
         let on_event: Rc<dyn Fn(AgentEvent)> = Rc::new(on_event);
-        let stopping = Arc::new(AtomicBool::new(false));
         while !stop.load(Ordering::Relaxed) {
-            let accepted = runtime::timeout(POLL_INTERVAL, self.listener.accept()).await;
+            let accepted = runtime::timeout(POLL_INTERVAL, agent.listener.accept()).await;
             let Ok(accepted) = accepted else { continue };
             let (stream, coordinator) = match accepted {
                 Ok(accepted) => accepted,
@@ -109,64 +112,24 @@ impl Agent {
                 }
             };
             // Each session holds a reference.
-            if Rc::strong_count(&busy) > MAX_SESSIONS {
+            if Rc::strong_count(&agent) > MAX_SESSIONS {
                 continue;
             }
-            let session = Session {
-                tls: self.tls.clone(),
-                weight: self.weight,
-                busy: Rc::clone(&busy),
-                stopping: Arc::clone(&stopping),
-            };
-            let on_event = Rc::clone(&on_event);
+            let (agent, on_event) = (Rc::clone(&agent), Rc::clone(&on_event));
             // Sessions run concurrently, so that further coordinators learn that the agent is busy.
             drop(runtime::spawn(async move {
-                if let Err(error) = session.run(stream, coordinator, &*on_event).await {
+                if let Err(error) = agent.run_session(stream, coordinator, &*on_event).await {
                     on_event(AgentEvent::SessionFailed { coordinator, reason: error.to_string() });
                 }
             }));
         }
-        stopping.store(true, Ordering::Relaxed);
-        while busy.get() {
+        agent.stopping.set(true);
+        while agent.busy.get() {
             runtime::sleep(Duration::from_millis(10)).await;
         }
     }
-}
 
-/// The clock that is reported to coordinators, in nanoseconds.
-fn clock() -> u64 {
-    static ORIGIN: OnceLock<Instant> = OnceLock::new();
-    u64::try_from(ORIGIN.get_or_init(Instant::now).elapsed().as_nanos()).unwrap_or(u64::MAX)
-}
-
-/// Converts a time of `clock`, limited to what a coordinator would choose.
-fn instant_of(time: u64) -> Instant {
-    Instant::now() + Duration::from_nanos(time.saturating_sub(clock())).min(START_TIMEOUT)
-}
-
-/// How long a prepared load waits for its start.
-const START_TIMEOUT: Duration = Duration::from_secs(90);
-const MAX_SESSIONS: usize = 16;
-
-struct Session {
-    tls: Option<Acceptor>,
-    weight: u32,
-    busy: Rc<Cell<bool>>,
-    /// Set when the agent shuts down.
-    stopping: Arc<AtomicBool>,
-}
-
-/// Marks the agent as busy while it exists.
-struct BusyGuard(Rc<Cell<bool>>);
-
-impl Drop for BusyGuard {
-    fn drop(&mut self) {
-        self.0.set(false);
-    }
-}
-
-impl Session {
-    async fn run(
+    async fn run_session(
         &self,
         stream: TcpStream,
         coordinator: SocketAddr,
@@ -177,11 +140,11 @@ impl Session {
             let refusal = AgentResponse::Failed("it works for another coordinator".to_owned());
             return channel.send(&refusal).await;
         }
-        let _busy = BusyGuard(Rc::clone(&self.busy));
+        let _busy = BusyGuard(&self.busy);
         on_event(AgentEvent::CoordinatorConnected(coordinator));
         channel.send(&AgentResponse::Welcome { threads: runtime::workers(), weight: self.weight }).await?;
         // Between runs there is no timeout. TCP keepalive detects that the coordinator is gone.
-        while !self.stopping.load(Ordering::Relaxed) {
+        while !self.stopping.get() {
             match channel.receive_within(POLL_INTERVAL).await {
                 Ok(CoordinatorRequest::Clock) => channel.send(&AgentResponse::Clock(clock())).await?,
                 Ok(CoordinatorRequest::Prepare(config, range)) => {
@@ -223,8 +186,7 @@ impl Session {
         let ready = Instant::now();
         loop {
             match channel.receive_within(POLL_INTERVAL).await {
-                Err(ChannelError::Timeout(_))
-                    if ready.elapsed() < START_TIMEOUT && !self.stopping.load(Ordering::Relaxed) => {}
+                Err(ChannelError::Timeout(_)) if ready.elapsed() < START_TIMEOUT && !self.stopping.get() => {}
                 Ok(CoordinatorRequest::Start(time)) => {
                     load.start(instant_of(time));
                     break;
@@ -264,7 +226,7 @@ impl Session {
                     }
                     Err(error) => lost = Some(error),
                 }
-                if lost.is_some() || self.stopping.load(Ordering::Relaxed) {
+                if lost.is_some() || self.stopping.get() {
                     stop.store(true, Ordering::Relaxed);
                     break (finish.as_mut().await, lost);
                 }
@@ -274,7 +236,7 @@ impl Session {
             return Err(error);
         }
         on_event(AgentEvent::RunEnded);
-        if self.stopping.load(Ordering::Relaxed) {
+        if self.stopping.get() {
             // The measurement is incomplete, while the coordinator's run continues.
             return channel.send(&AgentResponse::Failed("it was interrupted".to_owned())).await;
         }
@@ -282,5 +244,29 @@ impl Session {
             Ok(measurement) => channel.send(&AgentResponse::Done(Box::new(measurement))).await,
             Err(error) => channel.send(&AgentResponse::Failed(error.to_string())).await,
         }
+    }
+}
+
+/// The clock that is reported to coordinators, in nanoseconds.
+fn clock() -> u64 {
+    static ORIGIN: OnceLock<Instant> = OnceLock::new();
+    u64::try_from(ORIGIN.get_or_init(Instant::now).elapsed().as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Converts a time of `clock`, limited to what a coordinator would choose.
+fn instant_of(time: u64) -> Instant {
+    Instant::now() + Duration::from_nanos(time.saturating_sub(clock())).min(START_TIMEOUT)
+}
+
+/// How long a prepared load waits for its start.
+const START_TIMEOUT: Duration = Duration::from_secs(90);
+const MAX_SESSIONS: usize = 16;
+
+/// Marks the agent as free when it is dropped.
+struct BusyGuard<'a>(&'a Cell<bool>);
+
+impl Drop for BusyGuard<'_> {
+    fn drop(&mut self) {
+        self.0.set(false);
     }
 }

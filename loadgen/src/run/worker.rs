@@ -3,6 +3,7 @@
 use std::net::UdpSocket;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -15,7 +16,7 @@ use crate::connection::{Connection, WorkerState};
 use crate::error::Error;
 use crate::protocol::request_writer::RequestWriter;
 use crate::run::schedule::{ArrivalTimes, Schedule};
-use crate::stats::collector::CollectorSender;
+use crate::stats::collector::Delivery;
 use crate::stats::recorder::{IntervalHistograms, Recorder};
 use crate::stats::{LONGEST_INTERVAL, Slicing};
 use crate::transport::{BoxedTransport, Connector};
@@ -97,7 +98,7 @@ pub(super) async fn run_worker(
     config: &Config,
     worker: WorkerIndex,
     barrier: &StartBarrier,
-    collector: CollectorSender,
+    collector: Sender<Delivery>,
 ) -> Result<(), Error> {
     // Connect and allocate before the start.
     let prepared = PreparedWorker::new(config, worker).await?;
@@ -111,7 +112,7 @@ async fn generate_load(
     start: Instant,
     PreparedWorker { connector, sockets, requests, times, spare }: PreparedWorker,
     stop: &Arc<AtomicBool>,
-    collector: CollectorSender,
+    collector: Sender<Delivery>,
 ) -> Result<(), Error> {
     let origin = start + config.warm_up();
     let slicing = Slicing::new(config.duration);
@@ -163,7 +164,7 @@ async fn generate_load(
         let gap = Duration::from_secs_f64(1.0 / (config.churn * connections.len() as f64));
         runtime::spawn(reconnect_in_turn(connections.clone(), start, gap))
     });
-    let link = collector.link();
+    let (emptied_sender, emptied) = channel();
     let mut cpu = this_thread_cpu_time();
     let step = slicing.interval.min(LONGEST_INTERVAL);
     let mut flush = |time: Instant| {
@@ -172,8 +173,9 @@ async fn generate_load(
         // The CPU time was spent before `time`, at which the next interval may begin.
         recorder.counts(time - step / 2).cpu +=
             u64::try_from((now - std::mem::replace(&mut cpu, now)).as_nanos()).unwrap_or(0);
-        let batch = recorder.take();
-        recorder.recycle(link.exchange(batch));
+        // Fails if the run has failed on another worker.
+        let _ = collector.send(Delivery { batch: recorder.take(), emptied: emptied_sender.clone() });
+        emptied.try_iter().for_each(|histograms| recorder.recycle(histograms));
     };
     let has_ended = || tasks.iter().any(runtime::JoinHandle::is_finished) || stop.load(Ordering::Relaxed);
     // Flushes are a whole number of steps before the measurement, so that they coincide with its

@@ -4,7 +4,7 @@
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -22,35 +22,9 @@ use crate::stats::timeline::{Progress, Timeline};
 use crate::stats::warm_up::first_counted_interval;
 
 /// A batch on its way to the collector, and the way back for its histograms.
-struct Delivery {
-    batch: RecordedBatch,
-    emptied: Sender<Vec<IntervalHistograms>>,
-}
-
-/// The sending end of the collector's queue.
-#[derive(Clone)]
-pub(crate) struct CollectorSender(Sender<Delivery>);
-
-pub(crate) struct CollectorLink {
-    queue: CollectorSender,
-    emptied_sender: Sender<Vec<IntervalHistograms>>,
-    emptied: Receiver<Vec<IntervalHistograms>>,
-}
-
-impl CollectorSender {
-    pub(crate) fn link(self) -> CollectorLink {
-        let (emptied_sender, emptied) = channel();
-        CollectorLink { queue: self, emptied_sender, emptied }
-    }
-}
-
-impl CollectorLink {
-    /// Sends a batch, and returns the histograms that have come back empty.
-    pub(crate) fn exchange(&self, batch: RecordedBatch) -> Vec<IntervalHistograms> {
-        // Fails if the run has failed on another worker.
-        let _ = self.queue.0.send(Delivery { batch, emptied: self.emptied_sender.clone() });
-        self.emptied.try_iter().flatten().collect()
-    }
+pub(crate) struct Delivery {
+    pub(crate) batch: RecordedBatch,
+    pub(crate) emptied: Sender<Vec<IntervalHistograms>>,
 }
 
 /// The lowest scheduling priority (nice value).
@@ -75,7 +49,7 @@ pub(crate) struct Collector {
 }
 
 impl Collector {
-    pub(crate) fn spawn(config: &Config, slicing: Slicing) -> Result<(Self, CollectorSender), Error> {
+    pub(crate) fn spawn(config: &Config, slicing: Slicing) -> Result<(Self, Sender<Delivery>), Error> {
         let config = config.clone();
         let mut sample_file = config.sample_file.as_deref().map(SampleFile::create).transpose()?;
         let (sender, deliveries) = channel();
@@ -120,7 +94,7 @@ impl Collector {
             (timeline, sample_file.map_or(Ok(()), SampleFile::finish))
         });
         let thread = thread.map_err(Error::Thread)?;
-        Ok((Self { thread, progress, precise_intervals, start }, CollectorSender(sender)))
+        Ok((Self { thread, progress, precise_intervals, start }, sender))
     }
 
     /// Tells the collector when the run starts.

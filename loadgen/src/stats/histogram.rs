@@ -101,3 +101,36 @@ impl TryFrom<Vec<u8>> for EncodedHistogram {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(largest: u64, digits: u8, values: &[(u64, u64)]) -> Vec<u8> {
+        let mut histogram = Histogram::<u64>::new_with_bounds(1, largest, digits).unwrap();
+        values.iter().for_each(|(value, count)| histogram.record_n(*value, *count).unwrap());
+        let mut bytes = Vec::new();
+        V2Serializer::new().serialize(&histogram, &mut bytes).unwrap();
+        bytes
+    }
+
+    #[test]
+    fn what_is_received_is_refused_unless_it_can_be_added() {
+        let good = of(LARGEST_VALUE, DIGITS, &[(7, 3), (LARGEST_VALUE, 1)]);
+        let mut histogram = new_histogram();
+        EncodedHistogram::try_from(good.clone()).unwrap().add_to(&mut histogram);
+        assert_eq!((histogram.len(), histogram.value_at_quantile(0.5)), (4, 7));
+        let mut endless = good.clone();
+        endless[4..8].fill(0xff);
+        for bad in [
+            b"{}".to_vec(),
+            good[..good.len() - 1].to_vec(),
+            endless,
+            of(LARGEST_VALUE, 2, &[(7, 1)]),
+            of(4 * LARGEST_VALUE, DIGITS, &[(2 * LARGEST_VALUE, 1)]),
+            of(LARGEST_VALUE, DIGITS, &[(7, 1 << 49)]),
+        ] {
+            assert!(EncodedHistogram::try_from(bad.clone()).is_err(), "{bad:?}");
+        }
+    }
+}

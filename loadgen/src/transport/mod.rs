@@ -1,8 +1,5 @@
 //! Connections to servers: TCP, Unix sockets, TLS and UDP.
 
-#[cfg(feature = "tls")]
-mod tls;
-
 use std::io;
 use std::net::UdpSocket;
 use std::time::Duration;
@@ -11,13 +8,13 @@ use futures_util::{AsyncBufRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use net::{TcpStream, UnixStream};
 
 use crate::address::Address;
+#[cfg(feature = "tls")]
+use crate::config::TlsFiles;
 use crate::config::{Config, Credentials, Protocol};
 use crate::error::Error;
 use crate::protocol::ResponseDecoder;
 use crate::protocol::binary::authenticate;
 use crate::protocol::message::{Response, ResponseSink};
-#[cfg(feature = "tls")]
-use crate::transport::tls::Tls;
 
 /// What the transports have in common.
 pub(crate) trait Transport: AsyncBufRead + AsyncWrite + Unpin {}
@@ -35,8 +32,9 @@ pub(crate) struct Connector {
     nodelay: bool,
     protocol: Protocol,
     credentials: Option<Credentials>,
+    /// The TLS connector, and the name in the servers' certificates unless it is their address.
     #[cfg(feature = "tls")]
-    tls: Option<Tls>,
+    tls: Option<(adapters::tls::Connector, Option<String>)>,
 }
 
 impl Connector {
@@ -48,7 +46,7 @@ impl Connector {
             protocol: config.protocol,
             credentials: config.credentials.clone(),
             #[cfg(feature = "tls")]
-            tls: config.tls.as_ref().map(Tls::open).transpose()?,
+            tls: config.tls.as_ref().map(tls_connector).transpose()?,
         })
     }
 
@@ -77,8 +75,9 @@ impl Connector {
         };
         stream.set_nodelay(self.nodelay)?;
         #[cfg(feature = "tls")]
-        if let Some(tls) = &self.tls {
-            return Ok(Box::new(tls.connect(stream, server).await?));
+        if let (Some((tls, name)), Address::Tcp(address)) = (&self.tls, server) {
+            let name = name.clone().unwrap_or_else(|| address.ip().to_string());
+            return Ok(Box::new(tls.connect(&name, stream).await?));
         }
         Ok(Box::new(stream))
     }
@@ -98,6 +97,25 @@ impl Connector {
         });
         socket.map_err(|source| Error::Connect { server: server.clone(), source })
     }
+}
+
+#[cfg(feature = "tls")]
+fn tls_connector(files: &TlsFiles) -> Result<(adapters::tls::Connector, Option<String>), Error> {
+    use adapters::tls::{Certificates, Connector};
+    let reject = |reason: &str| Err(Error::Config(reason.to_owned()));
+    let mut builder = Connector::builder();
+    if files.skip_verification {
+        builder = builder.accept_any_certificate();
+    } else if let Some(path) = &files.ca_certificates {
+        builder = builder.authorities(path);
+    }
+    builder = match (&files.certificate, &files.key) {
+        (Some(chain), Some(key)) => builder.client_certificate(Certificates::new(chain, key)),
+        (None, None) => builder,
+        _ => return reject("a client certificate and its key have to be given together"),
+    };
+    let connector = builder.open().map_err(|error| Error::Config(error.to_string()))?;
+    Ok((connector, files.server_name.clone()))
 }
 
 /// Sends the credentials: in the text protocol as the `set` that memcached's `-Y` expects, in the

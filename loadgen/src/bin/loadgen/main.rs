@@ -59,11 +59,9 @@ fn run(flags: &Flags) -> Result<ExitCode, Box<dyn Error>> {
     if flags.blocking {
         eprintln!("loadgen: -B has no effect: threads block unless --wait says otherwise");
     }
-    #[cfg(feature = "agents")]
     if let Some(path) = &flags.new_identity {
         return Ok(make_identity(path).map(|()| ExitCode::SUCCESS)?);
     }
-    #[cfg(feature = "agents")]
     if flags.agent_mode {
         return serve_coordinators(flags).map(|()| ExitCode::SUCCESS);
     }
@@ -76,7 +74,6 @@ fn run(flags: &Flags) -> Result<ExitCode, Box<dyn Error>> {
 }
 
 /// Writes a new certificate and its key to a file that only its owner can read.
-#[cfg(feature = "agents")]
 fn make_identity(path: &Path) -> Result<(), Box<dyn Error>> {
     let identity = rcgen::generate_simple_self_signed([loadgen::IDENTITY_NAME.to_owned()])?;
     let text = identity.cert.pem() + &identity.signing_key.serialize_pem();
@@ -87,7 +84,6 @@ fn make_identity(path: &Path) -> Result<(), Box<dyn Error>> {
 }
 
 /// The agent mode: serves coordinators until it is interrupted.
-#[cfg(feature = "agents")]
 fn serve_coordinators(flags: &Flags) -> Result<(), Box<dyn Error>> {
     let options = loadgen::AgentOptions {
         listen: (flags.listen, flags.agent_port).into(),

@@ -3,8 +3,6 @@
 use std::error::Error;
 use std::fs::OpenOptions;
 use std::io::Write;
-#[cfg(feature = "agents")]
-use std::net::SocketAddr;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -54,24 +52,14 @@ pub fn watch_interrupt() -> Result<Arc<AtomicBool>, Box<dyn Error>> {
     Ok(stop)
 }
 
-#[cfg(feature = "agents")]
 async fn connect_agents(flags: &Flags) -> Result<Coordinator, Box<dyn Error>> {
     let mut agents = Vec::new();
     for name in &flags.agents {
-        agents.push((name.clone(), agent_address(name, flags.agent_port)?));
+        let address = loadgen::resolve(name, flags.agent_port)
+            .map_err(|_| format!("cannot resolve {name:?}; write HOST or HOST:PORT"))?;
+        agents.push((name.clone(), address));
     }
     Ok(Coordinator::connect(&agents, flags.identity.as_deref(), flags.lambda_mul).await?)
-}
-
-/// Resolves `HOST` or `HOST:PORT`. `port` is the default.
-#[cfg(feature = "agents")]
-fn agent_address(text: &str, port: u16) -> Result<SocketAddr, String> {
-    loadgen::resolve(text, port).map_err(|_| format!("cannot resolve {text:?}; write HOST or HOST:PORT"))
-}
-
-#[cfg(not(feature = "agents"))]
-async fn connect_agents(_: &Flags) -> Result<Coordinator, Box<dyn Error>> {
-    Ok(Coordinator::local())
 }
 
 /// Stores the records, unless the flags say otherwise. Returns a flag that an interrupt sets.
@@ -296,17 +284,4 @@ fn print_trials(out: &mut impl Write, result: &SearchResult, csv: bool) -> Resul
         ])?;
     }
     Ok(())
-}
-
-#[cfg(all(test, feature = "agents"))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_agent_without_a_port_has_the_default_port() {
-        assert_eq!(agent_address("127.0.0.1", 5556).unwrap().port(), 5556);
-        assert_eq!(agent_address("127.0.0.1:7", 5556).unwrap().port(), 7);
-        assert_eq!(agent_address("2001:db8::1:2", 5556).unwrap().port(), 5556);
-        assert!(agent_address("no such host", 1).unwrap_err().contains("HOST:PORT"));
-    }
 }

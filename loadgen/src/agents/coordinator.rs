@@ -15,7 +15,7 @@ use crate::config::{Config, Loop};
 use crate::error::Error;
 use crate::report::{AgentOutcome, Report};
 use crate::run::schedule::POLL_INTERVAL;
-use crate::run::{Load, WorkerRange};
+use crate::run::{Load, WorkerRange, run_until};
 use crate::stats::collector::Measurement;
 use crate::stats::timeline::Progress;
 use crate::workload::arrival::Arrival;
@@ -23,8 +23,9 @@ use crate::workload::arrival::Arrival;
 /// From the end of the preparation to the start: time to notify all agents.
 const START_DELAY: Duration = Duration::from_millis(200);
 
-#[derive(Debug, Default)]
-pub(super) struct AgentGroup {
+/// Runs loads on this machine and on agents at the same time.
+#[derive(Debug)]
+pub struct Coordinator {
     /// The coordinator's share of the rate per connection.
     weight: u32,
     agents: Vec<AgentHandle>,
@@ -32,35 +33,48 @@ pub(super) struct AgentGroup {
     lost: Vec<(String, String)>,
 }
 
-impl AgentGroup {
-    pub(super) async fn connect(
-        addresses: &[(String, SocketAddr)],
+impl Coordinator {
+    /// Connects to agents, if there are any, given by name and address. The name is used in reports
+    /// and errors. `identity` is the file of [`AgentOptions`](crate::AgentOptions::identity).
+    /// `weight` is the coordinator's share of the rate per connection; each agent has its own
+    /// weight.
+    ///
+    /// # Errors
+    /// Returns [`Error::Agent`] if an agent can't be reached, speaks another version of the
+    /// protocol, has another identity or works for another coordinator, and [`Error::Config`] if
+    /// the identity can't be used.
+    pub async fn connect(
+        agents: &[(String, SocketAddr)],
         identity: Option<&Path>,
         weight: u32,
     ) -> Result<Self, Error> {
         let tls = identity.map(connector).transpose()?;
-        let mut agents = Vec::new();
-        for (name, address) in addresses {
-            agents.push(AgentHandle::connect(name, *address, tls.as_ref()).await?);
+        let mut connected = Vec::new();
+        for (name, address) in agents {
+            connected.push(AgentHandle::connect(name, *address, tls.as_ref()).await?);
         }
-        Ok(Self { weight, agents, lost: Vec::new() })
+        Ok(Self { weight, agents: connected, lost: Vec::new() })
     }
 
-    /// Whether there never were any agents.
-    pub(super) fn is_empty(&self) -> bool {
-        self.agents.is_empty() && self.lost.is_empty()
-    }
-
-    pub(super) async fn run(
+    /// Runs a load together with all agents, as [`run_until`] does without agents. If an agent is
+    /// lost, the report is invalid and names the agent.
+    ///
+    /// # Errors
+    /// As [`run_until`]. Also returns [`Error::Agent`] if an agent can't prepare the load, or was
+    /// lost in an earlier run.
+    pub async fn run(
         &mut self,
         config: &Config,
         stop: &AtomicBool,
         progress: impl FnMut(Progress),
     ) -> Result<Report, Error> {
-        config.validate()?;
         if let Some((name, reason)) = self.lost.first() {
             return Err(agent_error(name, reason));
         }
+        if self.agents.is_empty() {
+            return run_until(config, stop, progress).await;
+        }
+        config.validate()?;
         let split = LoadSplit::new(config, self.weight, &self.agents);
         let load = match self.start_together(&split, stop).await {
             Ok(load) => load,
