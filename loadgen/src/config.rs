@@ -32,7 +32,7 @@ pub enum Loop {
 
 impl Loop {
     pub fn is_closed(&self) -> bool {
-        *self == Self::Closed
+        matches!(self, Self::Closed)
     }
 }
 

@@ -75,7 +75,7 @@ mod workload;
 
 pub use address::{Address, resolve};
 #[cfg(feature = "agents")]
-pub use agents::agent::{Agent, AgentEvent, AgentOptions};
+pub use agents::agent::{Agent, AgentOptions};
 #[cfg(all(fuzzing, feature = "agents"))]
 pub use agents::fuzzing;
 #[cfg(feature = "agents")]

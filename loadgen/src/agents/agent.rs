@@ -1,13 +1,13 @@
 //! An agent: generates load on behalf of a coordinator.
 
 use std::cell::{Cell, RefCell};
+use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use std::{fmt, io};
 
 use adapters::tls::Acceptor;
 use futures_util::future::{Either, select};
@@ -33,28 +33,6 @@ pub struct AgentOptions {
     /// Share of the rate per connection, relative to the other generators (mutilate's lambda).
     /// Usually 1.
     pub weight: u32,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum AgentEvent {
-    AcceptFailed(String),
-    CoordinatorConnected(SocketAddr),
-    SessionFailed { coordinator: SocketAddr, reason: String },
-    RunStarted(Vec<String>),
-    RunEnded,
-}
-
-impl fmt::Display for AgentEvent {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::AcceptFailed(reason) => write!(f, "cannot accept a coordinator: {reason}"),
-            Self::CoordinatorConnected(address) => write!(f, "{address}: coordinator connected"),
-            Self::SessionFailed { coordinator, reason } => write!(f, "{coordinator}: {reason}"),
-            Self::RunStarted(servers) => write!(f, "run started: {}", servers.join(", ")),
-            Self::RunEnded => write!(f, "run ended"),
-        }
-    }
 }
 
 #[derive(Debug)]
@@ -96,17 +74,18 @@ impl Agent {
         self.listener.local_addr()
     }
 
-    /// Serves coordinators, one at a time, until `stop` is set. Calls `on_event` with what happens.
-    pub async fn serve(self, stop: &AtomicBool, on_event: impl Fn(AgentEvent) + 'static) {
+    /// Serves coordinators, one at a time, until `stop` is set. Calls `report` with a line
+    /// for each thing that happens.
+    pub async fn serve(self, stop: &AtomicBool, report: impl Fn(&str) + 'static) {
         let agent = Rc::new(self);
-        let on_event: Rc<dyn Fn(AgentEvent)> = Rc::new(on_event);
+        let report: Rc<dyn Fn(&str)> = Rc::new(report);
         while !stop.load(Ordering::Relaxed) {
             let accepted = runtime::timeout(POLL_INTERVAL, agent.listener.accept()).await;
             let Ok(accepted) = accepted else { continue };
             let (stream, coordinator) = match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
-                    on_event(AgentEvent::AcceptFailed(error.to_string()));
+                    report(&format!("cannot accept a coordinator: {error}"));
                     runtime::sleep(POLL_INTERVAL).await;
                     continue;
                 }
@@ -115,11 +94,11 @@ impl Agent {
             if Rc::strong_count(&agent) > MAX_SESSIONS {
                 continue;
             }
-            let (agent, on_event) = (Rc::clone(&agent), Rc::clone(&on_event));
+            let (agent, report) = (Rc::clone(&agent), Rc::clone(&report));
             // Sessions run concurrently, so that further coordinators learn that the agent is busy.
             drop(runtime::spawn(async move {
-                if let Err(error) = agent.run_session(stream, coordinator, &*on_event).await {
-                    on_event(AgentEvent::SessionFailed { coordinator, reason: error.to_string() });
+                if let Err(error) = agent.run_session(stream, coordinator, &*report).await {
+                    report(&format!("{coordinator}: {error}"));
                 }
             }));
         }
@@ -133,7 +112,7 @@ impl Agent {
         &self,
         stream: TcpStream,
         coordinator: SocketAddr,
-        on_event: &dyn Fn(AgentEvent),
+        report: &dyn Fn(&str),
     ) -> Result<(), ChannelError> {
         let mut channel = Channel::accept(stream, self.tls.as_ref()).await?;
         if self.busy.replace(true) {
@@ -141,14 +120,14 @@ impl Agent {
             return channel.send(&refusal).await;
         }
         let _busy = BusyGuard(&self.busy);
-        on_event(AgentEvent::CoordinatorConnected(coordinator));
+        report(&format!("{coordinator}: coordinator connected"));
         channel.send(&AgentResponse::Welcome { threads: runtime::workers(), weight: self.weight }).await?;
         // Between runs there is no timeout. TCP keepalive detects that the coordinator is gone.
         while !self.stopping.get() {
             match channel.receive_within(POLL_INTERVAL).await {
                 Ok(CoordinatorRequest::Clock) => channel.send(&AgentResponse::Clock(clock())).await?,
                 Ok(CoordinatorRequest::Prepare(config, range)) => {
-                    self.run_load(&config, range, &mut channel, on_event).await?;
+                    self.run_load(&config, range, &mut channel, report).await?;
                 }
                 // Belongs to a run that has ended already.
                 Ok(CoordinatorRequest::Start(_) | CoordinatorRequest::Stop) => {}
@@ -165,7 +144,7 @@ impl Agent {
         config: &Config,
         range: WorkerRange,
         channel: &mut Channel,
-        on_event: &dyn Fn(AgentEvent),
+        report: &dyn Fn(&str),
     ) -> Result<(), ChannelError> {
         if self.tls.is_none() && config.tls.is_some() {
             // Any user of this machine could be the coordinator.
@@ -202,7 +181,8 @@ impl Agent {
                 }
             }
         }
-        on_event(AgentEvent::RunStarted(config.servers.iter().map(ToString::to_string).collect()));
+        let servers: Vec<String> = config.servers.iter().map(ToString::to_string).collect();
+        report(&format!("run started: {}", servers.join(", ")));
         let latest = RefCell::new(None::<Progress>);
         let finish = load.finish(&stop, |progress| *latest.borrow_mut() = Some(progress));
         // Listen for a stop request and send heartbeats during the run.
@@ -235,7 +215,7 @@ impl Agent {
         if let Some(error) = lost {
             return Err(error);
         }
-        on_event(AgentEvent::RunEnded);
+        report("run ended");
         if self.stopping.get() {
             // The measurement is incomplete, while the coordinator's run continues.
             return channel.send(&AgentResponse::Failed("it was interrupted".to_owned())).await;

@@ -12,12 +12,11 @@ use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 use crate::address::Address;
-use crate::config::Protocol;
+use crate::config::{Config, Protocol};
 use crate::protocol::request_writer::{RequestWriter, WrittenRequest};
 use crate::stats::recorder::Recorder;
 use crate::stats::{Metric, RequestClass};
 use crate::transport::Connector;
-use crate::workload::distribution::Distribution;
 use crate::workload::mix::Operation;
 
 /// A connection to which the worker's schedule assigns requests. It outlives the socket when it
@@ -61,7 +60,7 @@ impl Connection {
     /// which is later than `due` if `moderate` delays it.
     pub(crate) fn assign(&self, due: Instant, planned: Instant, now: Instant) {
         let busy = self.is_busy();
-        if self.worker.skip && busy {
+        if self.worker.config.skip && busy {
             self.worker.recorder.borrow_mut().counts(due).skipped += 1;
             return;
         }
@@ -69,7 +68,7 @@ impl Connection {
         let send_lag = now.saturating_duration_since(planned);
         let sendable_since = (!busy).then_some(now);
         self.waiting.borrow_mut().push_back(WaitingRequest { due, send_lag, sendable_since });
-        if !self.worker.datagrams {
+        if self.worker.config.protocol != Protocol::Udp {
             self.issue(now);
         }
         self.wake();
@@ -78,7 +77,7 @@ impl Connection {
     /// Whether a request that is assigned now would wait.
     pub(crate) fn is_busy(&self) -> bool {
         let before = self.in_flight.borrow().len() + self.waiting.borrow().len();
-        before >= self.worker.depth || self.reconnecting.get()
+        before >= self.worker.depth() || self.reconnecting.get()
     }
 
     /// Requests a reconnect once nothing is in flight.
@@ -137,15 +136,15 @@ impl Connection {
         if self.reconnecting.get() {
             return None;
         }
-        let WaitingRequest { due, send_lag, sendable_since } = if worker.closed_loop {
+        let WaitingRequest { due, send_lag, sendable_since } = if worker.is_closed_loop() {
             // Nothing is sent after the end, however late the worker says that it stops.
             let has_ended = now >= worker.end || worker.stopping.get();
-            if has_ended || self.in_flight.borrow().len() + thinking.len() >= worker.depth {
+            if has_ended || self.in_flight.borrow().len() + thinking.len() >= worker.depth() {
                 return None;
             }
             WaitingRequest { due: now, send_lag: Duration::ZERO, sendable_since: None }
         } else {
-            if self.in_flight.borrow().len() >= worker.depth {
+            if self.in_flight.borrow().len() >= worker.depth() {
                 return None;
             }
             self.waiting.borrow_mut().pop_front()?
@@ -174,7 +173,7 @@ impl Connection {
             // Its latency began with the `gets`.
             return;
         }
-        if self.worker.closed_loop || follows_get {
+        if self.worker.is_closed_loop() || follows_get {
             in_flight.due = now;
         } else {
             // The time since it was formatted is the generator's, too.
@@ -217,19 +216,10 @@ pub(crate) fn class_of(operation: Operation) -> RequestClass {
 }
 
 pub(crate) struct WorkerState {
+    pub(crate) config: Config,
     pub(crate) requests: RefCell<RequestWriter>,
     pub(crate) recorder: RefCell<Recorder>,
-    pub(crate) depth: usize,
-    /// Whether a response triggers the next request.
-    pub(crate) closed_loop: bool,
-    /// Whether requests are skipped if their connection is busy.
-    pub(crate) skip: bool,
-    /// Closed loop: think time in microseconds.
-    pub(crate) think: Option<Distribution>,
     pub(crate) connector: Connector,
-    pub(crate) protocol: Protocol,
-    /// Whether requests are sent over UDP.
-    pub(crate) datagrams: bool,
     /// Set when no new requests may be sent.
     pub(crate) stopping: Cell<bool>,
     pub(crate) end: Instant,
@@ -237,12 +227,22 @@ pub(crate) struct WorkerState {
 }
 
 impl WorkerState {
+    /// Whether a response triggers the next request.
+    pub(crate) fn is_closed_loop(&self) -> bool {
+        self.config.pacing.is_closed()
+    }
+
+    /// Requests in flight on a connection.
+    fn depth(&self) -> usize {
+        self.config.depth.max(1)
+    }
+
     /// The time to which a request is attributed that completes now. In the open loop that is when
     /// it was due, in the closed loop now. But a request of the closed loop that was in flight for
     /// more than an interval at the end of the measurement belongs to the measurement: a stall at
     /// the end would not show otherwise.
     pub(crate) fn attributed_time(&self, due: Instant, now: Instant) -> Instant {
-        if !self.closed_loop {
+        if !self.is_closed_loop() {
             due
         } else if now >= self.end && due + self.interval < self.end {
             self.end - Duration::from_nanos(1)

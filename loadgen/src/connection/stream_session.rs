@@ -42,7 +42,7 @@ impl Connection {
     }
 
     async fn session(&self, mut stream: BoxedTransport) -> Result<SessionEnd, Error> {
-        let mut decoder = ResponseDecoder::new(self.worker.protocol);
+        let mut decoder = ResponseDecoder::new(self.worker.config.protocol);
         let mut expected = ExpectedValue::default();
         let mut think_timer = pin!(None::<runtime::Sleep>);
         self.issue(Instant::now());

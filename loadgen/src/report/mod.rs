@@ -209,13 +209,11 @@ impl Summary {
     /// `unit` is the number of the histogram's units in one unit of the summary.
     pub(crate) fn new(histogram: &Histogram<u64>, unit: f64) -> Self {
         let at = |quantile| histogram.value_at_quantile(quantile) as f64 / unit;
-        let empty = histogram.is_empty();
-        let unless_empty = |value: f64| if empty { 0.0 } else { value / unit };
         Self {
             count: histogram.len(),
-            avg: unless_empty(histogram.mean()),
-            std: unless_empty(histogram.stdev()),
-            min: unless_empty(histogram.min() as f64),
+            avg: histogram.mean() / unit,
+            std: histogram.stdev() / unit,
+            min: histogram.min() as f64 / unit,
             p5: at(0.05),
             p10: at(0.10),
             p50: at(0.50),
@@ -223,7 +221,7 @@ impl Summary {
             p95: at(0.95),
             p99: at(0.99),
             p999: at(0.999),
-            max: unless_empty(histogram.max() as f64),
+            max: histogram.max() as f64 / unit,
         }
     }
 

@@ -117,21 +117,15 @@ async fn generate_load(
     let origin = start + config.warm_up();
     let slicing = Slicing::new(config.duration);
     let end = origin + slicing.interval * slicing.count;
-    let closed_loop = config.pacing.is_closed();
     let mut recorder = Recorder::new(origin, slicing, spare);
     if config.sample_file.is_some() {
         recorder.keep_samples();
     }
     let worker = Rc::new(WorkerState {
+        config: config.clone(),
         requests: requests.into(),
         recorder: recorder.into(),
-        depth: config.depth.max(1),
-        closed_loop,
-        skip: config.skip,
-        think: config.think,
         connector,
-        protocol: config.protocol,
-        datagrams: config.protocol == Protocol::Udp,
         stopping: false.into(),
         end,
         interval: slicing.interval,
@@ -152,10 +146,8 @@ async fn generate_load(
             worker: Rc::clone(&worker),
             connections: connections.clone(),
             times,
-            assign: config.assign,
             min_gap,
             start,
-            end,
             interrupted: Arc::clone(stop),
         };
         runtime::spawn(schedule.run())
@@ -213,7 +205,7 @@ async fn generate_load(
     }
     result?;
     // If the closed loop was interrupted, its requests in flight are not unanswered.
-    if !closed_loop || !stop.load(Ordering::Relaxed) {
+    if !config.pacing.is_closed() || !stop.load(Ordering::Relaxed) {
         let now = Instant::now();
         connections.iter().for_each(|connection| connection.count_all_unanswered(now));
     }

@@ -29,9 +29,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Makes connections with the transport options of a run.
 #[derive(Debug)]
 pub(crate) struct Connector {
-    nodelay: bool,
-    protocol: Protocol,
-    credentials: Option<Credentials>,
+    config: Config,
     /// The TLS connector, and the name in the servers' certificates unless it is their address.
     #[cfg(feature = "tls")]
     tls: Option<(adapters::tls::Connector, Option<String>)>,
@@ -42,9 +40,7 @@ impl Connector {
     /// Returns [`Error::Config`] if the certificates or keys can't be used.
     pub(crate) fn new(config: &Config) -> Result<Self, Error> {
         Ok(Self {
-            nodelay: config.nodelay,
-            protocol: config.protocol,
-            credentials: config.credentials.clone(),
+            config: config.clone(),
             #[cfg(feature = "tls")]
             tls: config.tls.as_ref().map(tls_connector).transpose()?,
         })
@@ -52,15 +48,15 @@ impl Connector {
 
     /// For storing the records: without the options that only matter for measuring.
     pub(crate) fn for_preload(config: &Config) -> Result<Self, Error> {
-        Ok(Self { nodelay: true, ..Self::new(config)? })
+        Self::new(&Config { nodelay: true, ..config.clone() })
     }
 
     pub(crate) async fn connect(&self, server: &Address) -> Result<BoxedTransport, Error> {
         let failed = |source| Error::Connect { server: server.clone(), source };
         let connected = async {
             let mut stream = self.open(server).await.map_err(failed)?;
-            if let Some(credentials) = &self.credentials {
-                log_in(&mut stream, self.protocol == Protocol::Binary, credentials, server).await?;
+            if let Some(credentials) = &self.config.credentials {
+                log_in(&mut stream, self.config.protocol == Protocol::Binary, credentials, server).await?;
             }
             Ok(stream)
         };
@@ -73,7 +69,7 @@ impl Connector {
             Address::Tcp(address) => TcpStream::connect(*address).await?,
             Address::Unix(path) => return Ok(Box::new(UnixStream::connect(path).await?)),
         };
-        stream.set_nodelay(self.nodelay)?;
+        stream.set_nodelay(self.config.nodelay)?;
         #[cfg(feature = "tls")]
         if let (Some((tls, name)), Address::Tcp(address)) = (&self.tls, server) {
             let name = name.clone().unwrap_or_else(|| address.ip().to_string());

@@ -60,7 +60,7 @@ fn run(flags: &Flags) -> Result<ExitCode, Box<dyn Error>> {
         eprintln!("loadgen: -B has no effect: threads block unless --wait says otherwise");
     }
     if let Some(path) = &flags.new_identity {
-        return Ok(make_identity(path).map(|()| ExitCode::SUCCESS)?);
+        return make_identity(path).map(|()| ExitCode::SUCCESS);
     }
     if flags.agent_mode {
         return serve_coordinators(flags).map(|()| ExitCode::SUCCESS);
@@ -95,7 +95,7 @@ fn serve_coordinators(flags: &Flags) -> Result<(), Box<dyn Error>> {
         let agent = loadgen::Agent::bind(options)?;
         eprintln!("loadgen: agent listens on {}", agent.local_addr()?);
         // Unlike `eprintln!`, this doesn't panic if nobody reads stderr any more.
-        agent.serve(&stop, |event| drop(writeln!(std::io::stderr(), "loadgen: {event}"))).await;
+        agent.serve(&stop, |line| drop(writeln!(std::io::stderr(), "loadgen: {line}"))).await;
         Ok(())
     })
 }

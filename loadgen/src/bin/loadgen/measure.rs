@@ -24,15 +24,25 @@ const UNREACHED: u8 = 5;
 pub async fn run(flags: &Flags, config: &Config) -> Result<ExitCode, Box<dyn Error>> {
     check_output(config.sample_file.as_deref())?;
     let mut coordinator = connect_agents(flags).await?;
-    let stop = prepare(flags, config).await?;
+    let stop = &*prepare(flags, config).await?;
     if flags.loadonly || stop.load(Ordering::Relaxed) {
         return Ok(ExitCode::SUCCESS);
     }
+    let coordinator = &mut coordinator;
     match (flags.search, flags.scan) {
-        (Some(goal), _) => search_rate(flags, config, goal, &mut coordinator, &stop).await,
-        (None, Some(scan)) => measure_rates(flags, config, scan, &mut coordinator, &stop).await,
-        (None, None) => measure(flags, config, &mut coordinator, &stop).await,
+        (Some(goal), _) => search_rate(Session { flags, config, coordinator, stop }, goal).await,
+        (None, Some(scan)) => measure_rates(Session { flags, config, coordinator, stop }, scan).await,
+        (None, None) => measure(Session { flags, config, coordinator, stop }).await,
     }
+}
+
+/// What measures: the records are stored, and the agents connected.
+struct Session<'a> {
+    flags: &'a Flags,
+    config: &'a Config,
+    coordinator: &'a mut Coordinator,
+    /// Set by an interrupt.
+    stop: &'a AtomicBool,
 }
 
 /// Prints what the runtime could not do, and returns a flag that an interrupt sets.
@@ -106,12 +116,8 @@ fn check_output(path: Option<&Path>) -> Result<(), String> {
     opened.map(drop).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-async fn measure(
-    flags: &Flags,
-    config: &Config,
-    coordinator: &mut Coordinator,
-    stop: &AtomicBool,
-) -> Result<ExitCode, Box<dyn Error>> {
+async fn measure(session: Session<'_>) -> Result<ExitCode, Box<dyn Error>> {
+    let Session { flags, config, coordinator, stop } = session;
     let warm_up = match config.warm_up {
         WarmUp::Fixed(time) => time,
         _ => Duration::ZERO,
@@ -136,13 +142,8 @@ async fn measure(
 }
 
 /// Measures at several rates, one after the other.
-async fn measure_rates(
-    flags: &Flags,
-    config: &Config,
-    scan: Scan,
-    coordinator: &mut Coordinator,
-    stop: &AtomicBool,
-) -> Result<ExitCode, Box<dyn Error>> {
+async fn measure_rates(session: Session<'_>, scan: Scan) -> Result<ExitCode, Box<dyn Error>> {
+    let Session { flags, config, coordinator, stop } = session;
     let (mut worst, mut failed, mut first) = (0, None, true);
     let mut reports = Vec::new();
     for rate in scan.rates() {
@@ -207,13 +208,8 @@ fn print_line(format: Format, rate: f64, report: &Report, first: bool) -> Result
 }
 
 /// Searches the highest rate that keeps a latency percentile below a bound.
-async fn search_rate(
-    flags: &Flags,
-    config: &Config,
-    goal: Goal,
-    coordinator: &mut Coordinator,
-    stop: &AtomicBool,
-) -> Result<ExitCode, Box<dyn Error>> {
+async fn search_rate(session: Session<'_>, goal: Goal) -> Result<ExitCode, Box<dyn Error>> {
+    let Session { flags, config, coordinator, stop } = session;
     let mut bar = RunProgressBar::new(flags.quiet, Duration::ZERO);
     let show = |name: &str, progress| bar.show(name, progress);
     let result = loadgen::search(coordinator, config, goal, stop, show).await;
