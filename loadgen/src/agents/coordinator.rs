@@ -122,7 +122,7 @@ impl Coordinator {
             }
             outcomes.push(AgentOutcome { agent: name, result });
         }
-        Ok(Report::new(config, measurement?, outcomes))
+        Report::compute(config, measurement?, outcomes).await
     }
 
     /// Prepares the load on all machines, and starts it at the same time.

@@ -1,6 +1,7 @@
 //! Merges the measurements of a run into its report, and judges whether its figures are valid.
 
 use crate::config::{Config, Loop, WarmUp};
+use crate::error::Error;
 use crate::report::{AgentOutcome, AgentReport, Report, SeriesPoint, Summary};
 use crate::stats::batch_means::{Figure, estimate};
 use crate::stats::collector::Measurement;
@@ -8,9 +9,19 @@ use crate::stats::warm_up::first_counted_interval;
 use crate::stats::{Metric, RequestClass, Slicing};
 
 impl Report {
+    /// As [`new`](Self::new), on another thread: thousands of intervals take a worker too long.
+    pub(crate) async fn compute(
+        config: &Config,
+        local: Measurement,
+        outcomes: Vec<AgentOutcome>,
+    ) -> Result<Self, Error> {
+        let config = config.clone();
+        Ok(runtime::spawn_blocking(move || Self::new(&config, local, outcomes)).await?)
+    }
+
     /// Merges the coordinator's measurement with those of the agents. If measurement overrides are
     /// set, latencies are the coordinator's only, and everything else covers all generators.
-    pub(crate) fn new(config: &Config, local: Measurement, outcomes: Vec<AgentOutcome>) -> Self {
+    fn new(config: &Config, local: Measurement, outcomes: Vec<AgentOutcome>) -> Self {
         let overrides = &config.measurement_overrides;
         let local_latency = overrides.is_any() && !outcomes.is_empty();
         let remote = || measurements(&outcomes);

@@ -38,7 +38,7 @@ pub async fn run_until(
     let load = Load::prepare(config, WorkerRange::default(), stop).await?;
     load.start(Instant::now());
     let measurement = load.finish(stop, progress).await?;
-    Ok(Report::new(config, measurement, Vec::new()))
+    Report::compute(config, measurement, Vec::new()).await
 }
 
 /// This generator's workers among those of all generators.

@@ -32,6 +32,9 @@ const LOWEST_PRIORITY: i32 = 19;
 
 const PRECISION_CHECK_INTERVALS: u32 = 5;
 
+/// The least time between two computations of the progress, to which each worker contributes.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(50);
+
 /// Whether rate, median and 99th percentile of the run's first `end` intervals have the precision.
 fn has_precision(timeline: &Timeline, config: &Config, slicing: Slicing, end: u32, precision: f64) -> bool {
     let intervals = first_counted_interval(config, timeline, end)..end;
@@ -66,14 +69,16 @@ impl Collector {
             let _ = setpriority_process(Some(gettid()), LOWEST_PRIORITY);
             let mut timeline = Timeline::default();
             let started: Option<Instant> = started.recv().ok();
-            let mut checked = 0;
+            let (mut checked, mut shown_at) = (0, None::<Instant>);
             for Delivery { mut batch, emptied } in deliveries {
                 if let Some(file) = &mut sample_file {
                     file.write(std::mem::take(&mut batch.samples), end);
                 }
                 // Fails if the worker has finished.
                 let _ = emptied.send(timeline.add(batch));
-                if let Some(started) = started {
+                let is_due = shown_at.is_none_or(|shown_at| shown_at.elapsed() >= PROGRESS_INTERVAL);
+                if let Some(started) = started.filter(|_| is_due) {
+                    shown_at = Some(Instant::now());
                     let progress = Progress::new(&timeline, started.elapsed(), config.warm_up(), slicing);
                     *shown.lock().unwrap_or_else(PoisonError::into_inner) = Some(progress);
                     let complete = slicing.complete_after(started.elapsed().saturating_sub(config.warm_up()));

@@ -7,7 +7,7 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-use crate::stats::histogram::{new_histogram, sum};
+use crate::stats::histogram::sum;
 use crate::stats::recorder::{IntervalHistograms, RecordedBatch};
 use crate::stats::{Counts, IntervalStats, Metric, Slicing};
 
@@ -54,15 +54,11 @@ impl Timeline {
     }
 
     pub(crate) fn total(&self, intervals: Range<u32>) -> TotalStats {
-        let histograms = std::array::from_fn(|_| new_histogram());
-        let mut total = TotalStats { counts: Counts::default(), histograms };
-        for (_, stats) in self.intervals.range(intervals) {
-            total.counts.add(&stats.counts);
-            for (histogram, encoded) in total.histograms.iter_mut().zip(&stats.histograms) {
-                encoded.add_to(histogram);
-            }
-        }
-        total
+        let all = || self.intervals.range(intervals.clone()).map(|(_, stats)| stats);
+        let mut counts = Counts::default();
+        all().for_each(|stats| counts.add(&stats.counts));
+        let histograms = std::array::from_fn(|metric| sum(all().map(|stats| &stats.histograms[metric])));
+        TotalStats { counts, histograms }
     }
 }
 
@@ -80,8 +76,7 @@ impl TotalStats {
     pub(crate) fn latency(&self) -> Histogram<u64> {
         let mut all = self.histograms[0].clone();
         for other in &self.histograms[1..3] {
-            // All have the same bounds, so every value fits.
-            all.add(other).expect("histograms of the same bounds");
+            all.add(other).expect("a histogram that grows");
         }
         all
     }
@@ -128,6 +123,7 @@ mod tests {
 
     use super::*;
     use crate::stats::RequestClass;
+    use crate::stats::histogram::new_histogram;
     use crate::stats::recorder::Recorder;
     use crate::stats::{BEFORE, Slicing};
 
