@@ -1,4 +1,4 @@
-//! Histograms: dense ones to record into, and hdrhistogram's V2 format to keep and send them.
+//! Histograms: dense ones to record into and to draw figures from, sparse ones to keep and to send.
 
 use hdrhistogram::Histogram;
 use hdrhistogram::serialization::{Deserializer, Serializer as _, V2Serializer};
@@ -17,88 +17,85 @@ pub(crate) fn new_histogram() -> Histogram<u64> {
 
 fn up_to(largest: u64) -> Histogram<u64> {
     // Bounds of at least 1 and 2, and at most 5 digits, are valid.
-    Histogram::new_with_bounds(1, largest.max(2), DIGITS).expect("valid bounds")
+    Histogram::new_with_bounds(1, largest, DIGITS).expect("valid bounds")
 }
 
 /// A histogram that only has memory for values up to the largest one so far.
 pub(crate) fn growing_histogram() -> Histogram<u64> {
-    let mut histogram = up_to(0);
+    let mut histogram = up_to(2);
     histogram.auto(true);
     histogram
 }
 
-pub(crate) fn sum<'a>(histograms: impl IntoIterator<Item = &'a EncodedHistogram>) -> Histogram<u64> {
+pub(crate) fn sum<'a>(histograms: impl IntoIterator<Item = &'a SparseHistogram>) -> Histogram<u64> {
     let mut sum = growing_histogram();
-    histograms.into_iter().for_each(|histogram| histogram.add_to(&mut sum));
+    for (value, count) in histograms.into_iter().flat_map(|histogram| &histogram.0) {
+        sum.record_n(*value, *count).expect("a histogram that grows");
+    }
     sum
 }
 
-/// A histogram in the V2 format, which takes a few bytes for each value that occurs. Without values
-/// it has no bytes.
+/// The values of a histogram that occur, in ascending order, with their counts. A run has one for
+/// each interval, which as a dense histogram would take gigabytes.
+///
+/// Agents send it as a histogram in the V2 format.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(try_from = "Vec<u8>")]
-pub(crate) struct EncodedHistogram(Vec<u8>);
+#[serde(try_from = "Vec<u8>", into = "Vec<u8>")]
+pub(crate) struct SparseHistogram(Vec<(u64, u64)>);
 
-impl EncodedHistogram {
+impl SparseHistogram {
     pub(crate) fn new(histogram: &Histogram<u64>) -> Self {
-        let mut bytes = Vec::new();
-        if !histogram.is_empty() {
-            // Decoding allocates what the bounds need.
-            let mut small = up_to(histogram.max());
-            small.add(histogram).expect("bounds that contain the largest value");
-            V2Serializer::new().serialize(&small, &mut bytes).expect("counts that fit into 63 bits");
-        }
-        Self(bytes)
+        let recorded = histogram.iter_recorded();
+        let value = |value| histogram.highest_equivalent(value);
+        Self(recorded.map(|step| (value(step.value_iterated_to()), step.count_at_value())).collect())
     }
 
-    pub(crate) fn add_to(&self, histogram: &mut Histogram<u64>) {
-        if let Some(own) = self.decode() {
-            histogram.add(own).expect("bounds that contain every value, or grow");
-        }
+    pub(crate) fn count(&self) -> u64 {
+        self.0.iter().map(|(_, count)| count).sum()
     }
 
     pub(crate) fn merge(&mut self, other: Self) {
-        if self.0.is_empty() {
-            *self = other;
-        } else if !other.0.is_empty() {
-            *self = Self::new(&sum([&*self, &other]));
-        }
-    }
-
-    /// `None` if it is empty or can't be decoded, which it can unless it was received.
-    fn decode(&self) -> Option<Histogram<u64>> {
-        Deserializer::new().deserialize(&mut &*self.0).ok()
+        self.0.extend(other.0);
+        // Two sorted parts, which takes linear time.
+        self.0.sort_by_key(|(value, _)| *value);
+        self.0.dedup_by(|(value, count), kept| {
+            let same = *value == kept.0;
+            kept.1 += if same { *count } else { 0 };
+            same
+        });
     }
 }
 
-impl TryFrom<Vec<u8>> for EncodedHistogram {
+impl From<SparseHistogram> for Vec<u8> {
+    /// Nothing for an empty histogram.
+    fn from(histogram: SparseHistogram) -> Self {
+        let mut bytes = Self::new();
+        if !histogram.0.is_empty() {
+            V2Serializer::new().serialize(&sum([&histogram]), &mut bytes).expect("counts below 2^63");
+        }
+        bytes
+    }
+}
+
+impl TryFrom<Vec<u8>> for SparseHistogram {
     type Error = &'static str;
 
-    /// Accepts what another generator has encoded.
     fn try_from(bytes: Vec<u8>) -> Result<Self, Self::Error> {
-        let encoded = Self(bytes);
-        if encoded.0.is_empty() {
-            return Ok(encoded);
+        if bytes.is_empty() {
+            return Ok(Self::default());
         }
         // The decoder allocates as many bytes as are announced.
-        let announced = encoded
-            .0
-            .get(4..8)
-            .map(|length| u32::from_be_bytes([length[0], length[1], length[2], length[3]]));
-        if announced.is_none_or(|announced| announced as usize > encoded.0.len()) {
+        let announced =
+            bytes.get(4..8).map(|length| u32::from_be_bytes([length[0], length[1], length[2], length[3]]));
+        if announced.is_none_or(|announced| announced as usize > bytes.len()) {
             return Err("a histogram is incomplete");
         }
-        match encoded.decode() {
-            Some(own)
-                if own.low() == 1
-                    && own.sigfig() == DIGITS
-                    && own.max() <= own.highest_equivalent(LARGEST_VALUE)
-                    && own.len() <= MOST_VALUES =>
-            {
-                Ok(encoded)
-            }
-            _ => Err("a histogram is invalid"),
-        }
+        let decoded = Deserializer::new().deserialize::<u64, _>(&mut &*bytes).ok().filter(|decoded| {
+            (decoded.low(), decoded.sigfig()) == (1, DIGITS)
+                && decoded.max() <= decoded.highest_equivalent(LARGEST_VALUE)
+                && decoded.len() <= MOST_VALUES
+        });
+        decoded.map(|decoded| Self::new(&decoded)).ok_or("a histogram is invalid")
     }
 }
 
@@ -117,9 +114,8 @@ mod tests {
     #[test]
     fn what_is_received_is_refused_unless_it_can_be_added() {
         let good = of(LARGEST_VALUE, DIGITS, &[(7, 3), (LARGEST_VALUE, 1)]);
-        let mut histogram = new_histogram();
-        EncodedHistogram::try_from(good.clone()).unwrap().add_to(&mut histogram);
-        assert_eq!((histogram.len(), histogram.value_at_quantile(0.5)), (4, 7));
+        let histogram = SparseHistogram::try_from(good.clone()).unwrap();
+        assert_eq!((histogram.count(), sum([&histogram]).value_at_quantile(0.5)), (4, 7));
         let mut endless = good.clone();
         endless[4..8].fill(0xff);
         for bad in [
@@ -130,7 +126,7 @@ mod tests {
             of(4 * LARGEST_VALUE, DIGITS, &[(2 * LARGEST_VALUE, 1)]),
             of(LARGEST_VALUE, DIGITS, &[(7, 1 << 49)]),
         ] {
-            assert!(EncodedHistogram::try_from(bad.clone()).is_err(), "{bad:?}");
+            assert!(SparseHistogram::try_from(bad.clone()).is_err(), "{bad:?}");
         }
     }
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-use crate::stats::histogram::{EncodedHistogram, sum};
+use crate::stats::histogram::{SparseHistogram, sum};
 
 /// Classes of requests whose latencies are recorded separately.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,7 +100,7 @@ impl Counts {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(crate) struct IntervalStats {
     pub(crate) counts: Counts,
-    pub(crate) histograms: [EncodedHistogram; Metric::COUNT],
+    pub(crate) histograms: [SparseHistogram; Metric::COUNT],
 }
 
 impl IntervalStats {
@@ -111,7 +111,7 @@ impl IntervalStats {
         }
     }
 
-    pub(crate) fn latencies(&self) -> &[EncodedHistogram] {
+    pub(crate) fn latencies(&self) -> &[SparseHistogram] {
         &self.histograms[..RequestClass::COUNT]
     }
 

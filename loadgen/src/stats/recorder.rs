@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 
-use crate::stats::histogram::{EncodedHistogram, LARGEST_VALUE, growing_histogram, new_histogram};
+use crate::stats::histogram::{LARGEST_VALUE, SparseHistogram, growing_histogram, new_histogram};
 use crate::stats::{BEFORE, Counts, IntervalStats, Metric, Slicing};
 
 /// Intervals for which a recorder has histograms: those being filled and those at the collector.
@@ -186,7 +186,7 @@ impl LateValues {
         for (metric, value) in self.values {
             histograms[metric].record(value).expect("a histogram that grows");
         }
-        IntervalStats { counts: self.counts, histograms: histograms.each_ref().map(EncodedHistogram::new) }
+        IntervalStats { counts: self.counts, histograms: histograms.each_ref().map(SparseHistogram::new) }
     }
 }
 
@@ -196,7 +196,7 @@ impl IntervalHistograms {
     }
 
     fn drain(&mut self) -> IntervalStats {
-        let histograms = self.histograms.each_ref().map(EncodedHistogram::new);
+        let histograms = self.histograms.each_ref().map(SparseHistogram::new);
         for histogram in self.histograms.iter_mut().filter(|histogram| !histogram.is_empty()) {
             histogram.reset();
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-use crate::stats::histogram::sum;
+use crate::stats::histogram::{SparseHistogram, sum};
 use crate::stats::recorder::{IntervalHistograms, RecordedBatch};
 use crate::stats::{Counts, IntervalStats, Metric, Slicing};
 
@@ -39,7 +39,7 @@ impl Timeline {
     }
 
     fn add_interval(&mut self, interval: u32, stats: IntervalStats) {
-        self.requests += stats.latency().len();
+        self.requests += stats.latencies().iter().map(SparseHistogram::count).sum::<u64>();
         self.errors += stats.counts.errors;
         self.wrong += stats.counts.wrong;
         self.intervals.entry(interval).or_default().merge(stats);
