@@ -79,7 +79,7 @@ pub use agents::agent::{Agent, AgentOptions};
 #[cfg(all(fuzzing, feature = "agents"))]
 pub use agents::fuzzing;
 #[cfg(feature = "agents")]
-pub use agents::{AGENT_PORT, channel::IDENTITY_NAME, coordinator::Coordinator};
+pub use agents::{AGENT_PORT, Coordinator, channel::IDENTITY_NAME};
 pub use config::{Assign, Config, Credentials, Loop, MeasurementOverrides, Protocol, TlsFiles, WarmUp};
 pub use error::Error;
 pub use parsing::InvalidValue;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::Serialize;
 
-use crate::agents::coordinator::Coordinator;
+use crate::agents::Coordinator;
 use crate::config::{Config, Loop};
 use crate::error::Error;
 use crate::parsing::InvalidValue;
