@@ -33,21 +33,25 @@ fn every_relative_link_leads_to_a_file_and_a_heading() {
     assert!(broken.is_empty(), "broken links:\n{}", broken.join("\n"));
 }
 
-/// Set in the environment, the table of drivers is written into its page.
+/// Set in the environment, tables are written into their pages.
 const UPDATE: &str = "LULL_UPDATE_EXPECTED";
 
 #[test]
 fn the_page_of_drivers_has_the_table_of_the_code() {
-    let path = root().join("docs/policies/drivers.md");
+    check_table("docs/policies/drivers.md", "| Driver |", &table_of_drivers());
+}
+
+/// Compares the table that begins with `head`, or writes it if that is asked for.
+fn check_table(page: &str, head: &str, table: &str) {
+    let path = root().join(page);
     let page = std::fs::read_to_string(&path).unwrap();
-    let start = page.find("| Driver |").unwrap();
+    let start = page.find(head).unwrap();
     let end = page[start..].find("\n\n").map_or(page.len(), |end| start + end + 1);
-    let table = table_of_drivers();
     if std::env::var_os(UPDATE).is_some() {
         std::fs::write(&path, format!("{}{table}{}", &page[..start], &page[end..])).unwrap();
-        return;
+    } else {
+        assert_eq!(&page[start..end], table, "set {UPDATE}=1 to write it");
     }
-    assert_eq!(page[start..end], table, "set {UPDATE}=1 to write it");
 }
 
 fn table_of_drivers() -> String {
@@ -104,37 +108,14 @@ fn the_table_of_crates_has_the_versions_of_the_lock_file_and_every_crate_that_is
         listed.insert(*name);
     }
     // Helpers of tests, what a listed crate brings along, and what is on the page for itself.
-    const OTHERS: [&str; 25] = [
-        "bytes",
-        "futures-core",
-        "futures-io",
-        "futures-rustls",
-        "h2",
-        "http",
-        "http-body-util",
-        "memmap2",
-        "net",
-        "pin-project-lite",
-        "prost",
-        "rand",
-        "rcgen",
-        "runtime",
-        "rustix",
-        "send_wrapper",
-        "serde",
-        "slab",
-        "tempfile",
-        "tests-requirements",
-        "thiserror",
-        "tonic-prost",
-        "tower-layer",
-        "tower-service",
-        "tracing",
-    ];
+    const OTHERS: &str = "bytes futures-core futures-io futures-rustls h2 http http-body-util memmap2 net \
+        pin-project-lite prost rand rcgen runtime rustix send_wrapper serde slab tempfile \
+        tests-requirements thiserror tonic-prost tower-layer tower-service tracing";
+    let others: BTreeSet<&str> = OTHERS.split(' ').collect();
     let dependencies = manifest.lines().filter(|line| line.contains("workspace = true"));
     let names = dependencies.filter_map(|line| line.split([' ', '.', '=']).next());
     let missing: BTreeSet<&str> = names
-        .filter(|name| !OTHERS.contains(name) && !listed.contains(name))
+        .filter(|name| !others.contains(name) && !listed.contains(name))
         .filter(|name| lock.contains(&format!("name = \"{name}\"\n")))
         .collect();
     assert!(missing.is_empty(), "give them a row in docs/which-crates-work.md: {missing:?}");
@@ -152,15 +133,7 @@ fn the_page_says_how_many_lines_a_port_changes() {
         let (on_tokio, changed) = (lines + change.removed - change.added, change.changed);
         table += &format!("| [{what}](../{path}) | {on_tokio} | [{changed}](../{patch}) |\n");
     }
-    let path = root().join("docs/from-tokio.md");
-    let page = std::fs::read_to_string(&path).unwrap();
-    let start = page.find("| Program |").unwrap();
-    let end = page[start..].find("\n\n").map_or(page.len(), |end| start + end + 1);
-    if std::env::var_os(UPDATE).is_some() {
-        std::fs::write(&path, format!("{}{table}{}", &page[..start], &page[end..])).unwrap();
-        return;
-    }
-    assert_eq!(page[start..end], table, "set {UPDATE}=1 to write it");
+    check_table("docs/from-tokio.md", "| Program |", &table);
 }
 
 #[test]

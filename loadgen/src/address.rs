@@ -5,8 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::{fmt, io};
 
-use crate::invalid_value::InvalidValue;
-use crate::workload::serde_display;
+use crate::parsing::{InvalidValue, serde_display};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
