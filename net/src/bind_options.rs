@@ -23,11 +23,12 @@ use crate::listener::BACKLOG;
 pub struct BindOptions {
     backlog: i32,
     only_v6: Option<bool>,
+    mode: Option<u32>,
 }
 
 impl Default for BindOptions {
     fn default() -> Self {
-        Self { backlog: BACKLOG, only_v6: None }
+        Self { backlog: BACKLOG, only_v6: None, mode: None }
     }
 }
 
@@ -55,8 +56,20 @@ impl BindOptions {
         self
     }
 
+    /// The permissions of a Unix domain socket's path, such as `0o700`: who may write to the path
+    /// may connect (`unix(7)`). The path has them before anybody can connect. Default: what the
+    /// umask leaves. It has no effect on IP addresses.
+    pub fn mode(mut self, mode: u32) -> Self {
+        self.mode = Some(mode & 0o7777);
+        self
+    }
+
     pub(crate) fn listen_backlog(&self) -> i32 {
         self.backlog
+    }
+
+    pub(crate) fn path_mode(&self) -> Option<u32> {
+        self.mode
     }
 
     /// A socket with these options, not bound yet.
@@ -71,6 +84,6 @@ impl BindOptions {
     /// The options with which `first` was bound, for further members of its reuseport group.
     pub(crate) fn of(first: &Socket, address: SocketAddr, backlog: i32) -> std::io::Result<Self> {
         let only_v6 = if address.is_ipv6() { Some(first.only_v6()?) } else { None };
-        Ok(Self { backlog, only_v6 })
+        Ok(Self { backlog, only_v6, mode: None })
     }
 }

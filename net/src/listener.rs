@@ -3,6 +3,7 @@
 use std::io;
 use std::marker::PhantomData;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::panic::Location;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
@@ -27,6 +28,7 @@ pub struct Listener<K> {
     backlog: i32,
     passed_in: bool,
     connection_limit: Option<usize>,
+    caller: Option<&'static Location<'static>>,
     lone_worker: LoneWorker,
     kind: PhantomData<K>,
 }
@@ -55,6 +57,7 @@ impl<K> Listener<K> {
             backlog,
             passed_in: false,
             connection_limit: None,
+            caller: None,
             lone_worker: LoneWorker::default(),
             kind: PhantomData,
         })
@@ -69,6 +72,16 @@ impl<K> Listener<K> {
     /// To refuse connections instead, let the handler try to get a permit of a semaphore.
     pub fn limit_connections(self, most: usize) -> Self {
         Self { connection_limit: Some(most.max(1)), ..self }
+    }
+
+    /// For libraries that serve for an application: its line, which reports of stalls name.
+    #[doc(hidden)]
+    pub fn served_at(self, caller: &'static Location<'static>) -> Self {
+        Self { caller: Some(caller), ..self }
+    }
+
+    pub(crate) fn caller(&self) -> Option<&'static Location<'static>> {
+        self.caller
     }
 
     pub(crate) fn connection_limit(&self) -> Option<usize> {

@@ -139,11 +139,6 @@ impl Listener<Tcp> {
         Self::bind_with(address, &BindOptions::new())
     }
 
-    /// Like [`Listener::bind`], with room for `backlog` connections that wait to be accepted.
-    pub fn bind_with_backlog(address: impl ToSocketAddrs, backlog: i32) -> io::Result<Self> {
-        Self::bind_with(address, &BindOptions::new().backlog(backlog))
-    }
-
     /// Like [`Listener::bind`], with options.
     pub fn bind_with(address: impl ToSocketAddrs, options: &BindOptions) -> io::Result<Self> {
         let socket = first_that_works(&address, |address| listening_socket(address, options, None))?;

@@ -157,11 +157,7 @@ impl Signal {
     }
 }
 
-impl std::fmt::Debug for Signal {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Signal").field("kind", &self.kind).finish_non_exhaustive()
-    }
-}
+opaque_debug!(Signal, "Signal", |it| "kind" = it.kind);
 
 /// Waits for SIGINT, which Ctrl-C in the terminal sends. It listens from the first poll until it is
 /// ready or dropped; outside of that, the signal terminates the process. So a second Ctrl-C ends a
@@ -192,22 +188,6 @@ pub fn terminated() -> io::Result<Terminated> {
     Ok(Terminated { state, _registration: registration })
 }
 
-/// Waits for each SIGHUP. From this call on the signal no longer kills the process.
-pub fn hangups() -> io::Result<Hangups> {
-    signal(SignalKind::hangup()).map(Hangups)
-}
-
-/// The signals of [`hangups`].
-#[derive(Debug)]
-pub struct Hangups(Signal);
-
-impl Hangups {
-    /// Waits for the next signal. Signals that come before this is called are returned as one.
-    pub async fn next(&mut self) {
-        self.0.recv().await;
-    }
-}
-
 /// The future of [`terminated`].
 #[must_use = "futures do nothing unless awaited"]
 pub struct Terminated {
@@ -228,8 +208,4 @@ impl Future for Terminated {
     }
 }
 
-impl std::fmt::Debug for Terminated {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Terminated").finish_non_exhaustive()
-    }
-}
+opaque_debug!(Terminated, "Terminated");

@@ -8,7 +8,8 @@ use std::task::{Context, Poll};
 
 use socket2::{Domain, SockAddr, Socket, Type};
 
-use crate::listener::{BACKLOG, Listener};
+use crate::bind_options::BindOptions;
+use crate::listener::Listener;
 use crate::sockopt;
 use crate::stream::{IntoStdError, Stream, connect};
 
@@ -82,19 +83,13 @@ impl Listener<Unix> {
     /// # Errors
     /// `AddrInUse` if the path exists, or the error of another system call.
     pub fn bind(path: impl AsRef<Path>) -> io::Result<Self> {
-        Self::bind_with_backlog(path, BACKLOG)
+        Self::bind_with(path, &BindOptions::new())
     }
 
-    /// Like [`Listener::bind`], with room for `backlog` connections that wait to be accepted.
-    pub fn bind_with_backlog(path: impl AsRef<Path>, backlog: i32) -> io::Result<Self> {
-        Self::from_socket(listening_socket(path.as_ref(), backlog, None)?, backlog)
-    }
-
-    /// Like [`Listener::bind_with_backlog`], with the permissions `mode` on the path, such as
-    /// `0o700`, instead of those that the umask leaves: who may write to the path may connect
-    /// (`unix(7)`). The path has them before anybody can connect.
-    pub fn bind_with_mode(path: impl AsRef<Path>, backlog: i32, mode: u32) -> io::Result<Self> {
-        Self::from_socket(listening_socket(path.as_ref(), backlog, Some(mode))?, backlog)
+    /// Like [`Listener::bind`], with a backlog, and with permissions of the path
+    /// ([`BindOptions::mode`]).
+    pub fn bind_with(path: impl AsRef<Path>, options: &BindOptions) -> io::Result<Self> {
+        Self::from_socket(listening_socket(path.as_ref(), options)?, options.listen_backlog())
     }
 
     /// Accepts one connection, onto this worker. Any number of tasks may wait on one listener.
@@ -127,12 +122,12 @@ impl Listener<Unix> {
 }
 
 /// A connect is refused until the socket listens, which is after its path has its mode.
-fn listening_socket(path: &Path, backlog: i32, mode: Option<u32>) -> io::Result<Socket> {
+fn listening_socket(path: &Path, options: &BindOptions) -> io::Result<Socket> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM.nonblocking().cloexec(), None)?;
     socket.bind(&SockAddr::unix(path)?)?;
-    if let Some(mode) = mode {
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode & 0o7777))?;
+    if let Some(mode) = options.path_mode() {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
     }
-    socket.listen(backlog)?;
+    socket.listen(options.listen_backlog())?;
     Ok(socket)
 }
