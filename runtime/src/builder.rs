@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use policies::controller::{CpuBudget, ForcedSettings, LatencyBudget};
+use policies::controller::{CpuBudget, LatencyBudget};
 use policies::{AdaptedQueue, Affinity, Change, Cpus, GraceTime, JournalDir, Policy, QueueDelegate};
 
 use crate::background::BackgroundRuntime;
@@ -151,6 +151,7 @@ impl Builder {
 
     /// Goes on polling a queue where polling takes more CPU time than interrupts, for tests of what
     /// polling does: what it costs depends on the machine and the moment.
+    #[cfg(feature = "test-hooks")]
     #[doc(hidden)]
     pub fn ignore_polling_costs(mut self) -> Self {
         self.code.ignores_polling_costs = true;
@@ -159,8 +160,9 @@ impl Builder {
 
     /// Chooses the queues' settings in the place of the workers' controllers, for tests of what a
     /// change of settings does.
+    #[cfg(feature = "test-hooks")]
     #[doc(hidden)]
-    pub fn force_queue_settings(mut self, forced: ForcedSettings) -> Self {
+    pub fn force_queue_settings(mut self, forced: policies::controller::ForcedSettings) -> Self {
         self.code.forced = Some(forced);
         self
     }

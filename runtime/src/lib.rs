@@ -78,7 +78,6 @@ pub mod process;
 mod runtime;
 
 pub mod signal;
-mod skipped_tests;
 pub mod stdio;
 mod sync;
 pub mod task;

@@ -36,9 +36,8 @@ pub fn main(attribute: TokenStream, item: TokenStream) -> TokenStream {
 /// Runs an `async fn` as a test, on a runtime with one worker unless `workers` is given.
 ///
 /// The test runs once on each driver, or only on the one that `driver` names. A driver that this
-/// machine doesn't have is skipped, and the test's output says why. `LULL_SKIPPED_TESTS` in the
-/// environment names a file to which that is added, too. With `LULL_REQUIRE_ALL` set, a missing
-/// driver fails the test.
+/// machine doesn't have is skipped, and the test's output says why. With `LULL_REQUIRE_ALL` set in
+/// the environment, a missing driver fails the test.
 ///
 /// The arguments are those of [`main`](macro@main). The variables `RUNTIME_…` don't change a test.
 ///
