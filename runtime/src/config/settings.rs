@@ -89,7 +89,6 @@ pub(crate) struct CodeSettings {
     pub(crate) cores: Option<Cpus>,
     pub(crate) affinity: Option<Affinity>,
     pub(crate) packing_cores: Cpus,
-    pub(crate) ban_irqbalance: bool,
     pub(crate) grace_time: Option<GraceTime>,
     pub(crate) latency_budget: Option<LatencyBudget>,
     pub(crate) cpu_budget: Option<CpuBudget>,
@@ -185,7 +184,6 @@ impl Config {
         let cores: Vec<u32> = cores.unwrap_or_default().iter().collect();
         let mut settings = Settings {
             packing_cores: code.packing_cores,
-            ban_irqbalance: code.ban_irqbalance,
             ..Settings::default()
         };
         if let Some(time) = grace_time.filter(|time| !time.is_valid()) {
