@@ -27,7 +27,7 @@ use axum::routing::get;
 use futures_util::{Sink, SinkExt, Stream, StreamExt};
 use hyper::Request;
 use hyper::body::Incoming;
-use runtime::Cpus;
+use runtime::policy::Cpus;
 use tokio_tungstenite::tungstenite::{self, Message};
 
 use crate::load::Load;

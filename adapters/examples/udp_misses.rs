@@ -7,7 +7,7 @@
 
 use std::net::SocketAddr;
 
-use runtime::Cpus;
+use runtime::policy::Cpus;
 
 /// The bytes of a frame header, which is sent back.
 const FRAME_HEADER: usize = 8;

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::io::{self, Read};
 
-use runtime::io::Received;
+use runtime::__net::Received;
 
 pub(crate) const READ_BUFFER_SIZE: usize = 16 << 10;
 /// The most free buffers that a thread keeps: 1 MiB.

@@ -7,7 +7,8 @@ use std::panic::Location;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use runtime::io::{AsyncFd, Direction, OnItsWorker, RingListener, SourceKind};
+use runtime::__net::RingListener;
+use runtime::io::{AsyncFd, Direction, OnItsWorker, SourceKind};
 use socket2::{SockAddr, Socket};
 
 use crate::lone_worker::LoneWorker;
@@ -43,7 +44,7 @@ enum ListenerBackend {
 impl<K> Listener<K> {
     pub(crate) fn from_socket(socket: Socket, backlog: i32) -> io::Result<Self> {
         let socket = Arc::new(socket);
-        let backend = match runtime::io::ring_listener(Arc::clone(&socket)) {
+        let backend = match runtime::__net::ring_listener(Arc::clone(&socket)) {
             Some(ring) => ListenerBackend::Ring(ring, socket),
             None => {
                 let socket = Arc::into_inner(socket).expect("without a ring nothing else holds the socket");

@@ -46,7 +46,7 @@ impl UdpSocket {
     /// Takes over a socket of the standard library, and makes it non-blocking.
     pub fn from_std(socket: std::net::UdpSocket) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
-        if let Some(time) = runtime::io::socket_busy_poll() {
+        if let Some(time) = runtime::__net::socket_busy_poll() {
             sockopt::set_busy_poll(&socket, time);
         }
         Ok(Self { fd: AsyncFd::new(socket, SourceKind::Datagrams)? })

@@ -29,7 +29,8 @@ use crate::runtime::Runtime;
 ///
 /// # Examples
 /// ```
-/// use runtime::{Builder, Policy, WaitStrategy};
+/// use runtime::policy::Policy;
+/// use runtime::{Builder, WaitStrategy};
 ///
 /// let mut runtime = Builder::new().policy(Policy::Vanilla).workers(2).wait(WaitStrategy::Block).build()?;
 /// assert_eq!(runtime.block_on(async { runtime::workers() }), 2);

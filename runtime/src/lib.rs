@@ -49,9 +49,22 @@ compile_error!(
     "Lull drives the Linux kernel's NAPI polling: it builds for Linux only (6.13 or later for interrupt suspension)"
 );
 
-#[macro_use]
-mod opaque_debug;
+/// Shows a type's name, and these values:
+/// `opaque_debug!(JoinSet<T>, "JoinSet", [T], |it| "len" = it.len());`.
+macro_rules! opaque_debug {
+    ($type:ty, $name:literal $(, [$($generics:tt)*])? $(, |$it:ident| $($field:literal = $value:expr),+)?) => {
+        impl $(<$($generics)*>)? ::std::fmt::Debug for $type {
+            fn fmt(&self, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
+                $(let $it = self;)?
+                f.debug_struct($name)$($(.field($field, &$value))+)?.finish_non_exhaustive()
+            }
+        }
+    };
+}
 
+#[doc(hidden)]
+#[path = "for_net.rs"]
+pub mod __net;
 #[doc(hidden)]
 #[path = "macro_support.rs"]
 pub mod __private;
@@ -71,9 +84,7 @@ pub mod io;
 #[cfg(all(test, loom))]
 mod loom_models;
 pub mod metrics;
-mod not_send;
 pub mod pipe;
-mod pool_call;
 pub mod process;
 mod runtime;
 
@@ -88,12 +99,28 @@ mod timers;
 mod waking;
 mod worker;
 
-pub use policies::Error as HostError;
-pub use policies::controller::{CpuBudget, LatencyBudget, QueueMode, QueueSettings};
-pub use policies::descriptors::EpollParams;
-pub use policies::netlink::netdev::Napi;
-pub use policies::status::QueueStatus;
-pub use policies::{Affinity, Applied, Change, Cpus, GraceTime, JournalDir, Policy, UnknownName};
+pub mod policy {
+    //! What the runtime's settings and reports are made of: the types of the crate `lull-policies` that
+    //! its users name.
+    //!
+    //! ```
+    //! use runtime::policy::{GraceTime, Policy};
+    //!
+    //! assert_eq!("kernel-polling".parse(), Ok(Policy::KernelPolling));
+    //! let builder = runtime::Builder::new().policy(Policy::KernelPolling).grace_time(GraceTime::Adaptive);
+    //! # drop(builder);
+    //! ```
+
+    pub use policies::Error as HostError;
+    pub use policies::controller::{CpuBudget, LatencyBudget, QueueMode, QueueSettings};
+    pub use policies::descriptors::EpollParams;
+    pub use policies::netlink::netdev::Napi;
+    pub use policies::status::QueueStatus;
+    pub use policies::{
+        AdaptedQueue, Affinity, Applied, Change, Cpus, GraceTime, JournalDir, Policy, UnknownName, recover,
+    };
+}
+
 pub use runtime_macros::{main, test};
 
 pub use crate::background::BackgroundRuntime;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
 use net::TcpStream;
-use runtime::Cpus;
+use runtime::policy::Cpus;
 
 use super::{Result, Service};
 

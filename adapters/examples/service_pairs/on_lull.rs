@@ -10,7 +10,7 @@ use axum::routing::any;
 use hyper::Request;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
-use runtime::Cpus;
+use runtime::policy::Cpus;
 use tonic::service::Routes;
 
 use super::{Result, Service, echo, forwarded, page};

@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use pin_project_lite::pin_project;
-use runtime::io::CountedConnection;
+use runtime::__net::CountedConnection;
 use runtime::task;
 use socket2::Socket;
 
@@ -71,7 +71,7 @@ impl<H> Acceptor<H> {
     {
         let here = runtime::current_worker();
         let napi = sockopt::incoming_napi_id(&socket);
-        let owner = runtime::io::worker_of_napi(napi);
+        let owner = runtime::__net::worker_of_napi(napi);
         if let (Some(steering), Some(listener), 1..) = (&self.steering, listener, napi) {
             steering.observe(listener.socket(), here, napi);
         }

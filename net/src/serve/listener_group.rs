@@ -79,7 +79,7 @@ impl Listener<Tcp> {
                 others => others?,
             },
         };
-        let queues = runtime::io::owned_queues();
+        let queues = runtime::__net::owned_queues();
         // Without the program the kernel spreads connections by hash, and they are handed over.
         let steering = match !others.is_empty() && !queues.is_empty() {
             true => Steering::attach(self.socket(), queues, workers as u32).ok().map(Arc::new),

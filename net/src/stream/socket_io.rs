@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use runtime::io::{AsyncFd, Direction, RingSocket, SourceKind, poll_operation};
+use runtime::__net::RingSocket;
+use runtime::io::{AsyncFd, Direction, SourceKind, poll_operation};
 use rustix::net::RecvFlags;
 use socket2::Socket;
 
@@ -32,7 +33,7 @@ pub(super) enum SocketBackend {
 impl<K> SocketIo<K> {
     /// Takes a connected, non-blocking socket onto this worker's driver.
     pub(super) fn new(socket: Arc<Socket>) -> io::Result<Self> {
-        if let Some(time) = runtime::io::socket_busy_poll() {
+        if let Some(time) = runtime::__net::socket_busy_poll() {
             sockopt::set_busy_poll(&*socket, time);
         }
         // A socket of this worker's NAPI goes into the epoll instance that polls it.
@@ -40,7 +41,7 @@ impl<K> SocketIo<K> {
             0 => SourceKind::Other,
             id => SourceKind::Napi(id),
         };
-        let backend = match runtime::io::ring_socket(Arc::clone(&socket), kind) {
+        let backend = match runtime::__net::ring_socket(Arc::clone(&socket), kind) {
             Some(ring) => SocketBackend::Ring(ring, socket),
             None => SocketBackend::Readiness(AsyncFd::new(socket, kind)?),
         };

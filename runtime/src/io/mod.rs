@@ -1,34 +1,27 @@
-//! What networking libraries build sockets from.
+//! Readiness of descriptors, and operations of the worker's ring.
 //!
-//! A socket either takes its operations to the worker's io_uring ([`RingSocket`], [`RingListener`])
-//! or, where the worker's driver has no ring, waits for readiness ([`AsyncFd`]).
-//! [`worker_of_napi`], [`own_napi`] and [`CountedConnection`] say which worker a connection belongs
-//! to.
-//!
-//! [`RingFd`] has operations of the ring for files and pipes, and [`submit`] takes any other.
+//! [`AsyncFd`] waits for readiness, on every driver. [`RingFd`] has operations of the ring for files
+//! and pipes, and [`submit`] takes any other. Sockets are in the crate `lull-net`.
 
 mod async_fd;
-mod placement;
-mod ready_guard;
-mod ring;
 mod ring_fd;
 mod ring_operation;
 
-pub use io_uring;
-pub use policies::descriptors::{incoming_napi_id, steer_by_queue};
+use std::sync::atomic::Ordering;
 
-pub use self::async_fd::AsyncFd;
-pub use self::placement::{
-    CountedConnection, first_queue_number, own_napi, owned_queues, socket_busy_poll, worker_of_napi,
+pub use policies::descriptors::incoming_napi_id;
+
+pub use self::async_fd::{
+    AsyncFd, AsyncFdReadyGuard, OnItsWorker, StaysOnItsWorkerUseRuntimeSpawn, TryIoError,
 };
-pub use self::ready_guard::{AsyncFdReadyGuard, TryIoError};
-pub use self::ring::{ring_listener, ring_socket};
 pub use self::ring_fd::RingFd;
 pub use self::ring_operation::{NoRing, RingOperation, has_ring, submit};
 pub use crate::coop::poll_operation;
 pub use crate::driver::readiness::{Direction, SourceKind};
-pub use crate::driver::uring::listener::RingListener;
-pub use crate::driver::uring::socket::RingSocket;
-pub use crate::driver::uring::socket_state::Received;
-pub use crate::not_send::{OnItsWorker, StaysOnItsWorkerUseRuntimeSpawn};
-pub use crate::worker::OwnedQueue;
+use crate::worker::current;
+
+/// The NAPI that the calling worker polls, or would poll under a policy that polls. 0: it has none.
+#[track_caller]
+pub fn own_napi() -> u32 {
+    current::with(|worker| worker.handle.napi.load(Ordering::Relaxed))
+}

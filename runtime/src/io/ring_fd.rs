@@ -11,7 +11,7 @@ use bytes::Bytes;
 use io_uring::types::{Fd, FsyncFlags};
 use io_uring::{opcode, squeue};
 
-use super::ring_operation::submit;
+use super::ring_operation::submit_entry;
 
 /// The offset that stands for the file's position.
 const AT_POSITION: u64 = u64::MAX;
@@ -65,7 +65,7 @@ impl RingFd {
         let entry = opcode::OpenAt::new(Fd(libc::AT_FDCWD), path.as_ptr()).flags(flags).mode(mode).build();
         // SAFETY: the entry points to the path only, which is on the heap. Its flags are those of a
         // plain operation.
-        let opening = match unsafe { submit(entry, path) } {
+        let opening = match unsafe { submit_entry(entry, path) } {
             Ok(opening) => opening.on_abandoned(|result, _| drop(take(result))),
             Err((no_ring, _)) => return Err(no_ring.into()),
         };
@@ -78,10 +78,6 @@ impl<T: AsFd + 'static> RingFd<T> {
     /// operations fail with `WouldBlock` instead of waiting.
     pub fn new(inner: T) -> Self {
         Self(Arc::new(inner))
-    }
-
-    pub(crate) fn shared(inner: Arc<T>) -> Self {
-        Self(inner)
     }
 
     /// The owner of the descriptor.
@@ -208,10 +204,10 @@ impl<T: AsFd + 'static> RingFd<T> {
     /// Runs an operation on this descriptor, which stays open until the operation has ended.
     ///
     /// # Safety
-    /// As [`submit`].
+    /// As [`submit`](super::submit).
     async unsafe fn run<K: 'static>(&self, entry: squeue::Entry, keep: K) -> (io::Result<usize>, K) {
         // SAFETY: the caller's promise.
-        match unsafe { submit(entry, (keep, Arc::clone(&self.0))) } {
+        match unsafe { submit_entry(entry, (keep, Arc::clone(&self.0))) } {
             Ok(operation) => {
                 let (result, (keep, _descriptor)) = operation.await;
                 (result.map(|result| result as usize), keep)

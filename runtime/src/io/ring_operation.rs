@@ -36,15 +36,18 @@ pub fn has_ring() -> bool {
 /// kernel uses: it is dropped or given back only after the operation's last completion. Where there
 /// is no room in the submission queue, the operation waits for the next enter that has some.
 ///
-/// The entry's user data is overwritten.
+/// The entry is the kernel's `struct io_uring_sqe`, as the crate `io-uring` of any version builds
+/// it. Its user data is overwritten.
 ///
 /// ```
-/// use runtime::io::io_uring::{opcode, types::Timespec};
+/// use io_uring::{opcode, squeue, types::Timespec};
 ///
 /// # #[runtime::main(driver = "uring", workers = 1)]
 /// # async fn main() {
 /// let time = Box::new([Timespec::new().nsec(1000)]);
 /// let entry = opcode::Timeout::new(time.as_ptr()).build();
+/// // SAFETY: an entry is 64 bytes, all of them initialized.
+/// let entry = unsafe { std::mem::transmute::<squeue::Entry, [u8; 64]>(entry) };
 /// // SAFETY: the entry points to the timespec only, which is in the box.
 /// let waiting = unsafe { runtime::io::submit(entry, time) };
 /// let (result, _time) = waiting.unwrap_or_else(|(no_ring, _)| panic!("{no_ring}")).await;
@@ -70,8 +73,22 @@ pub fn has_ring() -> bool {
 ///   ring would stand still. It is no message to a ring (`IORING_OP_MSG_RING`) of this crate.
 /// - It is not linked with the next entry (`IOSQE_IO_LINK`, `IOSQE_IO_HARDLINK`), which may be
 ///   anybody's, and posts a completion in any case (not `IOSQE_CQE_SKIP_SUCCESS`).
+#[doc(alias = "io_uring_sqe")]
 #[track_caller]
-pub unsafe fn submit<T: 'static>(entry: squeue::Entry, keep: T) -> Result<RingOperation<T>, (NoRing, T)> {
+pub unsafe fn submit<T: 'static>(entry: [u8; 64], keep: T) -> Result<RingOperation<T>, (NoRing, T)> {
+    // SAFETY: the entry has the layout of the kernel's structure, in which all bytes are valid.
+    let entry = unsafe { std::mem::transmute::<[u8; 64], squeue::Entry>(entry) };
+    // SAFETY: the caller's promise.
+    unsafe { submit_entry(entry, keep) }
+}
+
+/// # Safety
+/// As [`submit`].
+#[track_caller]
+pub(super) unsafe fn submit_entry<T: 'static>(
+    entry: squeue::Entry,
+    keep: T,
+) -> Result<RingOperation<T>, (NoRing, T)> {
     let Some(driver) = current::with(|worker| worker.driver.ring().cloned()) else {
         return Err((NoRing, keep));
     };

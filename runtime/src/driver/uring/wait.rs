@@ -343,7 +343,7 @@ mod tests {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
         runtime.block_on(async {
-            let socket = crate::io::ring_socket(Arc::new(ours), SourceKind::Other).unwrap();
+            let socket = crate::__net::ring_socket(Arc::new(ours), SourceKind::Other).unwrap();
             std::future::poll_fn(|context| socket.poll_write(context, b"x")).await.unwrap();
             REFUSED_ENTERS.set(MAX_FUTILE_ENTERS + 1);
             let flush = std::future::poll_fn(|context| socket.poll_flush(context));

@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use runtime::QueueStatus;
+use runtime::policy::QueueStatus;
 
 use super::counters::Counters;
 

@@ -1,12 +1,46 @@
-//! Which worker a connection belongs to.
+//! What `lull-net` takes connections and sockets from. Both crates are released together, so it may
+//! change in every release: applications use `net`, or [`io`](crate::io).
 
+use std::os::fd::AsFd;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crate::worker::OwnedQueue;
+pub use policies::descriptors::steer_by_queue;
+
+use crate::driver::readiness::SourceKind;
+pub use crate::driver::uring::listener::RingListener;
+pub use crate::driver::uring::socket::RingSocket;
+pub use crate::driver::uring::socket_state::Received;
+pub use crate::io::{OnItsWorker, StaysOnItsWorkerUseRuntimeSpawn};
+pub use crate::worker::OwnedQueue;
 use crate::worker::worker_handle::WorkerHandle;
 use crate::worker::{current, startup};
+
+/// Takes a connected stream socket onto this worker's ring. `None` where the worker's driver has no
+/// ring ([`DriverKind::Epoll`](crate::DriverKind::Epoll)): use an [`AsyncFd`](crate::io::AsyncFd)
+/// there.
+#[track_caller]
+pub fn ring_socket(descriptor: Arc<impl AsFd + 'static>, kind: SourceKind) -> Option<RingSocket> {
+    current::with(|worker| {
+        let ring = worker.driver.ring()?;
+        let in_queue = match kind {
+            SourceKind::Napi(id) => id == worker.handle.napi.load(Ordering::Relaxed),
+            SourceKind::Datagrams | SourceKind::Other => false,
+        };
+        Some(RingSocket::new(Rc::clone(ring), descriptor, in_queue))
+    })
+}
+
+/// Takes a listening socket onto this worker's ring. `None` where the worker's driver has no ring.
+#[track_caller]
+pub fn ring_listener(descriptor: Arc<impl AsFd + 'static>) -> Option<RingListener> {
+    current::with(|worker| {
+        let ring = worker.driver.ring()?;
+        Some(RingListener::new(Rc::clone(ring), descriptor))
+    })
+}
 
 /// The worker that serves connections of this NAPI (`SO_INCOMING_NAPI_ID`). Id 0 means no NAPI, and
 /// gives the worker with the fewest connections ([`CountedConnection`]).
@@ -29,12 +63,6 @@ pub fn owned_queues() -> Vec<OwnedQueue> {
 #[track_caller]
 pub fn first_queue_number() -> u32 {
     current::with(|worker| worker.runtime.napis.first_queue_number())
-}
-
-/// The NAPI that the calling worker polls, or would poll under a policy that polls. 0: it has none.
-#[track_caller]
-pub fn own_napi() -> u32 {
-    current::with(|worker| worker.handle.napi.load(Ordering::Relaxed))
 }
 
 /// The value that sockets of this worker should set `SO_BUSY_POLL` to. `None` unless the policy
