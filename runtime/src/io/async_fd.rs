@@ -78,7 +78,7 @@ impl Registration {
     fn new(descriptor: &impl AsFd, kind: SourceKind) -> io::Result<Self> {
         current::with(|worker| {
             let napi = worker.handle.napi.load(Ordering::Relaxed);
-            let (key, readiness) = worker.driver.epoll().register(descriptor.as_fd(), kind, napi)?;
+            let (key, readiness) = worker.driver.instance().register(descriptor.as_fd(), kind, napi)?;
             Ok(Self { worker: Rc::clone(worker), key, readiness })
         })
     }
@@ -112,7 +112,7 @@ impl<T: AsFd> AsyncFd<T> {
 
     fn deregister(&self) -> io::Result<()> {
         let registration = &self.registration;
-        registration.worker.driver.epoll().deregister(self.get_ref().as_fd(), registration.key)
+        registration.worker.driver.instance().deregister(self.get_ref().as_fd(), registration.key)
     }
 
     /// Tries `operation`, and whenever it would block, waits until the descriptor is ready.
@@ -177,7 +177,7 @@ impl<T: AsFd> AsyncFd<T> {
         let Registration { worker, readiness, .. } = &self.registration;
         worker.handle.counters.received_bytes.add(bytes as u64);
         if readiness.of_queue.get() {
-            worker.driver.epoll().received_datagrams(count);
+            worker.driver.instance().received_datagrams(count);
         }
     }
 
@@ -244,7 +244,7 @@ impl<T: AsFd> AsyncFd<T> {
         let Registration { worker, key, readiness } = &self.registration;
         readiness.clear(direction);
         if direction == Direction::Write {
-            worker.driver.epoll().watch_writes(self.get_ref().as_fd(), *key, readiness, true);
+            worker.driver.instance().watch_writes(self.get_ref().as_fd(), *key, readiness, true);
         }
     }
 

@@ -15,10 +15,11 @@ use policies::netlink::netdev::Netdev;
 
 use super::event_loop::Worker;
 use super::queue_control::QueueControl;
-use super::report::{NoController, ReportInputs, Running};
+use super::report::{NoController, PollingStart, ReportInputs, Running};
 use super::worker_handle::WorkerHandle;
+use crate::config::settings::Config;
 use crate::driver::driver_kind::DriverKind;
-use crate::driver::epoll_sys;
+use crate::driver::epoll::sys;
 use crate::driver::{Driver, QueuePolling};
 use crate::timers::clock::monotonic_nanos;
 use crate::worker::runtime_state::RuntimeState;
@@ -30,71 +31,27 @@ const RING_BUSY_POLL: Duration = Duration::from_micros(50);
 /// Makes the calling thread's worker, and stores its report. The worker stays on this thread, which
 /// is a [`WorkerThread`](super::worker_thread::WorkerThread) while it runs.
 pub(crate) fn make_worker(runtime: &Arc<RuntimeState>, index: usize) -> io::Result<Rc<Worker>> {
-    let handle = Arc::clone(&runtime.workers[index]);
-    let thread_id = rustix::thread::gettid().as_raw_nonzero().get();
-    let core = runtime.core_of(index);
     let config = &runtime.config;
-    let split = config.policy.busy_polls() && config.interface.is_some();
+    let handle = Arc::clone(&runtime.workers[index]);
     let napi_id = handle.napi.load(Ordering::Relaxed);
-    let adapts = split && napi_id != 0 && config.policy.adapts(config.settings.gro_flush_timeout);
-    let adaptation =
-        if adapts { queue_control(runtime, index, napi_id, thread_id) } else { Adaptation::Fixed };
-    let polling = match &adaptation {
-        _ if !split || napi_id == 0 => QueuePolling::None,
-        Adaptation::Controller(control) if control.kept_values().is_none() => QueuePolling::ByController,
-        _ => QueuePolling::Fixed,
-    };
+    let adaptation = adaptation(runtime, index, napi_id);
     let (driver, driver_note) =
-        Driver::open(config.driver, polling, config.max_events, &config.ring, &handle.wake)?;
+        Driver::open(config.driver, adaptation.polling(), config.max_events, &config.ring, &handle.wake)?;
     driver.publish_ring()?;
-    let mut params_error = None;
-    let mut ring_polls = None;
-    let mut no_controller = None;
-    let mut control = None;
-    let is_ring = driver.kind() == DriverKind::Uring;
-    if polling != QueuePolling::None && !is_ring {
-        let micros = u32::try_from(config.busy_poll.as_micros()).unwrap_or(i32::MAX as u32);
-        let wanted = EpollParams::polling(micros, QueueSettings::BUSY_POLL_BUDGET);
-        params_error = driver.epoll().set_params(wanted).err().map(|error| error.to_string());
-    }
-    match adaptation {
-        Adaptation::Controller(controller) if params_error.is_none() => {
-            if is_ring && polling != QueuePolling::ByController {
-                no_controller = Some(NoController::Ring);
-            } else {
-                // On epoll the call has succeeded above.
-                driver.set_polling(napi_id, &controller.in_effect())?;
-                control = Some(*controller);
-            }
-        }
-        Adaptation::Unprepared if params_error.is_none() => {
-            no_controller = Some(NoController::Unprepared);
-            // Waits that poll a queue which defers nothing take the interrupts as well.
-            driver.set_polling(napi_id, &QueueSettings::plain(Reason::Fixed))?;
-        }
-        _ => {
-            if let Some(ring) = driver.ring().filter(|_| split && napi_id != 0) {
-                let time = config.busy_poll.max(RING_BUSY_POLL);
-                let polled = ring.set_queue_polls(napi_id, time, (Duration::ZERO, Duration::ZERO));
-                ring_polls = Some(polled.map_err(|error| error.to_string()));
-            }
-        }
-    }
+    let (control, polling) = begin_polling(config, &driver, napi_id, adaptation)?;
     let report = ReportInputs {
         worker: index,
-        core,
+        core: runtime.core_of(index),
         asked: config.policy,
         napi_id,
         interface: config.interface.as_deref(),
         applied: &runtime.host.applied,
         host_notes: &runtime.host.notes,
-        params_error,
-        ring_polls,
+        polling,
         driver_note,
-        so_busy_poll: split,
+        so_busy_poll: polls_a_queue(config),
         unpolled: runtime.napis.unpolled_queues(index, napi_id),
         budgets: control.as_ref().map(QueueControl::budgets),
-        no_controller,
         keeps: control.as_ref().and_then(QueueControl::kept_values),
         wait_note: config.wait_note,
     };
@@ -106,7 +63,7 @@ pub(crate) fn make_worker(runtime: &Arc<RuntimeState>, index: usize) -> io::Resu
     let suspends = report.running == Running::KernelPolling;
     if suspends && report.napi.as_ref().is_some_and(|napi| napi.threaded.is_some_and(|threaded| threaded > 0))
     {
-        driver.epoll().set_napi_thread();
+        driver.set_napi_thread();
     }
     tracing::debug!(%report, "worker started");
     // All workers have the same driver.
@@ -118,14 +75,84 @@ pub(crate) fn make_worker(runtime: &Arc<RuntimeState>, index: usize) -> io::Resu
     Ok(worker)
 }
 
-/// Who chooses the values of a worker's queue, under kernel polling with an adaptive grace time.
+/// Whether a worker's queue is polled, and who chooses its values.
 enum Adaptation {
+    /// It is not polled: the policy doesn't, or there is no queue.
+    NotPolled,
     /// The worker's controller, as far as this process may set them.
     Controller(Box<QueueControl>),
-    /// Nobody: they are those of the device (before Linux 6.13), or can't be read.
+    /// Nobody: they are fixed by the settings, or those of the device (before Linux 6.13), or can't
+    /// be read.
     Fixed,
     /// Nobody: this process may not set them, and nobody has set those that polling needs.
     Unprepared,
+}
+
+impl Adaptation {
+    fn polling(&self) -> QueuePolling {
+        match self {
+            Adaptation::NotPolled => QueuePolling::None,
+            Adaptation::Controller(control) if control.kept_values().is_none() => QueuePolling::ByController,
+            _ => QueuePolling::Fixed,
+        }
+    }
+}
+
+/// Whether the policy polls queues of an interface.
+fn polls_a_queue(config: &Config) -> bool {
+    config.policy.busy_polls() && config.interface.is_some()
+}
+
+fn adaptation(runtime: &RuntimeState, worker: usize, napi_id: u32) -> Adaptation {
+    let config = &runtime.config;
+    if !polls_a_queue(config) || napi_id == 0 {
+        return Adaptation::NotPolled;
+    }
+    if !config.policy.adapts(config.settings.gro_flush_timeout) {
+        return Adaptation::Fixed;
+    }
+    queue_control(runtime, worker, napi_id, rustix::thread::gettid().as_raw_nonzero().get())
+}
+
+/// Makes the driver's waits poll the queue.
+fn begin_polling(
+    config: &Config,
+    driver: &Driver,
+    napi_id: u32,
+    adaptation: Adaptation,
+) -> io::Result<(Option<QueueControl>, PollingStart)> {
+    let polling = adaptation.polling();
+    let mut start = PollingStart::default();
+    if polling != QueuePolling::None && driver.kind() == DriverKind::Epoll {
+        let micros = u32::try_from(config.busy_poll.as_micros()).unwrap_or(i32::MAX as u32);
+        let wanted = EpollParams::polling(micros, QueueSettings::BUSY_POLL_BUDGET);
+        if let Err(error) = driver.instance().set_params(wanted) {
+            start.params_error = Some(error.to_string());
+            return Ok((None, start));
+        }
+    }
+    match (adaptation, driver.ring()) {
+        (Adaptation::NotPolled, _) | (Adaptation::Fixed, None) => {}
+        (Adaptation::Fixed, Some(ring)) => {
+            let time = config.busy_poll.max(RING_BUSY_POLL);
+            let polled = ring.set_polling(napi_id, time, (Duration::ZERO, Duration::ZERO));
+            start.ring_polls = Some(polled.map_err(|error| error.to_string()));
+        }
+        (Adaptation::Controller(_), Some(_)) if polling != QueuePolling::ByController => {
+            start.no_controller = Some(NoController::Ring);
+        }
+        (Adaptation::Controller(controller), _) => {
+            // On epoll the call has succeeded above.
+            driver.set_polling(napi_id, &controller.in_effect())?;
+            return Ok((Some(*controller), start));
+        }
+        (Adaptation::Unprepared, _) => {
+            start.no_controller = Some(NoController::Unprepared);
+            // Waits that poll a queue which defers nothing take the interrupts as well.
+            driver.set_polling(napi_id, &QueueSettings::plain(Reason::Fixed))?;
+        }
+    }
+    Ok((None, start))
 }
 
 fn queue_control(runtime: &RuntimeState, worker: usize, napi_id: u32, thread: i32) -> Adaptation {
@@ -161,7 +188,7 @@ fn queue_control(runtime: &RuntimeState, worker: usize, napi_id: u32, thread: i3
         ring_slots: ring.map_or(ControllerLimits::default().ring_slots, |ring| ring.size),
         fixed,
         has_to_pay: !runtime.config.ignores_polling_costs,
-        timer: if epoll_sys::waits_in_nanoseconds() { PollTimer::Worker } else { PollTimer::Kernel },
+        timer: if sys::waits_in_nanoseconds() { PollTimer::Worker } else { PollTimer::Kernel },
     };
     let budgets = Budgets { latency: settings.latency_budget, cpu: runtime.config.cpu_budget };
     let controller = PollingController::new(budgets, MachineCosts::measure(), limits);

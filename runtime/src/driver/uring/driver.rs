@@ -10,11 +10,11 @@ use io_uring::{cqueue, opcode, squeue};
 
 use super::buffers::BufferPool;
 use super::operations::{ApplicationOperation, CANCEL, Operation, Operations};
-use super::queue_polls::QueuePolls;
+use super::polling::Polling;
 use super::ring::{Features, Ring};
 use super::ring_options::RingOptions;
 use super::socket_state::{InFlightSend, SocketState};
-use crate::driver::epoll::EpollDriver;
+use crate::driver::epoll::instance::Instance;
 use crate::driver::wait::POLLING_TASK_BUDGET;
 use crate::waking::wake_handle::WakeHandle;
 
@@ -34,7 +34,7 @@ pub(crate) struct UringDriver {
     pub(super) options: RingOptions,
     /// Whether rings can send each other messages.
     pub(super) has_msg_ring: bool,
-    pub(super) epoll: EpollDriver,
+    pub(super) instance: Instance,
     pub(super) wake: Arc<WakeHandle>,
     pub(super) to_send: RefCell<Vec<Rc<SocketState>>>,
     /// The bytes that were written since sends were last submitted.
@@ -55,7 +55,7 @@ pub(crate) struct UringDriver {
     pub(super) released_operations: RefCell<Vec<Rc<dyn ApplicationOperation>>>,
     /// Woken after a batch of completions: wakers may be foreign code.
     pub(super) wakers: RefCell<Vec<Waker>>,
-    pub(super) queue_polls: QueuePolls,
+    pub(super) polling: Polling,
     /// Whether an enter has taken a completion since this was reset.
     pub(super) has_completed: Cell<bool>,
     pub(super) epoll_ready: Cell<bool>,
@@ -78,7 +78,7 @@ pub(crate) struct UringDriver {
 
 impl UringDriver {
     pub(crate) fn new(
-        epoll: EpollDriver,
+        instance: Instance,
         wake: Arc<WakeHandle>,
         options: RingOptions,
     ) -> io::Result<Rc<Self>> {
@@ -101,7 +101,7 @@ impl UringDriver {
             features,
             options,
             has_msg_ring,
-            epoll,
+            instance,
             wake,
             to_send: RefCell::default(),
             written_bytes: Cell::new(0),
@@ -114,7 +114,7 @@ impl UringDriver {
             released: RefCell::default(),
             released_operations: RefCell::default(),
             wakers: RefCell::default(),
-            queue_polls: QueuePolls::default(),
+            polling: Polling::default(),
             has_completed: Cell::new(false),
             epoll_ready: Cell::new(false),
             epoll_watched: Cell::new(false),
@@ -134,17 +134,17 @@ impl UringDriver {
         &self.features.0
     }
 
-    pub(crate) fn epoll(&self) -> &EpollDriver {
-        &self.epoll
+    pub(crate) fn instance(&self) -> &Instance {
+        &self.instance
     }
 
     pub(crate) fn polls_queue(&self) -> bool {
-        self.queue_polls.are_on()
+        self.polling.is_on()
     }
 
     /// How many tasks a turn may run.
     pub(crate) fn task_budget(&self) -> usize {
-        if self.queue_polls.are_on() { POLLING_TASK_BUDGET } else { TASK_BUDGET }
+        if self.polling.is_on() { POLLING_TASK_BUDGET } else { TASK_BUDGET }
     }
 
     /// Queues an operation of the application for the next enter, and returns its id.

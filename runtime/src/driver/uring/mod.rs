@@ -2,7 +2,7 @@
 //! uses the epoll driver.
 //!
 //! The worker waits in the ring, which watches the epoll instance. Under kernel polling the enter
-//! that would sleep polls the queue first ([`queue_polls`]).
+//! that would sleep polls the queue first ([`polling`]).
 //!
 //! From bottom to top: [`ring`] and [`buffers`] are what the kernel shares; [`socket_state`] and
 //! [`listener_state`] what operations need; [`operations`] the table of those in flight; [`driver`]
@@ -16,12 +16,11 @@ pub(crate) mod listener;
 mod listener_state;
 mod msg_ring;
 pub(crate) mod operations;
-mod queue_polls;
+mod polling;
 mod recv;
 mod ring;
 pub(crate) mod ring_options;
 mod send;
-mod sleep_timers;
 pub(crate) mod socket;
 pub(crate) mod socket_state;
 mod wait;
