@@ -5,9 +5,9 @@ use std::sync::{Arc, OnceLock, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::config::hooks::Hooks;
-use crate::config::settings::Config;
-use crate::error::BuildError;
+use crate::config::BuildError;
+use crate::config::Config;
+use crate::config::Hooks;
 use crate::handle::Handle;
 use crate::host_policy::HostHooks;
 use crate::runtime::{Runtime, ends_by};
@@ -44,7 +44,7 @@ impl BackgroundRuntime {
         let deadline = Arc::new(OnceLock::new());
         let (started, start) = mpsc::channel();
         let owned = Arc::clone(&deadline);
-        let thread = config.threads.builder(0);
+        let thread = config.options.threads.builder(0);
         let own = move || match Runtime::new(config, hooks, host_hooks) {
             Ok(runtime) => runtime.run_in_background(&owned, |handle| _ = started.send(handle)),
             Err(error) => _ = started.send(Err(error)),

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use crate::config::threads::ThreadOptions;
+use crate::config::ThreadOptions;
 use crate::sync::{Condvar, Mutex, MutexGuard, lock, spawn_thread};
 use crate::thread_settings::with_settings_from_before;
 

@@ -101,7 +101,7 @@ impl Handle {
             "Handle::block_on was called on a worker's thread, whose other tasks would stop: await the future there, or call it from spawn_blocking"
         );
         let _entered = self.enter();
-        thread_wait::block_on(future, self.0.config.thread_wait)
+        thread_wait::block_on(future, self.0.config.options.thread_wait)
     }
 
     /// As [`runtime::spawn_blocking`](crate::spawn_blocking). The task that waits for the closure

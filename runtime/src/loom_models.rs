@@ -11,7 +11,7 @@ use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
 
 use crate::blocking::BlockingPool;
-use crate::config::threads::ThreadOptions;
+use crate::config::ThreadOptions;
 use crate::counters::worker_counters::WorkerCounters;
 use crate::task::join::JoinHandle;
 use crate::task::join_set::Ended;

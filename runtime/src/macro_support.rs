@@ -1,8 +1,8 @@
 //! What the attributes' expansions call.
 
 use crate::builder::Builder;
-pub use crate::config::settings::Attribute;
-use crate::error::BuildError;
+pub use crate::config::Attribute;
+use crate::config::BuildError;
 use crate::runtime::Runtime;
 
 /// With this variable set, a test fails where a driver is missing.
@@ -22,7 +22,7 @@ pub fn start(attribute: Attribute) -> Runtime {
 /// The names of the drivers go to the test's output, which the test harness shows if the test
 /// fails.
 pub fn on_each_driver<R: Outcome>(mut attribute: Attribute, mut test: impl FnMut(Runtime) -> R) -> R {
-    attribute.workers.get_or_insert(1);
+    attribute.workers.get_or_insert_with(|| "1".to_owned());
     let drivers = match &attribute.driver {
         Some(driver) => vec![driver.clone()],
         None => ["epoll", "uring"].map(String::from).into(),

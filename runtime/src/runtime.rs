@@ -12,12 +12,12 @@ use std::time::{Duration, Instant};
 
 use policies::{Affinity, Applied, QueueRequests, Supervisor, host};
 
-use crate::config::hooks::Hooks;
-use crate::config::settings::Config;
+use crate::config::BuildError;
+use crate::config::Config;
+use crate::config::Hooks;
 use crate::counters::worker_counters::{Metrics, WorkerCounters};
-use crate::driver::driver_kind::DriverKind;
+use crate::driver::DriverKind;
 use crate::driver::{Driver, QueuePolling};
-use crate::error::BuildError;
 use crate::handle::Handle;
 use crate::host_policy::{HostHooks, PreparedHost, adaptable_queues, prepare_host, supervise};
 use crate::worker::current::{self, ShutDown};
@@ -72,7 +72,9 @@ impl Runtime {
             host_state.adaptable = adaptable_queues(guard);
             host_state.requests = Some(Arc::new(QueueRequests::new().map_err(worker_0_failed)?));
         }
-        let counters = || WorkerCounters::new(config.poll_time_histogram, config.schedule_latency_histogram);
+        let counters = || {
+            WorkerCounters::new(config.options.poll_time_histogram, config.options.schedule_latency_histogram)
+        };
         let workers = (0..count)
             .map(|index| WorkerHandle::new(index, counters()).map(Arc::new))
             .collect::<io::Result<Vec<_>>>()
@@ -184,7 +186,8 @@ impl Runtime {
             DriverKind::Auto | DriverKind::Epoll => Ok(()),
             named => {
                 let wake = &self.state.workers[0].wake;
-                Driver::open(named, QueuePolling::None, config.max_events, &config.ring, wake).map(drop)
+                Driver::open(named, QueuePolling::None, config.options.max_events, &config.options.ring, wake)
+                    .map(drop)
             }
         }
     }
@@ -261,7 +264,7 @@ pub(crate) fn ends_by(thread: &thread::JoinHandle<()>, deadline: Instant) -> boo
 fn start_worker(state: &Arc<RuntimeState>, index: usize) -> io::Result<thread::JoinHandle<()>> {
     let (started, start) = mpsc::channel();
     let state = Arc::clone(state);
-    let thread = state.config.threads.builder(index);
+    let thread = state.config.options.threads.builder(index);
     let handle = thread.spawn(move || {
         let made = WorkerThread::enter(&state, index)
             .and_then(|thread| Ok((ShutDown(make_worker(&state, index)?), thread)));

@@ -3,9 +3,8 @@
 use std::fmt;
 use std::fs;
 
-use serde::{Deserialize, Serialize};
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "tools", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct Machine {
     pub cpu: String,

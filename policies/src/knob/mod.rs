@@ -4,6 +4,7 @@
 pub(crate) mod coalescing_limits;
 pub(crate) mod permission;
 mod read;
+#[cfg(feature = "tools")]
 mod recorded;
 mod write;
 

@@ -5,8 +5,6 @@ pub(crate) mod planner;
 mod ring;
 mod settings;
 
-use serde::Serialize;
-
 use crate::controller::QueueSettings;
 use crate::grace_time::nanos;
 use crate::knob::{Knob, Value};
@@ -14,10 +12,11 @@ use crate::policy::Policy;
 
 pub use settings::{Settings, SuppressionValues};
 
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone)]
+#[cfg_attr(feature = "tools", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Step {
-    #[serde(flatten)]
+    #[cfg_attr(feature = "tools", serde(flatten))]
     pub knob: Knob,
     /// The present value; `None` if it can't be read (before an earlier step, for example).
     pub current: Option<Value>,
@@ -37,7 +36,8 @@ impl Step {
 /// The steps that give an interface a policy.
 ///
 /// Made by [`Plan::new`]; [`apply`](crate::apply) carries it out.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone)]
+#[cfg_attr(feature = "tools", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Plan {
     pub policy: Policy,

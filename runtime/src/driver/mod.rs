@@ -1,6 +1,5 @@
 //! Drivers: how a worker waits for the kernel.
 
-pub(crate) mod driver_kind;
 pub(crate) mod epoll;
 pub(crate) mod readiness;
 pub(crate) mod uring;
@@ -14,14 +13,32 @@ use std::time::Duration;
 
 use policies::controller::QueueSettings;
 use policies::descriptors::EpollParams;
+use serde::{Deserialize, Serialize};
 
-pub use self::driver_kind::DriverKind;
 use self::epoll::EpollDriver;
 use self::epoll::instance::Instance;
 use self::uring::driver::UringDriver;
-use self::uring::ring_options::RingOptions;
+use self::uring::ring::RingOptions;
 use self::wait::{POLLING_TASK_BUDGET, POLLING_TURN_LIMIT, TURN_LIMIT, Wait, WaitOutcome};
 use crate::waking::wake_handle::WakeHandle;
+
+/// Which driver workers use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum DriverKind {
+    /// Epoll where the values of an interface's queue are fixed and its waits poll (suppression,
+    /// kernel polling with a fixed grace time or on a host that was prepared by others), or if
+    /// io_uring is not available. Else uring.
+    #[default]
+    Auto,
+    /// Only epoll: readiness, and a system call for each receive and send.
+    Epoll,
+    /// io_uring: a turn's receives and sends take one system call, which also polls the queue.
+    Uring,
+}
+
+policies::names!(DriverKind, "driver": Auto = "auto", Epoll = "epoll", Uring = "uring");
 
 pub(crate) enum Driver {
     Epoll(EpollDriver),

@@ -237,7 +237,7 @@ mod tests {
 
     use super::*;
     use crate::blocking::BlockingMetrics;
-    use crate::driver::driver_kind::DriverKind;
+    use crate::driver::DriverKind;
     use crate::metrics::snapshot::PolledPackets;
     use crate::worker::report::Running;
 

@@ -18,8 +18,8 @@ use super::early_logs::EarlyLogs;
 use super::queue_control::QueueControl;
 use super::run_queue::RunQueue;
 use super::worker_handle::{Message, WorkerHandle};
-use crate::config::hooks::Stall;
-use crate::config::wait_strategy::WaitStrategy;
+use crate::config::Stall;
+use crate::config::WaitStrategy;
 use crate::coop;
 use crate::driver::Driver;
 use crate::driver::wait::Wait;
@@ -430,7 +430,7 @@ impl Worker {
             poll_times.record(nanos);
         }
         let took = Duration::from_nanos(nanos);
-        if took >= self.runtime.config.stall_threshold {
+        if took >= self.runtime.config.options.stall_threshold {
             self.stalled(task, took);
         }
         overran

@@ -12,7 +12,7 @@ use policies::{Applied, Policy, Processing, WorkerWait};
 use serde::Serialize;
 
 use crate::driver::Driver;
-use crate::driver::driver_kind::DriverKind;
+use crate::driver::DriverKind;
 
 /// What is in effect on a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

@@ -17,8 +17,8 @@ use super::event_loop::Worker;
 use super::queue_control::QueueControl;
 use super::report::{NoController, PollingStart, ReportInputs, Running};
 use super::worker_handle::WorkerHandle;
-use crate::config::settings::Config;
-use crate::driver::driver_kind::DriverKind;
+use crate::config::Config;
+use crate::driver::DriverKind;
 use crate::driver::epoll::sys;
 use crate::driver::{Driver, QueuePolling};
 use crate::timers::clock::monotonic_nanos;
@@ -35,8 +35,13 @@ pub(crate) fn make_worker(runtime: &Arc<RuntimeState>, index: usize) -> io::Resu
     let handle = Arc::clone(&runtime.workers[index]);
     let napi_id = handle.napi.load(Ordering::Relaxed);
     let adaptation = adaptation(runtime, index, napi_id);
-    let (driver, driver_note) =
-        Driver::open(config.driver, adaptation.polling(), config.max_events, &config.ring, &handle.wake)?;
+    let (driver, driver_note) = Driver::open(
+        config.driver,
+        adaptation.polling(),
+        config.options.max_events,
+        &config.options.ring,
+        &handle.wake,
+    )?;
     driver.publish_ring()?;
     let (control, polling) = begin_polling(config, &driver, napi_id, adaptation)?;
     let report = ReportInputs {
@@ -187,7 +192,7 @@ fn queue_control(runtime: &RuntimeState, worker: usize, napi_id: u32, thread: i3
     let limits = ControllerLimits {
         ring_slots: ring.map_or(ControllerLimits::default().ring_slots, |ring| ring.size),
         fixed,
-        has_to_pay: !runtime.config.ignores_polling_costs,
+        has_to_pay: !runtime.config.options.ignores_polling_costs,
         timer: if sys::waits_in_nanoseconds() { PollTimer::Worker } else { PollTimer::Kernel },
     };
     let budgets = Budgets { latency: settings.latency_budget, cpu: runtime.config.cpu_budget };
@@ -197,7 +202,7 @@ fn queue_control(runtime: &RuntimeState, worker: usize, napi_id: u32, thread: i3
     let napi_thread = napi.pid.and_then(|pid| i32::try_from(pid).ok());
     let queue = settable.unwrap_or(0);
     let control = QueueControl::new(queue, requests, controller, limits.ring_slots, thread, napi_thread, now);
-    let control = control.forced_by(runtime.config.forced.clone());
+    let control = control.forced_by(runtime.config.options.forced.clone());
     Adaptation::Controller(Box::new(control))
 }
 

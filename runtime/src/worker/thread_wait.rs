@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use super::adaptive_spin::{AdaptiveSpin, SPIN_TIME};
 use super::thread_parker::ThreadParker;
-use crate::config::wait_strategy::WaitStrategy;
+use crate::config::WaitStrategy;
 
 thread_local! {
     /// What the thread expects of its next wait.
