@@ -3,8 +3,6 @@
 use std::array;
 use std::time::Duration;
 
-use serde::Serialize;
-
 use super::Counter;
 
 /// The first bucket is of times up to 2^8 ns.
@@ -44,7 +42,8 @@ impl Recorder {
 ///
 /// It is read while the worker writes it: a time may be counted already and not yet be part of the
 /// sum.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Histogram {
     /// How many times each bucket has counted, in the order of the bounds. The counts are not

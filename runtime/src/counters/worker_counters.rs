@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use serde::Serialize;
-
 use super::Counter;
 use super::histogram::{Histogram, Recorder};
 
@@ -28,7 +26,8 @@ pub(crate) struct WorkerCounters {
 }
 
 /// A worker's counters since it started.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Metrics {
     /// Turns of its loop: run tasks, wait, dispatch.

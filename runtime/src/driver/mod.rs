@@ -13,7 +13,6 @@ use std::time::Duration;
 
 use policies::controller::QueueSettings;
 use policies::descriptors::EpollParams;
-use serde::{Deserialize, Serialize};
 
 use self::epoll::EpollDriver;
 use self::epoll::instance::Instance;
@@ -23,8 +22,9 @@ use self::wait::{POLLING_TASK_BUDGET, POLLING_TURN_LIMIT, TURN_LIMIT, Wait, Wait
 use crate::waking::wake_handle::WakeHandle;
 
 /// Which driver workers use.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "kebab-case"))]
 #[non_exhaustive]
 pub enum DriverKind {
     /// Epoll where the values of an interface's queue are fixed and its waits poll (suppression,

@@ -3,7 +3,6 @@
 use policies::Policy;
 use policies::counters::busy_poll_rx_packets;
 use policies::netlink::route;
-use serde::Serialize;
 
 use crate::blocking::BlockingMetrics;
 use crate::counters::worker_counters::Metrics;
@@ -12,7 +11,8 @@ use crate::worker::report::WorkerReport;
 use crate::worker::runtime_state::RuntimeState;
 
 /// All metrics of a runtime at one time. Workers go on counting while it is taken.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Snapshot {
     /// The policy that was asked for.
@@ -27,7 +27,8 @@ pub struct Snapshot {
 }
 
 /// One worker's part of a [`Snapshot`].
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct WorkerSnapshot {
     /// The worker's number, from 0.
@@ -41,7 +42,8 @@ pub struct WorkerSnapshot {
 
 /// How many packets came, and how many of them busy polls received. Their ratio over a time is the
 /// busy-poll share, which the kernel does not count for each worker.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct PolledPackets {
     /// The interface's name.

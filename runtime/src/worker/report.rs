@@ -9,15 +9,15 @@ use policies::descriptors::EpollParams;
 use policies::netlink::netdev::{Napi, Netdev};
 use policies::status::QueueStatus;
 use policies::{Applied, Policy, Processing, WorkerWait};
-use serde::Serialize;
 
 use crate::driver::Driver;
 use crate::driver::DriverKind;
 
 /// What is in effect on a worker.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
-#[serde(rename_all = "kebab-case")]
+#[cfg_attr(feature = "serde", serde(rename_all = "kebab-case"))]
 pub enum Running {
     /// Blocks; packets are processed in interrupts.
     Vanilla,
@@ -57,7 +57,8 @@ impl fmt::Display for Running {
 }
 
 /// Which policy was asked for and what is in effect on a worker.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct WorkerReport {
     /// The worker's number, from 0.
