@@ -8,13 +8,13 @@ use std::time::Duration;
 use policies::controller::{CpuBudget, LatencyBudget};
 use policies::{AdaptedQueue, Affinity, Change, Cpus, GraceTime, JournalDir, Policy, QueueDelegate};
 
-use crate::background::BackgroundRuntime;
 use crate::config::{
     Attribute, BuildError, Config, Hooks, Named, Options, Stall, WaitStrategy, settings_table,
 };
 use crate::driver::DriverKind;
 use crate::driver::uring::ring::RingOptions;
 use crate::host_policy::{HostChangeHook, HostHooks};
+use crate::runtime::BackgroundRuntime;
 use crate::runtime::Runtime;
 
 /// Builds a [`Runtime`].

@@ -10,11 +10,11 @@ use std::time::Duration;
 pub use policies::descriptors::steer_by_queue;
 
 use crate::driver::readiness::SourceKind;
-pub use crate::driver::uring::listener::RingListener;
+pub use crate::driver::uring::socket::RingListener;
 pub use crate::driver::uring::socket::RingSocket;
 pub use crate::driver::uring::socket_state::Received;
 pub use crate::io::{OnItsWorker, StaysOnItsWorkerUseRuntimeSpawn};
-pub use crate::worker::OwnedQueue;
+pub use crate::worker::napi_map::OwnedQueue;
 use crate::worker::worker_handle::WorkerHandle;
 use crate::worker::{current, startup};
 

@@ -26,7 +26,7 @@ use self::instance::{FIRST_OF_DRIVER, Instance};
 use self::sys::Event;
 use self::timed_mode::TimedMode;
 use super::wait::{POLL_PASS, Wait, WaitOutcome};
-use crate::waking::wake_handle::WakeHandle;
+use crate::wake_handle::WakeHandle;
 
 /// The token of the worker's eventfd.
 const WAKE: usize = FIRST_OF_DRIVER;
@@ -48,7 +48,7 @@ pub(crate) struct EpollDriver {
     /// What wakes the worker.
     wake: Arc<WakeHandle>,
     /// If the policy busy-polls.
-    polling: Option<Polling>,
+    polling: Option<Box<Polling>>,
 }
 
 /// How waits poll the worker's NAPI.
@@ -83,7 +83,7 @@ impl EpollDriver {
                 instance.watch(other, OTHER, ONCE)?;
                 let suspend = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
                 instance.watch(suspend.as_fd(), SUSPEND, EDGE)?;
-                Some(Polling {
+                Some(Box::new(Polling {
                     is_on: Cell::new(true),
                     timed_mode: TimedMode::new()?,
                     wake_armed: Cell::new(true),
@@ -91,7 +91,7 @@ impl EpollDriver {
                     last_events: Cell::new(0),
                     suspend,
                     has_napi_thread: Cell::new(false),
-                })
+                }))
             }
             None => None,
         };

@@ -2,9 +2,29 @@
 
 pub(crate) mod epoll;
 pub(crate) mod readiness;
-pub(crate) mod uring;
+/// The io_uring driver: receives and sends of streams are operations of a ring; everything else is
+/// registered in an epoll instance, which the ring watches.
+///
+/// The worker waits in the ring. Under kernel polling the enter that would sleep polls the queue
+/// first (`polling`).
+///
+/// From bottom to top: `ring` and `buffers` are what the kernel shares; `socket_state` what
+/// operations need; `operations` the table of those in flight; `driver` holds all of it; `incoming`
+/// and `send` submit and complete operations; `wait` is the wait; `socket` is what networking
+/// libraries use.
+pub(crate) mod uring {
+    mod buffers;
+    pub(crate) mod driver;
+    mod incoming;
+    pub(crate) mod operations;
+    mod polling;
+    pub(crate) mod ring;
+    mod send;
+    pub(crate) mod socket;
+    pub(crate) mod socket_state;
+    mod wait;
+}
 pub(crate) mod wait;
-pub(crate) mod waiters;
 
 use std::io;
 use std::rc::Rc;
@@ -19,7 +39,7 @@ use self::epoll::instance::Instance;
 use self::uring::driver::UringDriver;
 use self::uring::ring::RingOptions;
 use self::wait::{POLLING_TASK_BUDGET, POLLING_TURN_LIMIT, TURN_LIMIT, Wait, WaitOutcome};
-use crate::waking::wake_handle::WakeHandle;
+use crate::wake_handle::WakeHandle;
 
 /// Which driver workers use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

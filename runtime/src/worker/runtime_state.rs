@@ -9,7 +9,7 @@ use policies::{Applied, QueueRequests, host};
 use crate::blocking::BlockingPool;
 use crate::config::Config;
 use crate::config::Hooks;
-use crate::counters::worker_counters::Metrics;
+use crate::counters::Metrics;
 use crate::worker::napi_map::NapiMap;
 use crate::worker::report::WorkerReport;
 use crate::worker::worker_handle::WorkerHandle;

@@ -1,28 +1,30 @@
-//! How a worker starts: its driver is opened, and busy polling set and read back.
+//! How a worker starts: its thread is pinned, its driver opened, and busy polling set and read back.
 
 use std::io;
+use std::num::NonZeroU64;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use policies::Knob;
 use policies::controller::{
     Budgets, ControllerLimits, MachineCosts, PollTimer, PollingController, QueueSettings, Reason,
 };
 use policies::descriptors::EpollParams;
 use policies::netlink::netdev::Netdev;
+use policies::{Cpus, Knob};
+use rustix::thread::{CpuSet, gettid, set_current_timer_slack};
 
-use super::event_loop::Worker;
-use super::queue_control::QueueControl;
-use super::report::{NoController, PollingStart, ReportInputs, Running};
-use super::worker_handle::WorkerHandle;
 use crate::config::Config;
-use crate::driver::DriverKind;
 use crate::driver::epoll::sys;
-use crate::driver::{Driver, QueuePolling};
-use crate::timers::clock::monotonic_nanos;
+use crate::driver::{Driver, DriverKind, QueuePolling};
+use crate::thread_settings::KeptSettings;
+use crate::timers::monotonic_nanos;
+use crate::worker::event_loop::Worker;
+use crate::worker::queue_control::QueueControl;
+use crate::worker::report::{NoController, PollingStart, ReportInputs, Running};
 use crate::worker::runtime_state::RuntimeState;
+use crate::worker::worker_handle::WorkerHandle;
 
 /// The shortest time for which a ring is set to busy-poll where the queue's values are fixed: with
 /// 0 it would poll once.
@@ -211,4 +213,46 @@ pub(crate) fn socket_busy_poll(runtime: &RuntimeState, worker: &WorkerHandle) ->
     let report = worker.locked_report();
     let fallback = report.as_ref().is_some_and(|report| report.running == super::report::Running::SoBusyPoll);
     fallback.then(|| runtime.config.busy_poll.max(Duration::from_micros(1)))
+}
+
+/// While it lives, the calling thread runs a worker. Dropping it puts the thread's affinity and
+/// timer slack back: the thread of a `block_on` is its caller's.
+pub(crate) struct WorkerThread {
+    handle: Arc<WorkerHandle>,
+    /// Put back after the worker has ceased to follow its interrupt.
+    _before: KeptSettings,
+}
+
+impl WorkerThread {
+    pub(crate) fn enter(runtime: &RuntimeState, index: usize) -> io::Result<Self> {
+        let handle = Arc::clone(&runtime.workers[index]);
+        handle.thread.get_or_init(|| gettid().as_raw_nonzero().get());
+        let before = KeptSettings::new();
+        // From here on the worker follows its interrupt.
+        handle.set_in_loop(true);
+        let entered = Self { handle, _before: before };
+        let core = runtime.core_of(index);
+        if let Some(core) = core {
+            pin(core)?;
+            entered.handle.report_core(core);
+        }
+        // With the default slack, a timeout of 1 ns sleeps for up to 50 µs.
+        let _ = set_current_timer_slack(NonZeroU64::new(1));
+        Ok(entered)
+    }
+}
+
+impl Drop for WorkerThread {
+    fn drop(&mut self) {
+        self.handle.set_in_loop(false);
+    }
+}
+
+fn pin(core: u32) -> io::Result<()> {
+    if core as usize >= CpuSet::MAX_CPU {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("there is no core {core}")));
+    }
+    Cpus::one(core)
+        .pin(None)
+        .map_err(|error| io::Error::other(format!("cannot pin it to core {core}: {error}")))
 }

@@ -15,7 +15,7 @@ use rustix::time::{
 use super::instance::QueueSockets;
 use super::sys::{self, Event};
 use crate::driver::wait::{POLL_PASS, WaitOutcome};
-use crate::timers::clock::monotonic_nanos;
+use crate::timers::monotonic_nanos;
 
 /// After this many poll intervals without the poller it polls, also if the instance seems to poll:
 /// its last events may have been others than packets, like completions of file operations.

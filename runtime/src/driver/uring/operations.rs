@@ -7,9 +7,9 @@ use std::task::Waker;
 
 use slab::Slab;
 
-use super::listener_state::ListenerState;
 use super::socket_state::SocketState;
-use crate::waking::wake_handle::WakeHandle;
+use crate::driver::uring::socket_state::ListenerState;
+use crate::wake_handle::WakeHandle;
 
 /// The user data of cancellations, whose own completion is ignored.
 pub(super) const CANCEL: u64 = u64::MAX;

@@ -13,7 +13,7 @@ use io_uring::{opcode, squeue, types};
 
 use super::operations::AHEAD_TIMERS;
 use super::ring::Ring;
-use crate::timers::clock::monotonic_nanos;
+use crate::timers::monotonic_nanos;
 
 /// The longest time for which the kernel polls within an enter (`io_uring/napi.c`). Kernels with
 /// CVE-2026-53321 don't enforce it.

@@ -14,7 +14,7 @@ use super::polling::{LONGEST_WAIT, LOOK_BUDGET, SHORT_SLEEP};
 use super::ring::COMPLETIONS;
 use super::send::reset_on_close;
 use crate::driver::wait::{Wait, WaitOutcome};
-use crate::timers::clock::monotonic_nanos;
+use crate::timers::monotonic_nanos;
 
 /// How long a driver that closes waits for peers to take what was written, and then for the last
 /// completions.

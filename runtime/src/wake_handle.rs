@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::event::{EventfdFlags, eventfd};
 
-use super::park_state::ParkState;
 use crate::counters::Counter;
+use crate::inbox::ParkState;
 
 /// A worker's parked state, and the two descriptors through which others wake it: its eventfd, and
 /// its ring while it waits in one. This is all that drivers know of a worker, their own or another.

@@ -1,7 +1,7 @@
-//! The queue of messages from other threads to a worker.
+//! What other threads leave for a worker, and whether it sleeps: both decide whether they need a system
+//! call to wake it.
 
-use super::park_state::ParkState;
-use crate::sync::{AtomicBool, Mutex, MutexGuard, Ordering, lock};
+use crate::sync::{AtomicBool, AtomicU8, Mutex, MutexGuard, Ordering, lock};
 
 pub(crate) struct Inbox<M> {
     messages: Mutex<Vec<M>>,
@@ -67,6 +67,47 @@ impl<M> Inbox<M> {
 
     fn lock(&self) -> MutexGuard<'_, Vec<M>> {
         lock(&self.messages)
+    }
+}
+
+const RUNNING: u8 = 0;
+const PARKED: u8 = 1;
+const NOTIFIED: u8 = 2;
+
+/// Running, parked, or parked with a wake-up on its way.
+///
+/// A worker is written to (its eventfd or its ring) only while it is parked, and once each time it
+/// parks. That saves more than system calls: an eventfd that is readable when `epoll_wait` is
+/// entered makes it return without polling the NAPI, while every return re-arms the suspension
+/// timer (`fs/eventpoll.c`). A worker that is written to on every wake starves its own network.
+#[derive(Default)]
+pub(crate) struct ParkState(AtomicU8);
+
+impl ParkState {
+    /// The worker is about to sleep. It has to check its inbox once more after this.
+    pub(super) fn park(&self) {
+        self.0.store(PARKED, Ordering::Release);
+    }
+
+    pub(crate) fn unpark(&self) {
+        self.0.store(RUNNING, Ordering::Release);
+    }
+
+    /// Whether the worker sleeps and nobody wakes it yet. If not, it will see a message that was
+    /// pushed before this call.
+    pub(crate) fn is_parked(&self) -> bool {
+        self.0.load(Ordering::Acquire) == PARKED
+    }
+
+    /// Claims the wake-up of a parked worker; the caller that gets `true` has to write to it.
+    /// Called after [`Inbox::push`](super::inbox::Inbox::push).
+    ///
+    /// [`Inbox::park`](super::inbox::Inbox::park) stores the parked state, and then locks the inbox
+    /// to check it. Either that check comes after the push and finds the message, or the push has
+    /// locked after it, and this call sees the parked state.
+    #[must_use]
+    pub(crate) fn claim_wake(&self) -> bool {
+        self.0.compare_exchange(PARKED, NOTIFIED, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 }
 

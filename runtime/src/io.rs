@@ -1,4 +1,9 @@
-//! Readiness of descriptors.
+//! Readiness of descriptors, and operations of the worker's ring.
+//!
+//! [`AsyncFd`] waits for readiness, on every driver. [`RingFd`] has operations of the ring for files
+//! and pipes, and [`submit`] takes any other. Sockets are in the crate `lull-net`.
+
+mod ring_operation;
 
 use std::io;
 use std::marker::PhantomData;
@@ -7,10 +12,21 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 
+pub use policies::descriptors::incoming_napi_id;
+
+pub use self::ring_operation::{NoRing, RingFd, RingOperation, has_ring, submit};
 use crate::coop;
-use crate::driver::readiness::{Direction, Readiness, SourceKind};
+pub use crate::coop::poll_operation;
+use crate::driver::readiness::Readiness;
+pub use crate::driver::readiness::{Direction, SourceKind};
 use crate::worker::current;
 use crate::worker::event_loop::Worker;
+
+/// The NAPI that the calling worker polls, or would poll under a policy that polls. 0: it has none.
+#[track_caller]
+pub fn own_napi() -> u32 {
+    current::with(|worker| worker.handle.napi.load(Ordering::Relaxed))
+}
 
 /// No trait to implement: the compiler names it where a socket would leave its worker's thread. A
 /// socket belongs to its worker's driver. Give the code that uses it to

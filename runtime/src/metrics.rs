@@ -1,15 +1,117 @@
-//! A snapshot as a page for Prometheus.
+//! What workers count and time, and a page of it for Prometheus.
+//!
+//! [`runtime::metrics()`](fn@crate::metrics) returns the counters of each worker. A [`Snapshot`]
+//! also has what is in effect on each worker, the counts of blocking work, and the interface's
+//! packets; its [`prometheus`](Snapshot::prometheus) renders all of it as text:
+//!
+//! ```
+//! # #[runtime::main(driver = "epoll", workers = 1)]
+//! # async fn main() {
+//! let page = runtime::metrics::Snapshot::take().prometheus();
+//! assert!(page.contains("# TYPE lull_worker_polls_total counter"));
+//! assert!(page.contains(r#"lull_worker_polls_total{worker="0"} 1"#));
+//! # }
+//! ```
+//!
+//! # Costs
+//! Counters and the histogram of turn times are always kept. They take additions in the worker's
+//! own memory, and readings of the clock that the loop makes anyway. The histograms of [poll
+//! times](crate::Builder::enable_metrics_poll_time_histogram) and of [schedule
+//! latency](crate::Builder::enable_metrics_schedule_latency_histogram) need readings of their own,
+//! and are off by default.
 
 use std::time::Duration;
 
+use policies::Policy;
 use policies::controller::QueueMode;
+use policies::counters::busy_poll_rx_packets;
+use policies::netlink::route;
 use policies::prometheus_text::{Kind, Page, Seconds};
 use policies::status::QueueStatus;
 
-use super::snapshot::{Snapshot, WorkerSnapshot};
-use crate::counters::histogram::Histogram;
-use crate::counters::worker_counters::Metrics;
+use crate::blocking::BlockingMetrics;
+pub use crate::counters::{Histogram, Metrics};
+use crate::worker::current;
 use crate::worker::report::WorkerReport;
+use crate::worker::runtime_state::RuntimeState;
+
+/// All metrics of a runtime at one time. Workers go on counting while it is taken.
+#[derive(Debug, Clone)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct Snapshot {
+    /// The policy that was asked for.
+    pub policy: Policy,
+    /// In the order of the workers' numbers.
+    pub workers: Vec<WorkerSnapshot>,
+    /// Counts of blocking work.
+    pub blocking: BlockingMetrics,
+    /// The packets of the runtime's interface. `None` without an interface, or where the kernel
+    /// does not count busy polls.
+    pub packets: Option<PolledPackets>,
+}
+
+/// One worker's part of a [`Snapshot`].
+#[derive(Debug, Clone)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct WorkerSnapshot {
+    /// The worker's number, from 0.
+    pub worker: usize,
+    /// Its counters and histograms.
+    pub metrics: Metrics,
+    /// What is in effect on it. `None` until it has started: worker 0 starts in the first
+    /// `block_on`.
+    pub report: Option<WorkerReport>,
+}
+
+/// How many packets came, and how many of them busy polls received. Their ratio over a time is the
+/// busy-poll share, which the kernel does not count for each worker.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct PolledPackets {
+    /// The interface's name.
+    pub interface: String,
+    /// Packets that the interface has received since it was created.
+    pub received: u64,
+    /// Packets that busy polls have received since boot, in the network namespace of the calling
+    /// thread (`BusyPollRxPackets`). The last poll of each wait is not counted (`net/core/dev.c`,
+    /// `busy_poll_stop`).
+    pub busy_polled: u64,
+}
+
+impl Snapshot {
+    /// The metrics of the calling task's runtime, or of the one that the thread has
+    /// [entered](crate::Handle::enter). With an interface this asks rtnetlink and reads a file of
+    /// `/proc`.
+    #[track_caller]
+    pub fn take() -> Self {
+        Self::of(&current::runtime())
+    }
+
+    pub(crate) fn of(runtime: &RuntimeState) -> Self {
+        let workers = runtime.workers.iter().map(|worker| WorkerSnapshot {
+            worker: worker.index,
+            metrics: worker.metrics(),
+            report: worker.report(),
+        });
+        Self {
+            policy: runtime.config.policy,
+            workers: workers.collect(),
+            blocking: runtime.blocking.metrics(),
+            packets: runtime.config.interface.as_deref().and_then(PolledPackets::read),
+        }
+    }
+}
+
+impl PolledPackets {
+    fn read(interface: &str) -> Option<Self> {
+        let link = route::links().ok()?.into_iter().find(|link| link.name == interface)?;
+        let busy_polled = busy_poll_rx_packets().ok()?;
+        Some(Self { interface: link.name, received: link.rx_packets?, busy_polled })
+    }
+}
 
 /// The value of `Content-Type` for [`Snapshot::prometheus`].
 pub const PROMETHEUS_CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -231,14 +333,25 @@ fn times(page: &mut Page, workers: &[(String, &WorkerSnapshot)]) {
 }
 
 #[cfg(test)]
-mod tests {
+mod snapshot_tests {
+    use super::*;
+
+    #[test]
+    fn packets_of_an_interface_are_read_and_of_none_are_not() {
+        assert_eq!(PolledPackets::read("lo").unwrap().interface, "lo");
+        assert_eq!(PolledPackets::read("nonesuch0"), None);
+    }
+}
+
+#[cfg(test)]
+mod prometheus_tests {
     use policies::Policy;
     use policies::controller::{Budgets, LatencyBudget, QueueSettings, Reason};
 
     use super::*;
     use crate::blocking::BlockingMetrics;
     use crate::driver::DriverKind;
-    use crate::metrics::snapshot::PolledPackets;
+    use crate::metrics::PolledPackets;
     use crate::worker::report::Running;
 
     fn snapshot(queue: Option<QueueSettings>, budgets: Option<Budgets>) -> Snapshot {
