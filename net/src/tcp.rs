@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 
 use socket2::{SockAddr, Socket, TcpKeepalive, Type};
 
-use crate::bind_options::BindOptions;
+use crate::listener::BindOptions;
 use crate::listener::{Accepted, BACKLOG, Listener};
 use crate::names::{connect_target, lookup_host};
 use crate::sockopt;
-use crate::stream::{IntoStdError, Stream};
+use crate::stream::generic::{IntoStdError, Stream};
 use crate::to_socket_addrs::{ToSocketAddrs, first_that_works};
 
 /// The kind of TCP sockets.

@@ -5,7 +5,7 @@
 //! use runtime::process::{Command, Stdio};
 //!
 //! # #[runtime::main(driver = "epoll", workers = 1)]
-//! # async fn main() -> io::Result<()> {
+//! # async fn main() -> std::io::Result<()> {
 //! let output = Command::new("echo").arg("hello").output().await?;
 //! assert!(output.status.success() && output.stdout == b"hello\n");
 //!

@@ -18,7 +18,7 @@ use super::connections::{ConnectionSlot, Place, ServeState};
 use super::steering::Steering;
 use crate::listener::{Listener, accept};
 use crate::sockopt;
-use crate::stream::Stream;
+use crate::stream::generic::Stream;
 
 /// Accepts connections until its task is aborted, and serves each on the worker that owns its NAPI.
 #[derive(Clone)]

@@ -9,7 +9,7 @@ use runtime::{JoinHandle, task};
 use socket2::{SockFilter, Socket, Type};
 
 use super::steering::steer_datagrams;
-use crate::bind_options::BindOptions;
+use crate::listener::BindOptions;
 use crate::udp::UdpSocket;
 
 /// By what the kernel chooses the worker of a datagram.

@@ -10,7 +10,7 @@ use super::connections::{ListenerFailure, ServeState};
 use super::serving::Serving;
 use super::steering::Steering;
 use crate::listener::Listener;
-use crate::stream::Stream;
+use crate::stream::generic::Stream;
 use crate::tcp::{Tcp, extend_reuseport_group};
 use crate::unix::Unix;
 

@@ -12,8 +12,8 @@ use runtime::io::{AsyncFd, Direction, SourceKind, poll_operation};
 use rustix::net::RecvFlags;
 use socket2::Socket;
 
+use crate::buffers::sendable;
 use crate::buffers::{READ_BUFFER_SIZE, ReadBuffer};
-use crate::slices::sendable;
 use crate::sockopt;
 
 /// The socket without its read buffer: the part that both halves of a split stream use.
