@@ -23,7 +23,34 @@ pub struct Tcp;
 /// [`Stream`].
 pub type TcpStream = Stream<Tcp>;
 
-/// A listening TCP socket.
+/// A listening TCP socket, on its worker's driver.
+///
+/// | | |
+/// |---|---|
+/// | [`bind`](Listener::bind), [`bind_with`](Listener::bind_with), [`bind_within`](Listener::bind_within) | listens on an address; with [`BindOptions`]; as soon as the address is free |
+/// | [`serve`](Listener::serve), [`serve_paused`](Listener::serve_paused) | accepts on all workers, and calls a handler for each connection where its NAPI is polled |
+/// | [`limit_connections`](Listener::limit_connections) | how many connections `serve` handles at a time |
+/// | [`accept`](Listener::accept), [`poll_accept`](Listener::poll_accept) | accepts one connection onto the calling worker |
+/// | [`local_addr`](Listener::local_addr) | the address that it listens on |
+/// | [`from_std`](Listener::from_std), [`into_std`](Listener::into_std) | from and to the standard library |
+///
+/// ```
+/// use futures_util::AsyncWriteExt;
+/// use net::{TcpListener, TcpStream};
+///
+/// # #[runtime::main(driver = "epoll", workers = 2)]
+/// # async fn main() -> std::io::Result<()> {
+/// let listener = TcpListener::bind("127.0.0.1:0")?;
+/// println!("listening on {}", listener.local_addr()?);
+/// let serving = listener.limit_connections(10_000).serve(|mut stream: TcpStream| async move {
+///     // Fails if the client has gone.
+///     let _ = stream.write_all(b"hello\n").await;
+/// })?;
+/// let report = serving.shutdown(std::time::Duration::from_secs(5)).await;
+/// assert_eq!(report.aborted, 0);
+/// # Ok(())
+/// # }
+/// ```
 pub type TcpListener = Listener<Tcp>;
 
 const BIND_RETRY_INTERVAL: Duration = Duration::from_millis(2);

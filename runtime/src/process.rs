@@ -71,76 +71,47 @@ pub struct Command {
     kill_on_drop: bool,
 }
 
+/// Settings of the standard library's command.
+macro_rules! setters {
+    ($($(#[$doc:meta])* $name:ident($($argument:ident: $type:ty),*);)*) => {
+        $($(#[$doc])*
+        pub fn $name(&mut self, $($argument: $type),*) -> &mut Self {
+            self.command.$name($($argument),*);
+            self
+        })*
+    };
+}
+
 impl Command {
     /// A program, by its path or by a name that is looked up in `PATH`, without arguments.
     pub fn new(program: impl AsRef<OsStr>) -> Self {
         Self::from(std::process::Command::new(program))
     }
 
-    /// Adds one argument, after those that were added before; no shell splits or expands it.
-    pub fn arg(&mut self, argument: impl AsRef<OsStr>) -> &mut Self {
-        self.command.arg(argument);
-        self
-    }
-
-    /// Adds arguments, after those that were added before; no shell splits or expands them.
-    pub fn args(&mut self, arguments: impl IntoIterator<Item = impl AsRef<OsStr>>) -> &mut Self {
-        self.command.args(arguments);
-        self
-    }
-
-    /// Sets a variable of the child's environment.
-    pub fn env(&mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> &mut Self {
-        self.command.env(name, value);
-        self
-    }
-
-    /// Sets variables of the child's environment.
-    pub fn envs(
-        &mut self,
-        variables: impl IntoIterator<Item = (impl AsRef<OsStr>, impl AsRef<OsStr>)>,
-    ) -> &mut Self {
-        self.command.envs(variables);
-        self
-    }
-
-    /// Removes a variable from the child's environment.
-    pub fn env_remove(&mut self, name: impl AsRef<OsStr>) -> &mut Self {
-        self.command.env_remove(name);
-        self
-    }
-
-    /// Removes all variables from the child's environment.
-    pub fn env_clear(&mut self) -> &mut Self {
-        self.command.env_clear();
-        self
-    }
-
-    /// The folder that the child starts in.
-    pub fn current_dir(&mut self, folder: impl AsRef<Path>) -> &mut Self {
-        self.command.current_dir(folder);
-        self
-    }
-
-    /// The child's standard input. Default: this process's. [`Stdio::piped`] gives
-    /// [`Child::stdin`].
-    pub fn stdin(&mut self, stdin: impl Into<Stdio>) -> &mut Self {
-        self.command.stdin(stdin);
-        self
-    }
-
-    /// The child's standard output. Default: this process's, and a pipe for
-    /// [`output`](Self::output). [`Stdio::piped`] gives [`Child::stdout`].
-    pub fn stdout(&mut self, stdout: impl Into<Stdio>) -> &mut Self {
-        self.command.stdout(stdout);
-        self
-    }
-
-    /// The child's standard error. Default: this process's, and a pipe for
-    /// [`output`](Self::output). [`Stdio::piped`] gives [`Child::stderr`].
-    pub fn stderr(&mut self, stderr: impl Into<Stdio>) -> &mut Self {
-        self.command.stderr(stderr);
-        self
+    setters! {
+        /// Adds one argument, after those that were added before; no shell splits or expands it.
+        arg(argument: impl AsRef<OsStr>);
+        /// Adds arguments, after those that were added before; no shell splits or expands them.
+        args(arguments: impl IntoIterator<Item = impl AsRef<OsStr>>);
+        /// Sets a variable of the child's environment.
+        env(name: impl AsRef<OsStr>, value: impl AsRef<OsStr>);
+        /// Sets variables of the child's environment.
+        envs(variables: impl IntoIterator<Item = (impl AsRef<OsStr>, impl AsRef<OsStr>)>);
+        /// Removes a variable from the child's environment.
+        env_remove(name: impl AsRef<OsStr>);
+        /// Removes all variables from the child's environment.
+        env_clear();
+        /// The folder that the child starts in.
+        current_dir(folder: impl AsRef<Path>);
+        /// The child's standard input. Default: this process's. [`Stdio::piped`] gives
+        /// [`Child::stdin`].
+        stdin(stdin: impl Into<Stdio>);
+        /// The child's standard output. Default: this process's, and a pipe for
+        /// [`output`](Self::output). [`Stdio::piped`] gives [`Child::stdout`].
+        stdout(stdout: impl Into<Stdio>);
+        /// The child's standard error. Default: this process's, and a pipe for
+        /// [`output`](Self::output). [`Stdio::piped`] gives [`Child::stderr`].
+        stderr(stderr: impl Into<Stdio>);
     }
 
     /// Kills the child (SIGKILL) when its [`Child`] is dropped before it was waited for, or the

@@ -43,57 +43,42 @@ impl SignalState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SignalKind(i32);
 
-impl SignalKind {
+/// The signals that have a name.
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $name:ident = $number:ident;)*) => {
+        impl SignalKind {
+            $($(#[$doc])*
+            pub const fn $name() -> Self {
+                Self(libc::$number)
+            })*
+        }
+    };
+}
+
+kinds! {
     /// SIGALRM: a timer of `setitimer(2)` has expired.
-    pub const fn alarm() -> Self {
-        Self(libc::SIGALRM)
-    }
-
+    alarm = SIGALRM;
     /// SIGCHLD: a child process has ended or was stopped.
-    pub const fn child() -> Self {
-        Self(libc::SIGCHLD)
-    }
-
+    child = SIGCHLD;
     /// SIGHUP: the terminal was closed, or by convention: read the configuration again.
-    pub const fn hangup() -> Self {
-        Self(libc::SIGHUP)
-    }
-
+    hangup = SIGHUP;
     /// SIGINT: Ctrl-C in the terminal.
-    pub const fn interrupt() -> Self {
-        Self(libc::SIGINT)
-    }
-
+    interrupt = SIGINT;
     /// SIGPIPE: a write to a pipe or socket that nobody reads. Lull's sockets never cause it.
-    pub const fn pipe() -> Self {
-        Self(libc::SIGPIPE)
-    }
-
+    pipe = SIGPIPE;
     /// SIGQUIT: Ctrl-\ in the terminal.
-    pub const fn quit() -> Self {
-        Self(libc::SIGQUIT)
-    }
-
+    quit = SIGQUIT;
     /// SIGTERM: a request to terminate, by `kill(1)` or a service manager.
-    pub const fn terminate() -> Self {
-        Self(libc::SIGTERM)
-    }
-
+    terminate = SIGTERM;
     /// SIGUSR1, whose meaning the program defines.
-    pub const fn user_defined1() -> Self {
-        Self(libc::SIGUSR1)
-    }
-
+    user_defined1 = SIGUSR1;
     /// SIGUSR2, whose meaning the program defines.
-    pub const fn user_defined2() -> Self {
-        Self(libc::SIGUSR2)
-    }
-
+    user_defined2 = SIGUSR2;
     /// SIGWINCH: the terminal has another size.
-    pub const fn window_change() -> Self {
-        Self(libc::SIGWINCH)
-    }
+    window_change = SIGWINCH;
+}
 
+impl SignalKind {
     /// The signal of a number (`signal(7)`), such as a real-time signal's.
     pub const fn from_raw(number: i32) -> Self {
         Self(number)

@@ -67,7 +67,14 @@ pub struct Stream<K> {
 impl<K> Stream<K> {
     /// Takes a connected, non-blocking socket onto this worker's driver.
     pub(crate) fn from_socket(socket: Arc<Socket>) -> io::Result<Self> {
-        Ok(Self { on_its_worker: PhantomData, io: SocketIo::new(socket)?, unread: ReadBuffer::default() })
+        let napi = sockopt::incoming_napi_id(&socket);
+        Self::of_napi(socket, napi)
+    }
+
+    /// As [`Stream::from_socket`], of a socket whose `SO_INCOMING_NAPI_ID` was just read.
+    pub(crate) fn of_napi(socket: Arc<Socket>, napi: u32) -> io::Result<Self> {
+        let io = SocketIo::new(socket, napi)?;
+        Ok(Self { on_its_worker: PhantomData, io, unread: ReadBuffer::default() })
     }
 
     pub(crate) fn socket(&self) -> &Socket {

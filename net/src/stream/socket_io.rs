@@ -31,16 +31,14 @@ pub(super) enum SocketBackend {
 }
 
 impl<K> SocketIo<K> {
-    /// Takes a connected, non-blocking socket onto this worker's driver.
-    pub(super) fn new(socket: Arc<Socket>) -> io::Result<Self> {
+    /// Takes a connected, non-blocking socket onto this worker's driver. `napi`: its
+    /// `SO_INCOMING_NAPI_ID`.
+    pub(super) fn new(socket: Arc<Socket>, napi: u32) -> io::Result<Self> {
         if let Some(time) = runtime::__net::socket_busy_poll() {
             sockopt::set_busy_poll(&*socket, time);
         }
         // A socket of this worker's NAPI goes into the epoll instance that polls it.
-        let kind = match sockopt::incoming_napi_id(&socket) {
-            0 => SourceKind::Other,
-            id => SourceKind::Napi(id),
-        };
+        let kind = if napi == 0 { SourceKind::Other } else { SourceKind::Napi(napi) };
         let backend = match runtime::__net::ring_socket(Arc::clone(&socket), kind) {
             Some(ring) => SocketBackend::Ring(ring, socket),
             None => SocketBackend::Readiness(AsyncFd::new(socket, kind)?),
