@@ -1,19 +1,18 @@
 //! Building a runtime.
 
-use std::fmt;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use policies::controller::{CpuBudget, LatencyBudget};
-use policies::{AdaptedQueue, Affinity, Change, Cpus, GraceTime, JournalDir, Policy, QueueDelegate};
+use policies::{AdaptedQueue, Affinity, Change, Cpus, GraceTime, JournalDir, Policy};
 
 use crate::config::{
     Attribute, BuildError, Config, Hooks, Named, Options, Stall, WaitStrategy, settings_table,
 };
 use crate::driver::DriverKind;
 use crate::driver::uring::ring::RingOptions;
-use crate::host_policy::{HostChangeHook, HostHooks};
+use crate::host_policy::HostHooks;
 use crate::runtime::BackgroundRuntime;
 use crate::runtime::Runtime;
 
@@ -34,35 +33,18 @@ use crate::runtime::Runtime;
 /// assert_eq!(runtime.block_on(async { runtime::workers() }), 2);
 /// # Ok::<(), runtime::BuildError>(())
 /// ```
-#[derive(Debug, Default)]
+#[derive(Default)]
 #[must_use = "a builder does nothing until it is built"]
 pub struct Builder {
     named: Named,
     options: Options,
-    on_host_change: HostChange,
-    queue_delegate: Delegate,
+    host: HostHooks,
     hooks: Hooks,
     attribute: Attribute,
     ignore_environment: bool,
 }
 
-#[derive(Default)]
-struct Delegate(Option<Box<QueueDelegate>>);
-
-impl fmt::Debug for Delegate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.is_some() { "Some(..)" } else { "None" })
-    }
-}
-
-#[derive(Default)]
-struct HostChange(Option<HostChangeHook>);
-
-impl fmt::Debug for HostChange {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.is_some() { "Some(..)" } else { "None" })
-    }
-}
+opaque_debug!(Builder, "Builder", |it| "named" = it.named, "options" = it.options);
 
 impl Builder {
     /// A builder with nothing set.
@@ -132,7 +114,7 @@ impl Builder {
     /// Calls a function on each change of the interface under the policy: links that go down or
     /// come up, interrupts that others move, a new name. It is called on the supervisor's thread.
     pub fn on_host_change(mut self, hook: impl FnMut(&Change) + Send + 'static) -> Self {
-        self.on_host_change = HostChange(Some(Box::new(hook)));
+        self.host.on_change = Some(Box::new(hook));
         self
     }
 
@@ -145,7 +127,7 @@ impl Builder {
         mut self,
         delegate: impl FnMut(&AdaptedQueue) -> io::Result<()> + Send + 'static,
     ) -> Self {
-        self.queue_delegate = Delegate(Some(Box::new(delegate)));
+        self.host.delegate = Some(Box::new(delegate));
         self
     }
 
@@ -264,9 +246,8 @@ impl Builder {
     }
 
     /// The size of the submission queue of each worker's ring, which the kernel rounds up to a
-    /// power of two, up to 32,768. Default:
-    /// 512. The completion queue has eight times as many entries, up to 65,536. More submissions in
-    ///      a turn take further enters.
+    /// power of two, up to 32,768. The default is 512. The completion queue has eight times as many
+    /// entries, up to 65,536. More submissions in a turn take further enters.
     pub fn ring_size(mut self, submissions: u32) -> Self {
         self.options.ring.submissions = submissions.clamp(2, 32_768);
         self
@@ -350,7 +331,6 @@ impl Builder {
 
     fn resolve(self) -> Result<(Config, Hooks, HostHooks), BuildError> {
         let config = Config::resolve(self.named, self.options, self.attribute, self.ignore_environment)?;
-        let host = HostHooks { on_change: self.on_host_change.0, delegate: self.queue_delegate.0 };
-        Ok((config, self.hooks, host))
+        Ok((config, self.hooks, self.host))
     }
 }

@@ -240,11 +240,7 @@ impl Drop for Runtime {
     }
 }
 
-impl std::fmt::Debug for Runtime {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Runtime").field("workers", &self.state.workers.len()).finish_non_exhaustive()
-    }
-}
+opaque_debug!(Runtime, "Runtime", |it| "workers" = it.state.workers.len());
 
 /// Waits for the end of a thread. `false`: it has not ended by the deadline.
 pub(crate) fn ends_by(thread: &thread::JoinHandle<()>, deadline: Instant) -> bool {

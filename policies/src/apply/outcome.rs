@@ -2,12 +2,13 @@
 
 use std::fmt;
 
+use serde::Serialize;
+
 use crate::knob::{Knob, Value};
 use crate::policy::Policy;
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[cfg_attr(feature = "tools", derive(serde::Serialize))]
-#[cfg_attr(feature = "tools", serde(tag = "outcome", rename_all = "kebab-case"))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "outcome", rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Outcome {
     /// The knob had the target value before.
@@ -42,15 +43,14 @@ impl Outcome {
     }
 }
 
-#[derive(Debug, Clone)]
-#[cfg_attr(feature = "tools", derive(serde::Serialize))]
+#[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct Applied {
-    #[cfg_attr(feature = "tools", serde(flatten))]
+    #[serde(flatten)]
     pub knob: Knob,
     pub target: Value,
     pub policy: Policy,
-    #[cfg_attr(feature = "tools", serde(flatten))]
+    #[serde(flatten)]
     pub outcome: Outcome,
 }
 

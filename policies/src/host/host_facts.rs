@@ -2,14 +2,15 @@
 
 use std::fs;
 
+use serde::{Deserialize, Serialize};
+
 use super::irqbalance::Irqbalance;
 use super::numa::Topology;
 use crate::cpus::Cpus;
 use crate::netlink::netdev::Netdev;
 
-#[derive(Debug, Clone, PartialEq)]
-#[cfg_attr(feature = "tools", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "tools", serde(deny_unknown_fields))]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct HostFacts {
     pub(crate) kernel: String,
     /// The cores that this process may use.

@@ -1,13 +1,14 @@
 //! Interfaces and queues as data, and their paths in sysfs.
 
+use serde::{Deserialize, Serialize};
+
 use super::drivers::{Driver, Since};
 use crate::cpus::Cpus;
 use crate::netlink::ethtool::{Channels, Coalescing, RxRing};
 use crate::netlink::netdev::Napi;
 
 /// A network interface of the calling thread's network namespace.
-#[derive(Debug, Clone)]
-#[cfg_attr(feature = "tools", derive(serde::Serialize))]
+#[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct Interface {
     /// For example `eth0`.
@@ -45,8 +46,7 @@ pub struct Interface {
     pub notes: Vec<String>,
 }
 
-#[derive(Debug, Clone)]
-#[cfg_attr(feature = "tools", derive(serde::Serialize))]
+#[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct RxQueue {
     pub index: u32,
@@ -70,8 +70,7 @@ pub struct RxQueue {
     pub rps_flow_count: Option<u64>,
 }
 
-#[derive(Debug, Clone)]
-#[cfg_attr(feature = "tools", derive(serde::Serialize))]
+#[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct TxQueue {
     pub index: u32,
@@ -85,8 +84,7 @@ pub struct TxQueue {
     pub xps_cpus: Option<Cpus>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[cfg_attr(feature = "tools", derive(serde::Serialize, serde::Deserialize))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct NapiThreadSettings {
     pub cpus: Cpus,

@@ -3,8 +3,9 @@
 use std::fmt;
 use std::fs;
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[cfg_attr(feature = "tools", derive(serde::Serialize, serde::Deserialize))]
+use serde::{Deserialize, Serialize};
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Machine {
     pub cpu: String,

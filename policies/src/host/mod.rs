@@ -17,7 +17,6 @@ pub(crate) mod net_namespace;
 pub(crate) mod numa;
 pub(crate) mod process_stat;
 mod receiving;
-#[cfg(feature = "tools")]
 mod recording;
 pub mod scheduler;
 
@@ -30,5 +29,4 @@ pub(crate) use interface::sysfs;
 pub use interface::{Interface, NapiThreadSettings, RxQueue, TxQueue};
 pub use machine::Machine;
 pub use receiving::Receiving;
-#[cfg(feature = "tools")]
 pub use recording::{Recording, UnusableRecording};

@@ -8,15 +8,16 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixDatagram;
 
+use serde::{Deserialize, Serialize};
+
 use super::interface::{Interface, sysfs};
 use crate::netlink::ethtool::{Ethtool, FlowControl, Rss};
 use crate::netlink::netdev::Netdev;
 
 /// What decides on which queue of a device a packet arrives, and whether it arrives. What can't be
 /// read is `None`.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "tools", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "tools", serde(default, deny_unknown_fields))]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct Receiving {
     pub rss: Option<Rss>,

@@ -4,7 +4,6 @@
 pub(crate) mod coalescing_limits;
 pub(crate) mod permission;
 mod read;
-#[cfg(feature = "tools")]
 mod recorded;
 mod write;
 

@@ -5,6 +5,8 @@ pub(crate) mod planner;
 mod ring;
 mod settings;
 
+use serde::Serialize;
+
 use crate::controller::QueueSettings;
 use crate::grace_time::nanos;
 use crate::knob::{Knob, Value};
@@ -12,11 +14,10 @@ use crate::policy::Policy;
 
 pub use settings::{Settings, SuppressionValues};
 
-#[derive(Debug, Clone)]
-#[cfg_attr(feature = "tools", derive(serde::Serialize))]
+#[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct Step {
-    #[cfg_attr(feature = "tools", serde(flatten))]
+    #[serde(flatten)]
     pub knob: Knob,
     /// The present value; `None` if it can't be read (before an earlier step, for example).
     pub current: Option<Value>,
@@ -36,8 +37,7 @@ impl Step {
 /// The steps that give an interface a policy.
 ///
 /// Made by [`Plan::new`]; [`apply`](crate::apply) carries it out.
-#[derive(Debug, Clone)]
-#[cfg_attr(feature = "tools", derive(serde::Serialize))]
+#[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct Plan {
     pub policy: Policy,

@@ -7,10 +7,8 @@ use super::settings::Settings;
 use super::{Plan, Step};
 use crate::controller::{QueueMode, QueueSettings, Reason};
 use crate::grace_time::{GraceTime, nanos};
-#[cfg(feature = "tools")]
-use crate::host::Recording;
 use crate::host::device::Device;
-use crate::host::{HostFacts, Interface, RxQueue, TxQueue};
+use crate::host::{HostFacts, Interface, Recording, RxQueue, TxQueue};
 use crate::knob::permission::may_set_on;
 use crate::knob::{Knob, Value};
 use crate::netlink::ethtool::Coalescing;
@@ -28,7 +26,6 @@ impl Plan {
     }
 
     /// Plans a policy for a recorded interface. The steps say nothing of what this process may set.
-    #[cfg(feature = "tools")]
     pub fn for_recording(policy: Policy, recording: &Recording, settings: &Settings) -> Self {
         let interface = recording.interface();
         Self::on(Source::Recorded(&interface), &recording.host, policy, &interface, settings)
@@ -71,7 +68,6 @@ impl Plan {
 #[derive(Clone, Copy)]
 enum Source<'a> {
     Device(&'a Device),
-    #[cfg(feature = "tools")]
     Recorded(&'a Interface),
 }
 
@@ -79,7 +75,6 @@ impl Source<'_> {
     fn read(self, knob: &Knob) -> Option<Value> {
         match self {
             Self::Device(device) => knob.read(device).ok(),
-            #[cfg(feature = "tools")]
             Self::Recorded(interface) => knob.recorded(interface),
         }
     }
@@ -88,7 +83,6 @@ impl Source<'_> {
     fn forbids(self, knob: &Knob) -> Option<String> {
         match self {
             Self::Device(device) => may_set_on(knob, device).err().map(|reason| reason.to_string()),
-            #[cfg(feature = "tools")]
             Self::Recorded(interface) => knob.managed_irq(interface).map(|reason| reason.to_string()),
         }
     }

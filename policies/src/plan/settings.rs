@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use serde::Serialize;
+
 use crate::controller::{LatencyBudget, QueueSettings};
 use crate::grace_time::GraceTime;
 use crate::host::{Cpus, Interface};
@@ -10,8 +12,7 @@ use crate::policy::Policy;
 
 /// The device's interrupt coalescing under suppression. Defaults are those of Cai and Karsten
 /// (2023), section 4.2.1; a device with a lower limit is set to its limit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[cfg_attr(feature = "tools", derive(serde::Serialize))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct SuppressionValues {
     /// Microseconds from a received packet to its interrupt; 65534 by default.
     pub rx_usecs: u32,
@@ -43,8 +44,7 @@ impl SuppressionValues {
 }
 
 /// The parameters of a plan besides the policy and the interface.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[cfg_attr(feature = "tools", derive(serde::Serialize))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Settings {
     /// The number of receive queues to configure; `None` leaves it unchanged.
     pub channels: Option<u32>,
