@@ -114,6 +114,13 @@ pub async fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<
     pool_call(move || std::fs::rename(from, to)).await
 }
 
+/// Copies a file's contents and permissions to another, which is created or replaced. Returns how
+/// many bytes.
+pub async fn copy(from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<u64> {
+    let (from, to) = (from.as_ref().to_owned(), to.as_ref().to_owned());
+    pool_call(move || std::fs::copy(from, to)).await
+}
+
 /// An open file. Each operation is a call on a thread of the pool.
 ///
 /// Reads and writes take an offset, as `pread(2)` and `pwrite(2)` do, and there is no file

@@ -56,7 +56,8 @@ async fn a_file_is_written_read_renamed_and_removed() {
     assert!(fs::metadata(&nested).await.unwrap().is_dir());
     fs::rename(&file, &renamed).await.unwrap();
     assert_eq!(fs::metadata(&file).await.unwrap_err().kind(), ErrorKind::NotFound);
-    assert_eq!(fs::read(&renamed).await.unwrap(), b"xyz");
+    assert_eq!(fs::copy(&renamed, &file).await.unwrap(), 3);
+    assert_eq!(fs::read(&file).await.unwrap(), b"xyz");
     fs::remove_file(&renamed).await.unwrap();
     assert!(!renamed.exists());
 }
