@@ -43,8 +43,8 @@
 //!
 //! # What it is not for
 //! - Protocols: `lull-adapters` has TLS, HTTP and QUIC.
-//! - Sockets that move between threads: each belongs to the worker that made it. What crosses is the
-//!   standard library's socket ([`Stream::into_std`](TcpStream::into_std)), or a message.
+//! - Sockets that move between threads: each belongs to the worker that made it. What crosses is
+//!   the standard library's socket ([`Stream::into_std`](TcpStream::into_std)), or a message.
 //! - Raw sockets and packet sockets: `runtime::io::AsyncFd` waits for those.
 
 #[cfg(not(target_os = "linux"))]

@@ -25,14 +25,16 @@ pub type TcpStream = Stream<Tcp>;
 
 /// A listening TCP socket, on its worker's driver.
 ///
-/// | | |
-/// |---|---|
-/// | [`bind`](Listener::bind), [`bind_with`](Listener::bind_with), [`bind_within`](Listener::bind_within) | listens on an address; with [`BindOptions`]; as soon as the address is free |
-/// | [`serve`](Listener::serve), [`serve_paused`](Listener::serve_paused) | accepts on all workers, and calls a handler for each connection where its NAPI is polled |
-/// | [`limit_connections`](Listener::limit_connections) | how many connections `serve` handles at a time |
-/// | [`accept`](Listener::accept), [`poll_accept`](Listener::poll_accept) | accepts one connection onto the calling worker |
-/// | [`local_addr`](Listener::local_addr) | the address that it listens on |
-/// | [`from_std`](Listener::from_std), [`into_std`](Listener::into_std) | from and to the standard library |
+/// - [`bind`](Listener::bind) listens on an address, [`bind_with`](Listener::bind_with) with
+///   [`BindOptions`], [`bind_within`](Listener::bind_within) as soon as the address is free.
+/// - [`serve`](Listener::serve) accepts on all workers, and calls a handler for each connection
+///   where its NAPI is polled; [`serve_paused`](Listener::serve_paused) once it is resumed.
+///   [`limit_connections`](Listener::limit_connections) says how many at a time.
+/// - [`accept`](Listener::accept) and [`poll_accept`](Listener::poll_accept) accept one connection
+///   onto the calling worker.
+/// - [`local_addr`](Listener::local_addr) is the address that it listens on.
+/// - [`from_std`](Listener::from_std) and [`into_std`](Listener::into_std) change from and to the
+///   standard library's.
 ///
 /// ```
 /// use futures_util::AsyncWriteExt;

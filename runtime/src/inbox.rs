@@ -1,5 +1,5 @@
-//! What other threads leave for a worker, and whether it sleeps: both decide whether they need a system
-//! call to wake it.
+//! What other threads leave for a worker, and whether it sleeps: both decide whether they need a
+//! system call to wake it.
 
 use crate::sync::{AtomicBool, AtomicU8, Mutex, MutexGuard, Ordering, lock};
 

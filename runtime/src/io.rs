@@ -1,7 +1,7 @@
 //! Readiness of descriptors, and operations of the worker's ring.
 //!
-//! [`AsyncFd`] waits for readiness, on every driver. [`RingFd`] has operations of the ring for files
-//! and pipes, and [`submit`] takes any other. Sockets are in the crate `lull-net`.
+//! [`AsyncFd`] waits for readiness, on every driver. [`RingFd`] has operations of the ring for
+//! files and pipes, and [`submit`] takes any other. Sockets are in the crate `lull-net`.
 
 mod ring_operation;
 

@@ -29,8 +29,8 @@
 //! says what, and why.
 //!
 //! A worker's driver ([`DriverKind`]) is io_uring, with epoll for descriptors that are waited for
-//! ([`AsyncFd`]), or epoll alone. By default it is io_uring, unless that is missing or forbidden, or
-//! a queue's values are fixed: only waits in epoll then keep the queue's interrupt masked.
+//! ([`AsyncFd`]), or epoll alone. By default it is io_uring, unless that is missing or forbidden,
+//! or a queue's values are fixed: only waits in epoll then keep the queue's interrupt masked.
 //!
 //! | | |
 //! |---|---|
@@ -126,7 +126,8 @@ mod wake_handle;
 /// - `worker_handle`: what other threads see of a worker; `current`: what its own thread does;
 /// - `adaptive_spin`: whether it spins before it sleeps; `thread_wait`: the same for threads that
 ///   wait for a worker;
-/// - `runtime_state`: what all workers of a runtime share; `napi_map`: which of them has which queue;
+/// - `runtime_state`: what all workers of a runtime share; `napi_map`: which of them has which
+///   queue;
 /// - `startup`: pins the thread, opens the driver, finds out which policy is in effect (`report`);
 /// - `queue_control`: adapts how the queue is driven;
 /// - `early_logs`: warnings that come before there is a subscriber.

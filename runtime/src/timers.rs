@@ -1,5 +1,5 @@
-//! A worker's timers, in a hierarchical wheel, and the clocks: that of the event loop, and that of its
-//! timers, which tests can pause.
+//! A worker's timers, in a hierarchical wheel, and the clocks: that of the event loop, and that of
+//! its timers, which tests can pause.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -230,8 +230,8 @@ impl<F: Future<Output = ()>> Future for ServedConnection<F> {
     }
 }
 
-/// Takes a connection of a NAPI onto this worker and calls its handler. `None` if the handler panics
-/// or the driver can't register the connection.
+/// Takes a connection of a NAPI onto this worker and calls its handler. `None` if the handler
+/// panics or the driver can't register the connection.
 fn call_handler<K, H, F>(state: &ServeState, (socket, napi): (Arc<Socket>, u32), handler: H) -> Option<F>
 where
     H: Fn(Stream<K>) -> F,

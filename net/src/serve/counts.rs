@@ -1,5 +1,5 @@
-//! Counts of connections by whether they are on the worker that polls their NAPI, and of accepts that
-//! fail for want of descriptors or memory.
+//! Counts of connections by whether they are on the worker that polls their NAPI, and of accepts
+//! that fail for want of descriptors or memory.
 
 use std::iter::Sum;
 use std::ops::AddAssign;

@@ -1,5 +1,5 @@
-//! A connected stream socket, of kind [`Tcp`](crate::Tcp) or [`Unix`](crate::Unix): how it is connected,
-//! read and written, and taken off its worker.
+//! A connected stream socket, of kind [`Tcp`](crate::Tcp) or [`Unix`](crate::Unix): how it is
+//! connected, read and written, and taken off its worker.
 
 use std::error::Error;
 use std::marker::PhantomData;

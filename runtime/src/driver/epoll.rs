@@ -2,9 +2,10 @@
 //!
 //! Under a policy that busy-polls, the worker waits in an epoll instance that holds only sockets of
 //! its NAPI ([`Instance`]). Nested in it are the instance with everything else, and the eventfd of
-//! wake-ups. These two are one-shot: once one has fired it is disarmed until the worker parks again.
-//! So the pass after it finds nothing ready on entry, and polls the NAPI. If they stayed armed, one
-//! that is ready all the time would make every wait return without polling, and starve the network.
+//! wake-ups. These two are one-shot: once one has fired it is disarmed until the worker parks
+//! again. So the pass after it finds nothing ready on entry, and polls the NAPI. If they stayed
+//! armed, one that is ready all the time would make every wait return without polling, and starve
+//! the network.
 //!
 //! Under the other policies there is one instance, which needs none of this.
 

@@ -1,4 +1,5 @@
-//! How a worker starts: its thread is pinned, its driver opened, and busy polling set and read back.
+//! How a worker starts: its thread is pinned, its driver opened, and busy polling set and read
+//! back.
 
 use std::io;
 use std::num::NonZeroU64;

@@ -320,7 +320,8 @@ impl Instance {
         self.wait(wait, outcome, |_| {}).map(drop)
     }
 
-    /// Takes the events of the other instance. It holds nothing that is polled, so the timeout is 0.
+    /// Takes the events of the other instance. It holds nothing that is polled, so the timeout is
+    /// 0.
     pub(super) fn collect_other(&self, outcome: &mut WaitOutcome) -> io::Result<()> {
         let Some(other) = self.other() else { return Ok(()) };
         let mut events = self.events.borrow_mut();

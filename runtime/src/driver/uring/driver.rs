@@ -1,8 +1,8 @@
 //! A worker's ring, its operations, and the epoll instance beside it; and wake-ups across threads.
 //!
-//! A worker that waits in its ring is woken by a message to that ring (`IORING_OP_MSG_RING`), which is
-//! submitted with the enter that the waking worker makes anyway. Threads without a ring write the
-//! eventfd, which the ring polls.
+//! A worker that waits in its ring is woken by a message to that ring (`IORING_OP_MSG_RING`), which
+//! is submitted with the enter that the waking worker makes anyway. Threads without a ring write
+//! the eventfd, which the ring polls.
 
 use std::cell::{Cell, RefCell};
 use std::io;

@@ -1,4 +1,5 @@
-//! Receives, armed once per socket, and accepts, armed once per listener: what their completions bring.
+//! Receives, armed once per socket, and accepts, armed once per listener: what their completions
+//! bring.
 
 use std::io;
 use std::num::NonZeroU64;

@@ -114,8 +114,8 @@ impl Polling {
     }
 }
 
-/// Timers ahead of the watchdog, which end the sleeps of timed mode, and program the core's clock device once for each
-/// sleep.
+/// Timers ahead of the watchdog, which end the sleeps of timed mode, and program the core's clock
+/// device once for each sleep.
 ///
 /// Starting a timer that is due before all others programs the clock event device, and so does each
 /// timer that expires (`kernel/time/hrtimer.c`, `hrtimer_start_range_ns` and `hrtimer_interrupt`).
