@@ -1,6 +1,6 @@
 //! Files, on the threads of blocking work.
 //!
-//! Each call runs on a thread of [`spawn_blocking`](crate::spawn_blocking), as `tokio::fs` does by
+//! Each call runs on a thread of [`spawn_blocking`], as `tokio::fs` does by
 //! default: it takes one of the
 //! [`Builder::max_blocking_threads`](crate::Builder::max_blocking_threads) (512) until the kernel
 //! has answered, and two switches between threads. Where many files are read or written, put the

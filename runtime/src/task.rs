@@ -40,7 +40,7 @@ where
 /// be `Send`.
 ///
 /// If that worker has stopped, awaiting the handle gives a cancelled
-/// [`JoinError`](crate::JoinError).
+/// [`JoinError`].
 ///
 /// # Panics
 /// Outside of a runtime ([`Handle::enter`](crate::Handle::enter)), or if there is no such worker.
