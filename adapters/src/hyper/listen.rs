@@ -71,7 +71,7 @@ pub(super) mod sealed {
             H: Fn(Stream<Tcp>) -> F + Clone + Send + 'static,
             F: Future<Output = ()> + 'static,
         {
-            self.serve_paused_for(caller, handler)
+            self.served_at(caller).serve_paused(handler)
         }
 
         fn accepted(stream: &Stream<Tcp>, encrypted: bool) -> Peer {
@@ -90,7 +90,7 @@ pub(super) mod sealed {
             H: Fn(Stream<Unix>) -> F + Clone + Send + 'static,
             F: Future<Output = ()> + 'static,
         {
-            self.serve_paused_for(caller, handler)
+            self.served_at(caller).serve_paused(handler)
         }
 
         fn accepted(_: &Stream<Unix>, encrypted: bool) -> Peer {

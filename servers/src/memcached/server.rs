@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use net::{
-    Alignment, Serving, ShutdownReport, TcpKeepalive, TcpListener, TcpStream, UdpServing, UnixListener,
-    UnixStream,
+    Alignment, BindOptions, Serving, ShutdownReport, TcpKeepalive, TcpListener, TcpStream, UdpServing,
+    UnixListener, UnixStream,
 };
 
 use super::config::Config;
@@ -57,8 +57,8 @@ impl Server {
     fn listen_on_path(&mut self, path: &Path, config: &Config) -> Result<(), StartError> {
         let failed = cannot_listen(path.display());
         remove_stale_socket(path).map_err(&failed)?;
-        let mode = config.unix_mode & 0o777;
-        let listener = UnixListener::bind_with_mode(path, config.backlog, mode).map_err(&failed)?;
+        let options = BindOptions::new().backlog(config.backlog).mode(config.unix_mode & 0o777);
+        let listener = UnixListener::bind_with(path, &options).map_err(&failed)?;
         self.unix_socket = Some(BoundPath::of(path).map_err(&failed)?);
         let context = Arc::clone(&self.context);
         let name: Arc<str> = format!("unix:{}", path.display()).into();

@@ -12,6 +12,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
+use runtime::signal::SignalKind;
 use servers::memcached::{Config, Server, VERSION, logging};
 
 use flags::{Flags, interface_of};
@@ -123,7 +124,7 @@ async fn serve(
     background: Option<Background>,
 ) -> Result<(), Error> {
     let terminated = runtime::signal::terminated()?;
-    let mut hangups = runtime::signal::hangups()?;
+    let mut hangups = runtime::signal::signal(SignalKind::hangup())?;
     let mut inherited = inherited_listeners()?;
     if !inherited.is_empty() {
         // systemd defines the addresses.
@@ -164,7 +165,7 @@ async fn serve(
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
     let mut stop = std::pin::pin!(select(terminated, Box::pin(server.shutdown_requested())));
     loop {
-        let hangup = std::pin::pin!(hangups.next());
+        let hangup = std::pin::pin!(hangups.recv());
         match select(&mut stop, hangup).await {
             Either::Left(_) => break,
             Either::Right(_) => match server.reload() {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use policies::counters::{RxPackets, busy_poll_rx_packets};
 use policies::host::{self, Interface};
-use runtime::QueueStatus;
+use runtime::policy::QueueStatus;
 
 use super::counters::Counters;
 
