@@ -262,11 +262,10 @@ impl Flags {
     /// host's settings are logged.
     pub fn builder(&self, interface: Option<&str>) -> Builder {
         let network = &self.network;
-        let mut builder =
-            Builder::new().ban_irqbalance(network.ban_irqbalance).on_host_change(|change| match change {
-                Change::QueueSettings { .. } => tracing::info!("{change}"),
-                _ => tracing::warn!("{change}"),
-            });
+        let mut builder = Builder::new().on_host_change(|change| match change {
+            Change::QueueSettings { .. } => tracing::info!("{change}"),
+            _ => tracing::warn!("{change}"),
+        });
         macro_rules! set {
             ($($method:ident: $value:expr),* $(,)?) => {
                 $(if let Some(value) = $value { builder = builder.$method(value); })*
@@ -343,10 +342,6 @@ struct NetworkFlags {
     /// kernel-thread poll
     #[arg(long, value_name = "CORES")]
     packing_cores: Option<Cpus>,
-    /// Ban the interrupts of the workers' queues from a running irqbalance, and again after it was
-    /// restarted
-    #[arg(long)]
-    ban_irqbalance: bool,
     /// Delay beyond vanilla's that kernel-polling may cost in exchange for CPU time, in
     /// microseconds from 0 to 1000 [env: RUNTIME_LATENCY_BUDGET] [default: 0]
     #[arg(long, value_name = "US")]
