@@ -1,5 +1,5 @@
-//! The parameters with which an epoll instance busy-polls. The kernel keeps them in the instance, so
-//! its owner may be another process.
+//! The parameters with which an epoll instance busy-polls. The kernel keeps them in the instance,
+//! so its owner may be another process.
 
 #![expect(unsafe_code, reason = "neither rustix nor std has these ioctls")]
 

@@ -1,5 +1,5 @@
 //! What a worker reports of itself and of how its queue is driven, and the status files in which a
-//! process publishes that for `policies watch`: it rewrites its file beside the journals each second.
+//! process publishes that for `policies watch`: it rewrites its file beside the journals.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};

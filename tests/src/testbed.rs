@@ -19,8 +19,8 @@ use crate::isolated::driver;
 /// several times what the tests measure. Without the permission they measure that.
 static AWAKE: OnceLock<Option<AwakeCores>> = OnceLock::new();
 
-/// As [`enter_plain`], with real-time kernel threads on core 0 in the place of the interrupts that a
-/// veth's queues have not.
+/// As [`enter_plain`], with real-time kernel threads on core 0 in the place of interrupts, which a
+/// veth has not.
 pub fn enter(queues: u32) -> Testbed {
     let testbed = enter_plain(queues);
     poll_by_threads(&testbed.server, SERVER_INTERFACE, 0, INTERRUPT_THREAD_PRIORITY).unwrap();

@@ -67,7 +67,7 @@ pub struct GenericConnection {
 }
 
 impl GenericConnection {
-    /// Opens a socket and resolves the id of the family that the kernel has registered under a name.
+    /// Opens a socket and resolves the id of the family that the kernel knows by this name.
     ///
     /// # Errors
     /// `NotFound` if the kernel has no such family; otherwise the error of opening the socket.
