@@ -12,7 +12,7 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 
-pub use policies::descriptors::incoming_napi_id;
+pub use policies::socket_options::incoming_napi_id;
 
 pub use self::ring_operation::{NoRing, RingFd, RingOperation, has_ring, submit};
 use crate::coop;

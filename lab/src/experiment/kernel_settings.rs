@@ -14,8 +14,9 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use policies::descriptors::{EpollParams, duplicate};
+use policies::epoll_params::EpollParams;
 use policies::netlink::netdev::{NapiSetting, Netdev};
+use policies::pidfd::duplicate;
 use policies::{GraceTime, Policy, host};
 use serde::Serialize;
 

@@ -50,7 +50,7 @@ pub(super) struct RunningServer {
     /// Cycles, instructions and cache misses of the server's core, if the machine counts them.
     perf: Option<PerfCounters>,
     pub(super) cores: ServerCores,
-    /// Whether what receives is set here: as another one than that of the server's policy.
+    /// Whether what receives is set here, and not by the server's policy.
     sets_receiver: bool,
     adapts: bool,
     pub(super) address: SocketAddr,
@@ -66,15 +66,15 @@ impl RunningServer {
         memory: u64,
     ) -> Result<Self, Error> {
         let testbed = Testbed::new(1)?;
+        let packing = contender.policy().is_some_and(|(policy, _)| policy == Policy::Packing);
+        model.prepare(&testbed, if packing { cores.packing } else { cores.server })?;
         let (server, address, policy) = start_server(contender, &testbed, cores, memory)?;
         let interface = testbed.server.run(|| host::interface(SERVER_INTERFACE).map_err(io::Error::other))?;
-        let packing = contender.policy().is_some_and(|(policy, _)| policy == Policy::Packing);
         // As it runs: on a kernel without kernel-thread, vanilla does.
         let polled = policy.as_ref().is_some_and(|policy| policy.ran == Policy::KernelThread.name());
         let receiver = if packing || polled { cores.packing } else { cores.server };
         // A thread that polls all the time needs no interrupt.
         let model = if polled { Receiver::Fifo } else { model };
-        let sets_receiver = !polled && (model != Receiver::Fifo || policy.is_none());
         let perf = PerfCounters::start(PerfTarget::Cpu(cores.server)).ok();
         let adapts = contender.polls();
         let server = Self {
@@ -84,7 +84,7 @@ impl RunningServer {
             interface,
             perf,
             cores: ServerCores { cores, receiver, model },
-            sets_receiver,
+            sets_receiver: !polled,
             adapts,
             address,
             policy,

@@ -695,7 +695,6 @@ pub(super) mod tests {
         let blocked = comparison(&NAMES, "blocking", usual, 0.01, 12);
         let expected = "kernel-polling, auto could not run here (blocking ran instead: no queue); the results say nothing on it.";
         assert_eq!(blocked.verdict[0], expected);
-        assert_eq!(blocked.measured(), None);
     }
 
     #[test]
@@ -734,21 +733,6 @@ pub(super) mod tests {
         let verdict = report.verdict.join(" ");
         let expected = "At 50 % of that load: not compared: no round has a valid turn of vanilla, uring too.";
         assert!(verdict.contains(expected) && !verdict.contains("is overloaded"), "{verdict}");
-    }
-
-    #[test]
-    fn rates_are_kept_for_explain_with_their_budget() {
-        let names = ["vanilla:epoll", "vanilla:uring", "kernel-polling:epoll:20", "kernel-polling:epoll"];
-        let measured = comparison(&names, "kernel-polling", usual, 0.01, 12).measured().unwrap();
-        let [rate] = &measured.rates[..] else { panic!("{measured:?}") };
-        assert_eq!((rate.rate, rate.share, rate.budgets.len()), (50e3, Some(0.5), 2));
-        let budget = &rate.budgets[0];
-        assert_eq!((budget.driver.as_str(), budget.latency_budget.to_string().as_str()), ("epoll", "20"));
-        assert_eq!((budget.cpu_us, budget.cpu_ratio.median), (4.975, 0.621875));
-        assert!(budget.cpu_ratio.interval.is_some());
-        let without_vanilla = ["kernel-polling:epoll", "kernel-polling:uring"];
-        let other = comparison(&without_vanilla, "kernel-polling", usual, 0.01, 12);
-        assert_eq!(other.measured(), None);
     }
 
     /// The page of the usual comparison, with what other conditions gave.

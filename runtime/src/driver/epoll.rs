@@ -19,7 +19,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use policies::descriptors::EpollParams;
+use policies::epoll_params::EpollParams;
 use rustix::event::epoll::EventFlags;
 use rustix::event::{EventfdFlags, eventfd};
 

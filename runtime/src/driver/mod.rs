@@ -32,7 +32,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use policies::controller::QueueSettings;
-use policies::descriptors::EpollParams;
+use policies::epoll_params::EpollParams;
 
 use self::epoll::EpollDriver;
 use self::epoll::instance::Instance;

@@ -11,7 +11,7 @@ use std::time::Duration;
 use policies::controller::{
     Budgets, ControllerLimits, MachineCosts, PollTimer, PollingController, QueueSettings, Reason,
 };
-use policies::descriptors::EpollParams;
+use policies::epoll_params::EpollParams;
 use policies::netlink::netdev::Netdev;
 use policies::{Cpus, Knob};
 use rustix::thread::{CpuSet, gettid, set_current_timer_slack};

@@ -2,8 +2,8 @@
 
 use std::fs;
 
-use lab::testbed::{Receiver, SERVER_INTERFACE};
-use policies::host::scheduler::{INTERRUPT_THREAD_PRIORITY, fifo_priority};
+use lab::testbed::{INTERRUPT_THREAD_PRIORITY, Receiver, SERVER_INTERFACE};
+use policies::host::scheduler::fifo_priority;
 use policies::netlink::netdev::Netdev;
 use policies::{Cpus, Pid, host};
 use serial_test::serial;
@@ -34,7 +34,6 @@ fn settings_of_the_kernel_are_read_back_and_the_verdicts_row_is_measured_under_e
         napi(100, 20_000, 0),
         napi(100, 200_000, 0) + &epoll(64, 64, 1),
         napi(0, 0, 0) + &epoll(50, 0, 0),
-        // Its supervisor would set the queue's thread again.
         "vanilla".to_owned(),
     ];
     assert_eq!(ran, expected);

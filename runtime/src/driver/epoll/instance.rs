@@ -12,7 +12,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::rc::Rc;
 use std::time::Duration;
 
-use policies::descriptors::{EpollParams, incoming_napi_id};
+use policies::epoll_params::EpollParams;
+use policies::socket_options::incoming_napi_id;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use slab::Slab;
 
