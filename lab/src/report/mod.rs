@@ -10,7 +10,6 @@ mod html;
 #[cfg(test)]
 mod in_browser;
 mod instructions;
-mod last_result;
 mod markdown;
 mod model;
 mod paper;

@@ -77,8 +77,7 @@ pub enum Command {
         /// Interface, for example eth0
         interface: String,
     },
-    /// Explain whether kernel polling can run on an interface, what prevents it, how to fix that,
-    /// and what a latency budget buys by the last result of lab
+    /// Explain whether kernel polling can run on an interface, what prevents it, and how to fix that
     ///
     /// With --pid, --unit or --cgroup: whether a server can be attached to
     Explain {

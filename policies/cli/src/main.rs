@@ -5,7 +5,6 @@
 mod arguments;
 mod attach;
 mod error;
-mod measured;
 mod output;
 mod prometheus;
 mod status;
@@ -15,8 +14,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
 use policies::explain::Explanation;
-use policies::explain::measured::Measured;
-use policies::host::{Machine, Recording};
+use policies::host::Recording;
 use policies::{JournalDir, Knob, Lifetime, Plan, host};
 use serde_json::json;
 
@@ -76,25 +74,12 @@ fn run(cli: &Cli) -> Result<ExitCode, CommandError> {
             attach::explain(target.into(), interface.as_deref(), &journals, cli.format)
         }
         Command::Explain { from: Some(file), .. } => {
-            let explanation = Explanation::of_recording(&Recording::read(file)?);
-            let json = json!({ "verdict": explanation.verdict(), "findings": explanation.findings });
-            cli.format.print(&json, || print_explanation(&explanation));
-            Ok(code_of(&explanation))
+            Ok(explain(&Explanation::of_recording(&Recording::read(file)?), cli.format))
         }
         Command::Explain { interface, target: None, from: None } => {
             let interface = interface.as_deref().unwrap_or_default();
             let explanation = Explanation::of(&host::interface(interface)?, &journals)?;
-            let last = Measured::last();
-            let json = json!({
-                "verdict": explanation.verdict(),
-                "findings": explanation.findings,
-                "latency_budget": measured::to_json(&last),
-            });
-            cli.format.print(&json, || {
-                print_explanation(&explanation);
-                print_line!("{}", measured::to_text(&last, &Machine::read()));
-            });
-            Ok(code_of(&explanation))
+            Ok(explain(&explanation, cli.format))
         }
         Command::Record { interface } => {
             print_line!("{:#}", json!(Recording::of(interface)?));
@@ -134,7 +119,9 @@ fn run(cli: &Cli) -> Result<ExitCode, CommandError> {
     }
 }
 
-fn code_of(explanation: &Explanation) -> ExitCode {
+fn explain(explanation: &Explanation, format: Format) -> ExitCode {
+    let json = json!({ "verdict": explanation.verdict(), "findings": explanation.findings });
+    format.print(&json, || print_explanation(explanation));
     if explanation.prevents() { PREVENTED.into() } else { ExitCode::SUCCESS }
 }
 

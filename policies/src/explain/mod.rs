@@ -14,7 +14,6 @@
 //! # Ok::<(), policies::Error>(())
 //! ```
 
-pub mod measured;
 mod nearness;
 
 use std::thread;

@@ -94,46 +94,6 @@ fn lab_compares_an_application_on_lull_with_the_same_on_tokio() {
 }
 
 #[test]
-#[isolated(root)]
-#[serial]
-fn explain_shows_what_lab_has_measured_last_of_each_latency_budget() {
-    let state = tempfile::tempdir().unwrap();
-    let run = |program: &str, arguments: &[&str]| {
-        let output = Command::new(tests::own_program(program))
-            .args(arguments)
-            .env("XDG_STATE_HOME", state.path())
-            .current_dir(state.path())
-            .output()
-            .unwrap();
-        // Nothing can poll loopback.
-        let expected = if program == "policies" { 3 } else { 0 };
-        assert_eq!(output.status.code(), Some(expected), "{output:?}");
-        (String::from_utf8(output.stdout).unwrap(), String::from_utf8_lossy(&output.stderr).into_owned())
-    };
-    let contenders = "vanilla:epoll,kernel-polling:epoll:0,kernel-polling:epoll:20";
-    let load = ["compare", "--rounds", "2", "--rates", "500", "--format", "json"];
-    let (report, stderr) = run("lab", &[&load[..], &["--contenders", contenders]].concat());
-    let report: Value = serde_json::from_str(&report).unwrap();
-    let kept = std::fs::read(state.path().join("lull/lab-last.json"));
-    assert!(!stderr.contains("won't show this result"), "{stderr}");
-    // The machine may have disturbed both rounds of a server.
-    let rows = array(&report["results"]["loads"]).iter().take(1).flat_map(|load| array(&load["rows"]));
-    let measured = rows.filter(|row| row["figures"]["cpu-per-request"]["ratio"].is_object());
-    let measured: Vec<&str> = measured.filter_map(|row| row["contender"].as_str()).collect();
-    assert_eq!(kept.is_ok(), !measured.is_empty(), "{measured:?}");
-    let Ok(kept) = kept else { return };
-    let kept: Value = serde_json::from_slice(&kept).unwrap();
-    assert_eq!(kept["report"], report, "the whole report is kept");
-    let (text, _) = run("policies", &["explain", "lo"]);
-    assert!(text.contains("measured less than a minute ago by lab"), "{text}");
-    for name in measured {
-        let budget = if name.contains("budget 20") { " 20 µs " } else { " 0 µs " };
-        let row = text.lines().find(|line| line.starts_with(" 500/s ") && line.contains(budget));
-        assert!(row.is_some_and(|row| row.contains("too few rounds")), "{name}: {text}");
-    }
-}
-
-#[test]
 fn without_root_lab_says_what_needs_it_and_what_does_not() {
     if tests::program("setpriv").is_none() {
         return;
@@ -152,28 +112,5 @@ fn without_root_lab_says_what_needs_it_and_what_does_not() {
     assert!(!output.status.success() && output.stdout.is_empty(), "{output:?}");
     for expected in ["`lab compare` needs root", "`lab model` and `lab waiting`"] {
         assert!(error.contains(expected), "no {expected:?} in {error}");
-    }
-}
-
-#[test]
-fn explain_says_which_file_is_not_labs_and_goes_on() {
-    let state = tempfile::tempdir().unwrap();
-    std::fs::create_dir(state.path().join("lull")).unwrap();
-    let path = state.path().join("lull/lab-last.json");
-    for content in ["", "[]", r#"{"format": "lull-lab-result", "version": 2}"#] {
-        std::fs::write(&path, content).unwrap();
-        let explain = |format: &str| {
-            let mut command = Command::new(tests::own_program("policies"));
-            let output =
-                command.args(["--format", format, "explain", "lo"]).env("XDG_STATE_HOME", state.path());
-            let output = output.output().unwrap();
-            assert!(output.status.code() == Some(3) && output.stderr.is_empty(), "{output:?}");
-            String::from_utf8(output.stdout).unwrap()
-        };
-        let expected = format!("{} is not a result of this version of lab", path.display());
-        let text = explain("table");
-        assert!(text.contains("has no NAPI") && text.contains(&expected), "{content}: {text}");
-        let json: Value = serde_json::from_str(&explain("json")).unwrap();
-        assert!(json["latency_budget"]["error"].as_str().unwrap().starts_with(&expected), "{json}");
     }
 }

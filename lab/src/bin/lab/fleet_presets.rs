@@ -17,7 +17,7 @@ use runtime::DriverKind;
 use serde_json::json;
 
 use crate::flags::{AttachFlags, CompareFlags, IdleCores, PeerFlags, RunFlags, SelfTestFlags, StepsFlags};
-use crate::output::{Failure, Output, keep_report, print};
+use crate::output::{Failure, Output, print};
 use crate::progress_bar::with_bar;
 
 pub fn compare(flags: &CompareFlags) -> Result<(), Failure> {
@@ -55,7 +55,6 @@ pub fn compare(flags: &CompareFlags) -> Result<(), Failure> {
             ),
         }
     }
-    keep_report(&report.comparison);
     report.write()
 }
 

@@ -4,8 +4,7 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use lab::report::{Comparison, Document};
-use policies::explain::measured::Measured;
+use lab::report::Document;
 use serde::Serialize;
 
 use crate::flags::{Format, ReportFlags};
@@ -56,17 +55,4 @@ pub fn print(format: Format, json: &impl Serialize, text: &str) -> Result<(), Fa
         Format::Json => writeln!(out, "{}", serde_json::to_string_pretty(json)?)?,
     }
     Ok(())
-}
-
-/// Keeps the report for `policies explain`, if it says what a latency budget buys. Its readers can
-/// do without it, so a failure is only a warning.
-pub fn keep_report(report: &Comparison) {
-    let Some(measured) = report.measured() else { return };
-    let Some(path) = Measured::path() else {
-        eprintln!("lab: `policies explain` won't show this result: neither XDG_STATE_HOME nor HOME is set");
-        return;
-    };
-    if let Err(error) = measured.write(&path, report) {
-        eprintln!("lab: `policies explain` won't show this result: {}: {error}", path.display());
-    }
 }

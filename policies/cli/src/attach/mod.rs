@@ -15,13 +15,10 @@ use std::time::{Duration, Instant};
 use clap::{ArgGroup, Args};
 use policies::attach::{AttachConfig, Attachment, Observation, Target, observe};
 use policies::controller::LatencyBudget;
-use policies::explain::measured::Measured;
-use policies::host::Machine;
 use policies::{JournalDir, signals};
 use serde_json::json;
 
 use crate::error::CommandError;
-use crate::measured;
 use crate::output::{Format, PREVENTED, print_left_journals, print_line, with_schema, write_error};
 
 pub use run::{RunArguments, run};
@@ -110,17 +107,12 @@ pub fn explain(
     format: Format,
 ) -> Result<ExitCode, CommandError> {
     let observation = observe(&target, interface, journals)?;
-    let last = Measured::last();
     let json = json!({
         "verdict": observation.verdict(),
         "processes": observation.processes,
         "findings": observation.findings,
-        "latency_budget": measured::to_json(&last),
     });
-    format.print(&json, || {
-        text::print_observation(&observation);
-        print_line!("{}", measured::to_text(&last, &Machine::read()));
-    });
+    format.print(&json, || text::print_observation(&observation));
     Ok(if observation.is_prevented() { PREVENTED.into() } else { ExitCode::SUCCESS })
 }
 
