@@ -5,10 +5,9 @@ use std::time::Duration;
 
 use policies::controller::{CpuBudget, LatencyBudget};
 use policies::{GraceTime, Policy};
-use runtime::{DriverKind, WaitStrategy};
+use runtime::DriverKind;
 use serde::Serialize;
 
-use super::kernel_settings::KernelSettings;
 use super::server_command::ServerCommand;
 use crate::fleet::FleetRequests;
 use crate::peers::{Peer, PeerService, RequestShape};
@@ -22,11 +21,7 @@ pub enum Contender {
         policy: Policy,
         driver: DriverKind,
         polling: PollingConfig,
-        #[serde(serialize_with = "as_text")]
-        wait: WaitStrategy,
     },
-    /// This project's memcached server on epoll, under settings of the kernel.
-    Kernel(KernelSettings),
     /// The same service on a runtime.
     Echo {
         service: PeerService,
@@ -44,13 +39,9 @@ pub enum Contender {
     },
 }
 
-fn as_text<S: serde::Serializer>(wait: &WaitStrategy, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_str(wait)
-}
-
 impl Contender {
     pub fn lull(policy: Policy, driver: DriverKind, polling: PollingConfig) -> Self {
-        Self::Lull { policy, driver, polling, wait: WaitStrategy::Block }
+        Self::Lull { policy, driver, polling }
     }
 
     /// Under kernel polling, once with each latency budget.
@@ -101,11 +92,10 @@ impl Contender {
 
     pub fn name(&self) -> String {
         match self {
-            Self::Lull { policy: policy @ Policy::KernelPolling, driver, polling, .. } => {
+            Self::Lull { policy: policy @ Policy::KernelPolling, driver, polling } => {
                 format!("{policy}, {driver}{polling}")
             }
             Self::Lull { policy, driver, .. } => format!("{policy}, {driver}"),
-            Self::Kernel(settings) => format!("{}, epoll", settings.name),
             Self::Echo { network: Some((policy, driver, _)), work, .. } if work.is_zero() => {
                 format!("lull, {policy}, {driver}")
             }
@@ -120,18 +110,12 @@ impl Contender {
         }
     }
 
-    /// The same with this grace time and this way to wait, if it is this project's memcached
-    /// server.
-    pub fn with_waits(mut self, grace: GraceTime, waits: WaitStrategy) -> Self {
-        if let Self::Lull { polling, wait, .. } = &mut self {
-            (polling.grace_time, *wait) = (grace, waits);
+    /// The same with this grace time, if it is this project's memcached server.
+    pub fn with_grace_time(mut self, grace: GraceTime) -> Self {
+        if let Self::Lull { polling, .. } = &mut self {
+            polling.grace_time = grace;
         }
         self
-    }
-
-    /// Whether its worker never sleeps, and so disturbs the other contenders on its core.
-    pub(super) fn spins(&self) -> bool {
-        matches!(self, Self::Lull { wait: WaitStrategy::Spin, .. })
     }
 
     /// Whether a kernel thread is to poll its queue all the time, also while other contenders are
@@ -161,14 +145,13 @@ impl Contender {
         match self {
             Self::Lull { policy, driver, .. } => Some((*policy, *driver)),
             Self::Echo { network, .. } => network.map(|(policy, driver, _)| (policy, driver)),
-            Self::Kernel(_) | Self::Program { .. } => None,
+            Self::Program { .. } => None,
         }
     }
 }
 
 /// This project's memcached server by name: `POLICY[:DRIVER[:D[:K]]]`, with a latency budget D in
-/// microseconds and a CPU budget K in percent, for example `kernel-polling:auto:20`; or the name of
-/// [`KernelSettings`], for example `suspend20`.
+/// microseconds and a CPU budget K in percent, for example `kernel-polling:auto:20`.
 impl FromStr for Contender {
     type Err = String;
 
@@ -176,12 +159,8 @@ impl FromStr for Contender {
         fn parsed<T: FromStr<Err: ToString>>(part: Option<&str>, default: T) -> Result<T, String> {
             part.map_or(Ok(default), |part| part.parse().map_err(|error: T::Err| error.to_string()))
         }
-        if let Some(settings) = KernelSettings::named(text) {
-            return Ok(Self::Kernel(settings));
-        }
         let mut parts = text.split(':');
-        let policy = parsed(parts.next(), Policy::default())
-            .map_err(|error| format!("{error}; or settings of the kernel: {}", KernelSettings::NAMES))?;
+        let policy = parsed(parts.next(), Policy::default())?;
         let driver = parsed(parts.next(), DriverKind::Auto)?;
         let latency_budget = parsed(parts.next(), LatencyBudget::ZERO)?;
         let cpu_budget = parsed(parts.next(), CpuBudget::ZERO)?;

@@ -3,7 +3,6 @@
 mod capacity;
 mod contender;
 mod idle_time;
-mod kernel_settings;
 mod measurement;
 mod plan;
 mod run;
@@ -12,7 +11,6 @@ mod running_server;
 mod server_command;
 
 pub use contender::{Contender, requests_for};
-pub use kernel_settings::KernelSettings;
 pub use plan::{Alternation, Experiment, Load};
 pub use run::Outcome;
 pub use running_server::RunningPolicy;

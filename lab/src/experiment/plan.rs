@@ -41,8 +41,7 @@ pub enum Load {
     Rate(f64),
     /// Steps between shares of the reference's capacity.
     Steps(Alternation),
-    /// A closed loop with this mean think time, µs.
-    Closed(f64),
+    Closed,
 }
 
 impl Load {
@@ -68,8 +67,6 @@ pub struct Experiment {
     pub loads: Vec<Load>,
     /// Connections of the fleet, 1 to 20,000.
     pub connections: usize,
-    /// Requests in flight on each connection, in the open loop and in the closed one.
-    pub depth: usize,
     pub receiver: Receiver,
     pub requests: FleetRequests,
     /// The capacity that shares refer to, requests per second, instead of one that is searched.
@@ -106,13 +103,12 @@ impl Experiment {
         }
         let shares: &[f64] = if quick { &[0.5] } else { &[0.1, 0.25, 0.5, 0.75, 0.9] };
         let mut loads = shares.iter().copied().map(Load::Share).collect::<Vec<_>>();
-        loads.push(Load::Closed(0.0));
+        loads.push(Load::Closed);
         Self {
             contenders,
             references,
             loads,
             connections: 64,
-            depth: 1,
             receiver: Receiver::default(),
             requests: FleetRequests::Memcached(Box::<Workload>::default()),
             given_capacity: None,

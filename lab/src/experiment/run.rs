@@ -50,9 +50,6 @@ impl Experiment {
         if cores.server == cores.client {
             return Err(Error::OneCore);
         }
-        if self.contenders.iter().any(Contender::spins) && self.contenders.len() > 1 {
-            return Err(Error::SpinningContenders);
-        }
         check_polling_threads(&self.contenders, cores)?;
         let start = |(index, contender)| RunningContender::start(contender, cores, self, SEED + index as u64);
         let mut running = self.contenders.iter().enumerate().map(start).collect::<Result<Vec<_>, _>>()?;
@@ -132,8 +129,8 @@ impl Experiment {
                 let rate = alternation.rate(capacity);
                 (rate.to_string(), LoadKind::Steps, rate.high, FleetPacing::Alternating(rate))
             }
-            Load::Closed(think_us) => {
-                let pacing = FleetPacing::Closed { think_us };
+            Load::Closed => {
+                let pacing = FleetPacing::Closed { think_us: 0.0 };
                 ("closed loop".to_owned(), LoadKind::Closed, self.connections as f64, pacing)
             }
         };

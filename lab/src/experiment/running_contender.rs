@@ -21,7 +21,6 @@ pub(super) struct RunningContender {
     // The fleet ends before the server and its testbed.
     fleet: ExperimentProcess,
     server: RunningServer,
-    depth: usize,
     /// How many programs on the fleet's core attach to servers of other contenders.
     attachers: usize,
     pub(super) policy: Option<RunningPolicy>,
@@ -34,7 +33,7 @@ impl RunningContender {
         experiment: &Experiment,
         seed: u64,
     ) -> Result<Self, Error> {
-        let Experiment { connections, depth, receiver, ref requests, .. } = *experiment;
+        let Experiment { connections, receiver, ref requests, .. } = *experiment;
         let (records, memory) = match requests {
             FleetRequests::Memcached(workload) => (workload.records, workload_memory(workload)),
             FleetRequests::Text { .. } => (0, 0),
@@ -54,7 +53,6 @@ impl RunningContender {
             server_mac: SERVER_MAC,
             server: address,
             connections,
-            depth,
             requests,
             seed,
         };
@@ -67,7 +65,7 @@ impl RunningContender {
         let others = experiment.contenders.iter().filter(|other| other.is_attached()).count();
         let attachers =
             if cores.packing == cores.client { others - usize::from(contender.is_attached()) } else { 0 };
-        Ok(Self { fleet, server, depth, attachers, policy })
+        Ok(Self { fleet, server, attachers, policy })
     }
 
     /// Runs a load for some seconds, of which nothing is counted.
@@ -85,10 +83,9 @@ impl RunningContender {
         let before = self.server.read()?;
         let measurement = self.fleet.run_fleet(load)?;
         let after = self.server.read()?;
-        // The fleet's own packets count on its core, too, and GRO merges several requests in
-        // flight.
+        // The fleet's own packets count on its core, too.
         let server = self.server.cores;
-        let counts_received = self.depth == 1 && server.receiver != server.cores.client;
+        let counts_received = server.receiver != server.cores.client;
         let mut turn = fleet_turn(measurement, &before, &after, server, counts_received, self.attachers);
         if !self.server.keep_receiver()? {
             turn.invalid = Some("the server's supervisor has changed what receives".to_owned());

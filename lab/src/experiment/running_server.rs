@@ -11,7 +11,7 @@ use policies::counters::{PerfCounters, PerfTarget, Snapshot};
 use policies::host::Interface;
 use policies::netlink::netdev::Netdev;
 use policies::{Cpus, Policy, host};
-use runtime::DriverKind;
+use runtime::WaitStrategy;
 use serde::Serialize;
 
 use super::contender::Contender;
@@ -151,7 +151,7 @@ fn start_server(
     memory: u64,
 ) -> Result<(ExperimentProcess, SocketAddr, Option<RunningPolicy>), Error> {
     match contender {
-        Contender::Lull { policy, driver, polling, wait } => {
+        Contender::Lull { policy, driver, polling } => {
             let role = ProcessRole::Server(ServerSpec {
                 policy: *policy,
                 driver: *driver,
@@ -160,7 +160,7 @@ fn start_server(
                 cores: Cpus::one(cores.server),
                 packing_core: cores.packing,
                 polling: *polling,
-                wait: wait.to_string(),
+                wait: WaitStrategy::Block.to_string(),
                 memory,
             });
             let mut server = ExperimentProcess::start(&role, Some(&testbed.server))?;
@@ -168,13 +168,6 @@ fn start_server(
             let address = ready.address;
             let (ran, steps_down) = (ready.ran.clone(), ready.steps_down.clone());
             Ok((server, address, Some(RunningPolicy { ran, steps_down, ready: Some(ready) })))
-        }
-        Contender::Kernel(settings) => {
-            let (policy, polling) = settings.policy();
-            let contender = Contender::lull(policy, DriverKind::Epoll, polling);
-            let (server, address, policy) = start_server(&contender, testbed, cores, memory)?;
-            let ran = settings.set(testbed, server.id())?;
-            Ok((server, address, policy.map(|policy| RunningPolicy { ran, ..policy })))
         }
         Contender::Echo { service, peer, network, work } => {
             let network = network.map(|(policy, driver, polling)| EchoServerNetwork {

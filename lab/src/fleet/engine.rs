@@ -26,8 +26,6 @@ pub struct FleetConfig {
     pub server: SocketAddrV4,
     /// The number of connections, 1 to 20,000.
     pub connections: usize,
-    /// Requests in flight on each connection, at least 1.
-    pub depth: usize,
     pub requests: FleetRequests,
     pub seed: u64,
 }
@@ -65,7 +63,7 @@ pub(super) const UNMEASURED: u64 = 0;
 pub(super) struct Client {
     pub(super) tcp: Connection,
     pub(super) replies: ReplyParser,
-    pub(super) in_flight: VecDeque<InFlight>,
+    pub(super) in_flight: Option<InFlight>,
 }
 
 #[derive(Debug)]
@@ -94,10 +92,10 @@ pub struct Fleet {
 
 impl Fleet {
     pub fn connect(config: FleetConfig) -> Result<Self, FleetError> {
-        if !(1..=MOST_CONNECTIONS).contains(&config.connections) || config.depth == 0 {
+        if !(1..=MOST_CONNECTIONS).contains(&config.connections) {
             return Err(FleetError::Config(format!(
-                "a fleet has 1 to {MOST_CONNECTIONS} connections with at least 1 request in flight, not {} with {}",
-                config.connections, config.depth
+                "a fleet has 1 to {MOST_CONNECTIONS} connections, not {}",
+                config.connections
             )));
         }
         let links = policies::netlink::route::links()?;
@@ -122,7 +120,7 @@ impl Fleet {
                 (config.seed as u32).wrapping_add(index as u32 * 64),
             ),
             replies: ReplyParser::new(&config.requests),
-            in_flight: VecDeque::new(),
+            in_flight: None,
         };
         let mut fleet = Self {
             link,
@@ -209,16 +207,13 @@ impl Fleet {
         }
     }
 
-    /// Sends the request that was appended to a connection.
+    /// Sends the request that was appended to a connection, which has none in flight.
     #[inline]
     pub(super) fn dispatch(&mut self, index: u32, request: InFlight, now: u64) -> Result<(), FleetError> {
         let client = &mut self.clients[index as usize];
-        client.in_flight.push_back(request);
+        client.in_flight = Some(request);
         client.tcp.flush(&mut self.link, now)?;
         self.outstanding += 1;
-        if self.choosing && client.in_flight.len() < self.config.depth {
-            self.free.push(index);
-        }
         self.queue_retransmission(now, index);
         Ok(())
     }
@@ -307,19 +302,20 @@ impl Fleet {
                     self.ack_queue.push_back((deadline, index));
                 }
                 let Client { replies, in_flight, .. } = client;
-                let before = in_flight.len();
+                let was_busy = in_flight.is_some();
                 let mut out_of_step = false;
-                replies.feed(&segment.payload[from..], |outcome| match in_flight.pop_front() {
+                replies.feed(&segment.payload[from..], |outcome| match in_flight.take() {
                     Some(request) => report(index, outcome, request),
                     None => out_of_step = true,
                 })?;
                 if out_of_step {
                     return Err(FleetError::OutOfStep);
                 }
-                let after = in_flight.len();
-                self.outstanding -= before - after;
-                if self.choosing && before >= self.config.depth && after < self.config.depth {
-                    self.free.push(index);
+                if was_busy && in_flight.is_none() {
+                    self.outstanding -= 1;
+                    if self.choosing {
+                        self.free.push(index);
+                    }
                 }
             }
         }

@@ -49,7 +49,6 @@ impl Pacer {
         now: u64,
         origin: u64,
         connections: usize,
-        depth: usize,
     ) -> Self {
         let ramp = (origin - now) / 2;
         let mut pacer = Self {
@@ -63,10 +62,9 @@ impl Pacer {
         match pacing {
             FleetPacing::Open { .. } | FleetPacing::Alternating(_) => pacer.advance(),
             FleetPacing::Closed { .. } => {
-                let slots = connections * depth;
-                for slot in 0..slots {
-                    let begin = now + ramp * slot as u64 / slots as u64;
-                    pacer.thinking.push(Reverse((begin, (slot % connections) as u32)));
+                for index in 0..connections {
+                    let begin = now + ramp * index as u64 / connections as u64;
+                    pacer.thinking.push(Reverse((begin, index as u32)));
                 }
             }
         }
@@ -159,7 +157,7 @@ mod tests {
     use super::*;
 
     fn pacer(pacing: FleetPacing) -> Pacer {
-        Pacer::new(pacing, 1, 1000, 1800, 4, 1)
+        Pacer::new(pacing, 1, 1000, 1800, 4)
     }
 
     #[test]

@@ -123,7 +123,6 @@ impl Fleet {
                 begin,
                 from,
                 self.clients.len(),
-                self.config.depth,
             ),
             recorder: Recorder::new()?,
             windows,
@@ -199,7 +198,7 @@ impl Fleet {
         run.sending = false;
         let now = run.now;
         for client in &mut self.clients {
-            for request in &mut client.in_flight {
+            if let Some(request) = &mut client.in_flight {
                 if request.epoch == run.epoch {
                     run.recorder.counts.unanswered += 1;
                     run.latency(request.due, now);
@@ -236,7 +235,7 @@ impl Fleet {
         // After everything that was received, so that each connection is in there once.
         self.free.clear();
         for (index, client) in self.clients.iter().enumerate() {
-            if client.in_flight.len() < self.config.depth {
+            if client.in_flight.is_none() {
                 self.free.push(index as u32);
             }
         }

@@ -9,10 +9,9 @@ use serde::Serialize;
 use super::document::Document;
 use super::figures::{class_suffix, classes, load_name, sections};
 use super::table::{interval_text, is_undecided, plain_table, ratio_text};
-use super::variations::{Variation, models_error, section, table};
 use super::wake_cost::WakeCost;
 use crate::engine::{CoreAssignment, DistanceClass, Figure, LoadKind, LoadResult, Row, Status};
-use crate::experiment::{Contender, Experiment, Load, Outcome, RunningPolicy};
+use crate::experiment::{Contender, Experiment, Outcome, RunningPolicy};
 use crate::testbed::CONGESTION_CONTROL;
 
 /// The share of the reference's capacity at which the verdict names latencies and CPU time.
@@ -37,9 +36,6 @@ pub struct Comparison {
     pub notes: Vec<String>,
     /// What an avoided wake-up saves. `None` if the rounds don't tell.
     pub wake_cost: Option<WakeCost>,
-    /// The verdict's row under several conditions, this comparison's first. Empty unless there are
-    /// others.
-    pub variations: Vec<Variation>,
     #[serde(flatten)]
     pub outcome: Outcome,
 }
@@ -65,46 +61,12 @@ impl Comparison {
             verdict: Vec::new(),
             notes: Vec::new(),
             wake_cost,
-            variations: Vec::new(),
             experiment,
             outcome,
         };
         report.verdict = report.verdict();
         report.notes = report.notes();
         report
-    }
-
-    /// The experiment that measures the verdict's row alone, to be run under other conditions.
-    /// `None` if the verdict has none.
-    pub fn verdict_row(&self) -> Option<Experiment> {
-        let subject = self.subject()?;
-        let mut indices = self.experiment.references.clone();
-        if !indices.contains(&subject) {
-            indices.push(subject);
-        }
-        Some(Experiment {
-            contenders: indices.iter().map(|index| self.experiment.contenders[*index].clone()).collect(),
-            references: (0..self.experiment.references.len()).collect(),
-            loads: vec![Load::Rate(self.load(LoadKind::Open)?.at)],
-            time_limit: self.experiment.time_limit / 4,
-            ..self.experiment.clone()
-        })
-    }
-
-    /// Takes in what [`Comparison::verdict_row`] gave under other conditions.
-    pub fn add_variations(&mut self, others: &[Self]) {
-        self.variations = std::iter::once(&*self).chain(others).filter_map(Self::variation).collect();
-        self.verdict.extend(models_error(&self.variations));
-    }
-
-    fn variation(&self) -> Option<Variation> {
-        let row = &self.load(LoadKind::Open)?.rows[self.subject()?];
-        Some(Variation::of(row, self.experiment.receiver, self.cores_awake))
-    }
-
-    /// The contender of the first verdict.
-    pub(super) fn subject(&self) -> Option<usize> {
-        subjects(&self.experiment).first().copied()
     }
 
     fn leading(&self) -> impl Iterator<Item = &LoadResult> + Clone {
@@ -219,11 +181,6 @@ impl Comparison {
             };
             notes.push(format!("{name}: {} ran: {}", running.ran, running.steps_down.join("; ")));
         }
-        for ((contender, name), running) in experiment.contenders.iter().zip(&names).zip(&outcome.servers) {
-            if let (Contender::Kernel(_), Some(running)) = (contender, running) {
-                notes.push(format!("{name}: {}", running.ran));
-            }
-        }
         for (index, name) in names.iter().enumerate() {
             let turns = || outcome.results.turns_of(index);
             let most =
@@ -324,11 +281,6 @@ impl Comparison {
         let fits = wide.lines().all(|line| line.chars().count() <= WIDTH);
         let rows = if fits { wide } else { self.screen_table(false) };
         lines.extend(rows.lines().map(clip));
-        if !self.variations.is_empty() {
-            lines.push(String::new());
-            let others = table(&self.variations, String::new());
-            lines.extend(plain_table(&others.header, others.rows, &[0, 1]).lines().map(clip));
-        }
         lines.push(String::new());
         lines.extend(self.left_out().iter().flat_map(|sentence| wrap(sentence)).take(6));
         lines.push(format!("Plots and every number: {page}"));
@@ -359,11 +311,10 @@ impl Comparison {
 
     fn setup_line(&self) -> String {
         let CoreAssignment { server, client, .. } = self.cores;
-        let Experiment { connections, rounds, depth, receiver, .. } = self.experiment;
-        let depth = if depth > 1 { format!(", {depth} in flight on each") } else { String::new() };
+        let Experiment { connections, rounds, receiver, .. } = self.experiment;
         let idle = if self.cores_awake { "idle cores awake" } else { "idle cores asleep" };
         format!(
-            "Server on core {server}, {connections} connections{depth} from core {client}; {idle}, receiver {receiver}; {rounds} rounds, \
+            "Server on core {server}, {connections} connections from core {client}; {idle}, receiver {receiver}; {rounds} rounds, \
              {:.0} min.",
             self.minutes
         )
@@ -414,9 +365,7 @@ impl Comparison {
                 (false, _) => median.map_or_else(|| "-".to_owned(), |it| grouped(it, figure.digits().min(1))),
             }
         };
-        let names = self.experiment.contenders.iter().enumerate().take(
-            MOST_ROWS.saturating_sub(self.variations.len() + 2 * usize::from(!self.variations.is_empty())),
-        );
+        let names = self.experiment.contenders.iter().enumerate().take(MOST_ROWS);
         let rows = names.map(|(index, contender)| {
             let mut cells = vec![contender.name()];
             cells.extend(columns.iter().map(|column| cell(index, column)));
@@ -440,9 +389,6 @@ impl Comparison {
         if let Some(cost) = &self.wake_cost {
             sections.insert(0, cost.section());
         }
-        if let Some(load) = self.load(LoadKind::Open).filter(|_| !self.variations.is_empty()) {
-            sections.insert(0, section(&self.variations, &load_name(load)));
-        }
         Document {
             title: "Kernel polling on this machine".to_owned(),
             findings: self.verdict.clone(),
@@ -462,7 +408,7 @@ impl Comparison {
 }
 
 /// The contenders that the verdict is on: those that are attached to, or the first one under kernel
-/// polling, or else under settings of the kernel.
+/// polling.
 fn subjects(experiment: &Experiment) -> Vec<usize> {
     let all = || experiment.contenders.iter().enumerate();
     let attached: Vec<usize> = all().filter(|(_, it)| it.is_attached()).map(|(index, _)| index).collect();
@@ -470,8 +416,7 @@ fn subjects(experiment: &Experiment) -> Vec<usize> {
         contender.policy().is_some_and(|(policy, _)| policy == Policy::KernelPolling)
     };
     if attached.is_empty() {
-        let fixed = |(_, contender): &(usize, &Contender)| matches!(contender, Contender::Kernel(_));
-        all().find(polls).or_else(|| all().find(fixed)).map(|(index, _)| index).into_iter().collect()
+        all().find(polls).map(|(index, _)| index).into_iter().collect()
     } else {
         attached
     }
@@ -569,7 +514,7 @@ pub(super) fn is_virtual() -> bool {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+mod tests {
     use super::*;
     use crate::engine::{Results, Turn, results_of};
 
@@ -695,7 +640,6 @@ pub(super) mod tests {
         let blocked = comparison(&NAMES, "blocking", usual, 0.01, 12);
         let expected = "kernel-polling, auto could not run here (blocking ran instead: no queue); the results say nothing on it.";
         assert_eq!(blocked.verdict[0], expected);
-        assert_eq!(blocked.measured(), None);
     }
 
     #[test]
@@ -734,28 +678,5 @@ pub(super) mod tests {
         let verdict = report.verdict.join(" ");
         let expected = "At 50 % of that load: not compared: no round has a valid turn of vanilla, uring too.";
         assert!(verdict.contains(expected) && !verdict.contains("is overloaded"), "{verdict}");
-    }
-
-    #[test]
-    fn rates_are_kept_for_explain_with_their_budget() {
-        let names = ["vanilla:epoll", "vanilla:uring", "kernel-polling:epoll:20", "kernel-polling:epoll"];
-        let measured = comparison(&names, "kernel-polling", usual, 0.01, 12).measured().unwrap();
-        let [rate] = &measured.rates[..] else { panic!("{measured:?}") };
-        assert_eq!((rate.rate, rate.share, rate.budgets.len()), (50e3, Some(0.5), 2));
-        let budget = &rate.budgets[0];
-        assert_eq!((budget.driver.as_str(), budget.latency_budget.to_string().as_str()), ("epoll", "20"));
-        assert_eq!((budget.cpu_us, budget.cpu_ratio.median), (4.975, 0.621875));
-        assert!(budget.cpu_ratio.interval.is_some());
-        let without_vanilla = ["kernel-polling:epoll", "kernel-polling:uring"];
-        let other = comparison(&without_vanilla, "kernel-polling", usual, 0.01, 12);
-        assert_eq!(other.measured(), None);
-    }
-
-    /// The page of the usual comparison, with what other conditions gave.
-    pub(in crate::report) fn page() -> String {
-        let usual = || comparison(&NAMES, "kernel-polling", usual, 0.01, 12);
-        let mut report = usual();
-        report.add_variations(&[usual(), usual()]);
-        report.document().html()
     }
 }

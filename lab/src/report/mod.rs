@@ -2,13 +2,10 @@
 
 mod check;
 mod comparison;
-mod diff;
 mod document;
 mod figures;
 mod files;
 mod html;
-#[cfg(test)]
-mod in_browser;
 mod instructions;
 mod markdown;
 mod model;
@@ -17,13 +14,11 @@ mod self_test;
 mod steps;
 mod svg;
 mod table;
-mod variations;
 mod waiting;
 mod wake_cost;
 
 pub use check::CheckReport;
 pub use comparison::Comparison;
-pub use diff::ReportDiff;
 pub use document::{Document, Plot, Section, Table};
 pub use instructions::{Counted, InstructionReport};
 pub use model::ModelReport;

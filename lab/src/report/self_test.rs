@@ -27,19 +27,6 @@ impl SelfTestVerdict {
     pub fn passed(&self) -> bool {
         self.is_equal && self.is_found
     }
-
-    /// Whether several runs pass, and a sentence on them: 19 of 20 find equal servers equal, and as
-    /// many the work.
-    pub fn of_runs(verdicts: &[Self]) -> (bool, String) {
-        let count = |of: fn(&&Self) -> bool| verdicts.iter().filter(of).count();
-        let (equal, found) = (count(|it| it.is_equal), count(|it| it.is_found));
-        let enough = |count: usize| count * 20 >= verdicts.len() * 19;
-        let sentence = format!(
-            "of {} runs {equal} found equal servers equal, {found} the work (passes with 19 of 20 each)",
-            verdicts.len(),
-        );
-        (enough(equal) && enough(found), sentence)
-    }
 }
 
 /// Whether the equal servers are found to be equal, and the third one's work of `work_us` to be
@@ -105,21 +92,5 @@ mod tests {
             assert_eq!(passed, expected.starts_with("passed"), "{sentence}");
             assert!(sentence.starts_with(&format!("self-test {expected}")), "{sentence}");
         }
-    }
-
-    #[test]
-    fn of_twenty_runs_one_may_find_a_difference_between_equal_servers() {
-        let runs = |unequal: usize, missed: usize| {
-            let run = |index| SelfTestVerdict {
-                is_equal: index >= unequal,
-                is_found: index >= missed,
-                sentence: String::new(),
-            };
-            SelfTestVerdict::of_runs(&(0..20).map(run).collect::<Vec<_>>())
-        };
-        let (passed, sentence) = runs(1, 0);
-        let expected = "of 20 runs 19 found equal servers equal, 20 the work (";
-        assert!(passed && sentence.starts_with(expected), "{sentence}");
-        assert!(!runs(2, 0).0 && !runs(0, 2).0);
     }
 }

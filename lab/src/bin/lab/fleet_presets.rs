@@ -10,14 +10,14 @@ use lab::fleet::{AlternatingRate, FleetRequests};
 use lab::idle_cores::AwakeCores;
 use lab::peers::PeerService;
 use lab::polling_config::PollingConfig;
-use lab::report::{Comparison, SelfTestVerdict, self_test_verdict, steps_section};
-use lab::testbed::{Receiver, Testbed};
+use lab::report::{Comparison, self_test_verdict, steps_section};
+use lab::testbed::Testbed;
 use policies::Policy;
 use runtime::DriverKind;
 use serde_json::json;
 
 use crate::flags::{AttachFlags, CompareFlags, IdleCores, PeerFlags, RunFlags, SelfTestFlags, StepsFlags};
-use crate::output::{Failure, Output, print};
+use crate::output::{Failure, Output};
 use crate::progress_bar::with_bar;
 
 pub fn compare(flags: &CompareFlags) -> Result<(), Failure> {
@@ -32,30 +32,15 @@ pub fn compare(flags: &CompareFlags) -> Result<(), Failure> {
         contenders.push(lull(Policy::Suppression, DriverKind::Auto));
         contenders.extend(Contender::with_budgets(DriverKind::Auto, &flags.latency_budget));
     }
-    let waits = |contender: Contender| contender.with_waits(flags.gro_flush_timeout, flags.wait);
-    let mut contenders: Vec<Contender> = contenders.into_iter().map(waits).collect();
+    let grace = |contender: Contender| contender.with_grace_time(flags.gro_flush_timeout);
+    let mut contenders: Vec<Contender> = contenders.into_iter().map(grace).collect();
     contenders.extend(
         flags
             .memcached
             .clone()
             .map(|program| Contender::Program { server: ServerCommand::memcached(program), attached: None }),
     );
-    let conditions = flags.run.conditions();
-    let experiment = Experiment::new(contenders, flags.run.quick);
-    let mut report = run_under("compare", experiment, cores, &flags.run, conditions[0])?;
-    if conditions.len() > 1 {
-        match report.comparison.verdict_row() {
-            Some(row) => {
-                let other = |&conditions| measure(row.clone(), cores, conditions);
-                let others = conditions[1..].iter().map(other).collect::<Result<Vec<_>, _>>()?;
-                report.comparison.add_variations(&others);
-            }
-            None => eprintln!(
-                "lab: the verdict has no row at a rate, and so none to measure under other conditions"
-            ),
-        }
-    }
-    report.write()
+    run("compare", Experiment::new(contenders, flags.run.quick), cores, &flags.run)?.write()
 }
 
 pub fn peers(flags: &PeerFlags) -> Result<(), Failure> {
@@ -65,7 +50,7 @@ pub fn peers(flags: &PeerFlags) -> Result<(), Failure> {
     experiment.requests = requests_for(service);
     experiment.references = vec![0];
     if !flags.run.quick {
-        experiment.loads = [0.25, 0.5, 0.9].map(Load::Share).into_iter().chain([Load::Closed(0.0)]).collect();
+        experiment.loads = [0.25, 0.5, 0.9].map(Load::Share).into_iter().chain([Load::Closed]).collect();
     }
     run("peers", experiment, flags.run.cores()?, &flags.run)?.write()
 }
@@ -162,38 +147,11 @@ pub fn self_test(flags: &SelfTestFlags) -> Result<(), Failure> {
         rounds: 16,
         ..Experiment::new(contenders, true)
     };
-    let run_once = |run: &RunFlags, conditions| -> Result<(Report, SelfTestVerdict), Failure> {
-        let mut report = run_under("self-test", experiment.clone(), flags.run.cores()?, run, conditions)?;
-        let verdict = self_test_verdict(&report.comparison.outcome.results, flags.work.into());
-        report.comparison.verdict = vec![verdict.sentence.clone()];
-        Ok((report, verdict))
-    };
-    let conditions = flags.run.conditions();
-    if conditions.len() == 1 && flags.runs == 1 {
-        let (report, verdict) = run_once(&flags.run, conditions[0])?;
-        report.write()?;
-        return if verdict.passed() { Ok(()) } else { Err(verdict.sentence.into()) };
-    }
-    let (mut all, mut sentences, mut failed) = (Vec::new(), Vec::new(), false);
-    for (receiver, idle) in conditions {
-        let mut verdicts = Vec::new();
-        for index in 1..=flags.runs {
-            let mut run = flags.run.clone();
-            run.report.output.push(format!("{receiver}-{}-{index}", idle.name()));
-            let (report, verdict) = run_once(&run, (receiver, idle))?;
-            report.save()?;
-            eprintln!("{receiver}, {}, run {index} of {}: {}", idle.name(), flags.runs, verdict.sentence);
-            verdicts.push(verdict);
-        }
-        let (passed, sentence) = SelfTestVerdict::of_runs(&verdicts);
-        failed |= !passed;
-        sentences.push(format!("{receiver}, idle cores {}: {sentence}\n", idle.name()));
-        all.push(
-            json!({"receiver": receiver, "idle_cores": idle.name(), "passed": passed, "runs": verdicts}),
-        );
-    }
-    print(flags.run.report.format, &all, &sentences.concat())?;
-    if failed { Err("self-test failed".into()) } else { Ok(()) }
+    let mut report = run("self-test", experiment, flags.run.cores()?, &flags.run)?;
+    let verdict = self_test_verdict(&report.comparison.outcome.results, flags.work.into());
+    report.comparison.verdict = vec![verdict.sentence.clone()];
+    report.write()?;
+    if verdict.passed() { Ok(()) } else { Err(verdict.sentence.into()) }
 }
 
 /// A comparison, and where it goes.
@@ -207,48 +165,23 @@ impl Report {
         let screen = self.comparison.screen(&self.output.page());
         self.output.write(&self.comparison.document(), &self.comparison, &screen)
     }
-
-    fn save(&self) -> Result<(), Failure> {
-        self.output.save(&self.comparison.document(), &self.comparison)
-    }
 }
 
 fn run(
     command: &str,
-    experiment: Experiment,
-    cores: CoreAssignment,
-    flags: &RunFlags,
-) -> Result<Report, Failure> {
-    let [conditions] = flags.conditions()[..] else {
-        return Err(format!("`lab {command}` runs under one --receiver and one kind of --idle-cores").into());
-    };
-    run_under(command, experiment, cores, flags, conditions)
-}
-
-fn run_under(
-    command: &str,
     mut experiment: Experiment,
     cores: CoreAssignment,
     flags: &RunFlags,
-    conditions: (Receiver, IdleCores),
 ) -> Result<Report, Failure> {
     require_testbed(command)?;
     flags.set(&mut experiment);
     let output = Output::open(&flags.report)?;
-    Ok(Report { comparison: measure(experiment, cores, conditions)?, output })
-}
-
-fn measure(
-    mut experiment: Experiment,
-    cores: CoreAssignment,
-    (receiver, idle): (Receiver, IdleCores),
-) -> Result<Comparison, Failure> {
-    experiment.receiver = receiver;
-    let awake = (idle == IdleCores::Awake).then(AwakeCores::request);
+    let awake = (flags.idle_cores == IdleCores::Awake).then(AwakeCores::request);
     let begun = Instant::now();
     let outcome = with_bar(experiment.steps(), |progress| experiment.run(cores, progress))?;
     let minutes = begun.elapsed().as_secs_f64() / 60.0;
-    Ok(Comparison::new(experiment, cores, matches!(awake, Some(Ok(_))), minutes, outcome))
+    let comparison = Comparison::new(experiment, cores, matches!(awake, Some(Ok(_))), minutes, outcome);
+    Ok(Report { comparison, output })
 }
 
 fn require_testbed(command: &str) -> Result<(), Failure> {

@@ -40,7 +40,6 @@ fn run(flags: Flags) -> Result<(), Failure> {
         Command::Peers(flags) => fleet_presets::peers(&flags),
         Command::Attach(flags) => fleet_presets::attach(&flags),
         Command::Steps(flags) => fleet_presets::steps(&flags),
-        Command::Diff(flags) => presets::diff(&flags),
         Command::SelfTest(flags) => fleet_presets::self_test(&flags),
         Command::Check(flags) => presets::check(&flags),
         Command::Model(flags) => presets::model(&flags),

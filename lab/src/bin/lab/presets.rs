@@ -11,11 +11,11 @@ use lab::experiments::waiting::{self, WaitingConfig};
 use lab::idle_cores::AwakeCores;
 use lab::instructions::{self, Counting};
 use lab::report::{
-    CheckReport, Counted, InstructionReport, ModelReport, PaperReport, ReportDiff, WaitingReport,
+    CheckReport, Counted, InstructionReport, ModelReport, PaperReport, WaitingReport,
 };
 
 use crate::flags::{
-    CheckFlags, DiffFlags, INSTRUCTIONS, InstructionFlags, LoopbackFlags, PaperFlags, WaitingFlags,
+    CheckFlags, INSTRUCTIONS, InstructionFlags, LoopbackFlags, PaperFlags, WaitingFlags,
 };
 use crate::output::{Failure, Output, print};
 use crate::progress_bar::with_bar;
@@ -26,11 +26,6 @@ const ROUNDS: usize = 12;
 pub fn check(flags: &CheckFlags) -> Result<(), Failure> {
     let report = CheckReport::new(check_machine(Duration::from_secs(flags.seconds.into()), ROUNDS)?);
     print(flags.format, &report, &report.document().text())
-}
-
-pub fn diff(flags: &DiffFlags) -> Result<(), Failure> {
-    let diff = ReportDiff::read(&flags.before, &flags.after)?;
-    print(flags.format, &diff, &diff.document().text())
 }
 
 pub fn model(flags: &LoopbackFlags) -> Result<(), Failure> {

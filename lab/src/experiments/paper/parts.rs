@@ -89,7 +89,7 @@ pub(super) fn plan(
                 let mut experiment = shape(config, contenders.clone(), &[], config.settle);
                 let request = format!("GET /{size} HTTP/1.1\r\nHost: lab\r\n\r\n");
                 experiment.requests = FleetRequests::Text { request, reply: None };
-                experiment.loads = vec![Load::Closed(0.0)];
+                experiment.loads = vec![Load::Closed];
                 (Some((format!("{size} B"), size as f64)), experiment)
             };
             let note = if published.contains(&None) {
@@ -113,7 +113,7 @@ pub(super) fn plan(
                 let mut experiment = shape(config, contenders.clone(), &[], 0.0);
                 experiment.connections = connections;
                 experiment.requests = requests(config.connection_records);
-                experiment.loads = vec![Load::Closed(0.0)];
+                experiment.loads = vec![Load::Closed];
                 let plural = if connections == 1 { "" } else { "s" };
                 (Some((format!("{connections} connection{plural}"), connections as f64)), experiment)
             };
@@ -139,7 +139,7 @@ fn shape(config: &PaperConfig, contenders: Vec<Contender>, shares: &[f64], settl
         [] => shares.iter().copied().map(Load::Share).collect(),
         rates => rates.iter().copied().map(Load::Rate).collect(),
     };
-    let loads: Vec<Load> = rates.into_iter().chain([Load::Closed(0.0)]).collect();
+    let loads: Vec<Load> = rates.into_iter().chain([Load::Closed]).collect();
     let of_part = if shares.is_empty() { 1 } else { loads.len() };
     let seconds = config.load_seconds + settle * 8.0;
     Experiment {
