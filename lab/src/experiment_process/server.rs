@@ -12,7 +12,7 @@ use servers::memcached::{Config, Server};
 
 use super::messages::{ServerCounts, ServerReady, ServerSpec, send};
 use crate::Error;
-use crate::peers::descriptor_limit;
+use crate::peers::raise_descriptor_limit;
 use crate::peers::lull::waits;
 
 /// The most connections that the server accepts: those of the largest load, and those that observe
@@ -35,7 +35,7 @@ pub(super) fn run(spec: &ServerSpec) -> Result<(), Error> {
     }
     let mut runtime = builder.build()?;
     let applied = runtime.applied().to_vec();
-    descriptor_limit::raise()?;
+    raise_descriptor_limit()?;
     let config = Config {
         listen: vec![(spec.address, None)],
         port: Some(0),

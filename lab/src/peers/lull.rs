@@ -9,8 +9,7 @@ use net::{TcpListener, TcpStream};
 use policies::Cpus;
 use runtime::{Builder, Handle};
 
-use super::echo_server_spec::EchoServerSpec;
-use super::request_shape::RequestCounter;
+use super::spec::{EchoServerSpec, RequestCounter};
 
 /// Serves until the process is killed. Calls `ready` with what the worker runs, and why it runs
 /// something else than the requested policy.

@@ -3,12 +3,12 @@
 use std::io;
 use std::net::TcpListener as StdListener;
 
-use axum::Router;
-use axum::routing::get;
-use axum::serve::ListenerExt;
+use ::axum::Router;
+use ::axum::routing::get;
+use ::axum::serve::ListenerExt;
 use net::TcpListener;
 
-use super::echo_server_spec::EchoServerSpec;
+use super::spec::EchoServerSpec;
 use super::lull;
 
 fn app() -> Router {
@@ -22,7 +22,7 @@ pub(super) fn serve_on_tokio(listener: StdListener) -> io::Result<()> {
         let listener = tokio::net::TcpListener::from_std(listener)?;
         // As Lull's adapters have it. Fails only if the connection has been closed.
         let listener = listener.tap_io(|stream| drop(stream.set_nodelay(true)));
-        axum::serve(listener, app()).await
+        ::axum::serve(listener, app()).await
     })
 }
 
