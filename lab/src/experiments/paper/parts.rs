@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::Part;
 use super::config::{PaperConfig, latency_budgets};
-use super::programs::{Programs, WebRoot};
+use super::programs::{BUILD, Programs, WebRoot};
 use crate::Error;
 use crate::engine::{CoreAssignment, LoadKind, LoadResult, Row};
 use crate::experiment::{Contender, Experiment, Load};
@@ -93,9 +93,10 @@ pub(super) fn plan(
                 (Some((format!("{size} B"), size as f64)), experiment)
             };
             let note = if published.contains(&None) {
-                "Lull's web is asked for the policy that its row names by RUNTIME_POLICY; whether it runs is not verified"
+                "Lull's static_files is asked for the policy that its row names by RUNTIME_POLICY; whether it runs is not verified"
+                    .to_owned()
             } else {
-                "Lull's own web server: not installed (no program `web` beside lab)"
+                format!("Lull's static_files: not built ({BUILD})")
             };
             PartPlan {
                 experiments: config.file_sizes.iter().map(experiment).collect(),
@@ -103,7 +104,7 @@ pub(super) fn plan(
                 workload: format!(
                     "a fleet of {connections} connections on one core; files from the page cache"
                 ),
-                notes: vec![note.to_owned()],
+                notes: vec![note],
             }
         }
         // Vanilla and kernel polling, the two that it has beside F-Stack.

@@ -1,4 +1,4 @@
-//! Programs of other projects, and this project's web server.
+//! The web servers: nginx, and the static-file server among the examples of `lull-adapters`.
 
 use std::fs;
 use std::io;
@@ -15,9 +15,12 @@ use crate::testbed::SERVER_INTERFACE;
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Programs {
     pub(super) nginx: Option<Program>,
-    /// This project's web server, beside this program.
-    web: Option<Program>,
+    /// The example `static_files` of `lull-adapters`, in the folder `examples` beside this program.
+    static_files: Option<PathBuf>,
 }
+
+/// What builds the example.
+pub(super) const BUILD: &str = "cargo build --release -p lull-adapters --example static_files";
 
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Program {
@@ -28,20 +31,20 @@ pub(super) struct Program {
 impl Programs {
     /// Looks for them in the folders of `PATH` and in those of system programs.
     pub(super) fn find() -> Self {
-        let beside = std::env::current_exe().ok().and_then(|path| Some(path.parent()?.to_owned()));
-        let web = beside.map(|folder| folder.join("web")).filter(|path| path.is_file());
+        let beside = std::env::current_exe().ok();
+        let beside = beside.and_then(|path| Some(path.parent()?.join("examples/static_files")));
         Self {
             nginx: find("nginx").map(|path| Program::new(path, "-v")),
-            web: web.map(|path| Program::new(path, "--version")),
+            static_files: beside.filter(|path| path.is_file()),
         }
     }
 
     pub fn versions(&self) -> Vec<&str> {
-        [&self.nginx, &self.web].into_iter().flatten().map(|it| it.version.as_str()).collect()
+        self.nginx.iter().map(|it| it.version.as_str()).collect()
     }
 
     /// The servers of Table 2, with the paper's rows that are beside them: nginx as it runs and
-    /// attached to, and this project's web server where it is built.
+    /// attached to, and Lull's static files under two policies where they are built.
     pub(super) fn web_servers(
         &self,
         config: &PaperConfig,
@@ -53,8 +56,9 @@ impl Programs {
         let mut published = vec![Some("Vanilla")];
         published.resize(contenders.len(), Some("F-Stack"));
         for policy in ["vanilla", "kernel-polling"] {
-            if let Some(web) = &self.web {
-                contenders.push(Contender::Program { server: root.web(web, policy), attached: None });
+            if let Some(program) = &self.static_files {
+                let server = root.static_files(program, policy);
+                contenders.push(Contender::Program { server, attached: None });
                 published.push(None);
             }
         }
@@ -119,20 +123,17 @@ impl WebRoot {
         ServerCommand { name: "nginx".to_owned(), program: nginx.path.clone(), arguments: arguments.into() }
     }
 
-    fn web(&self, web: &Program, policy: &str) -> ServerCommand {
+    fn static_files(&self, program: &Path, policy: &str) -> ServerCommand {
         let arguments = [
             format!("RUNTIME_POLICY={policy}"),
             format!("RUNTIME_INTERFACE={SERVER_INTERFACE}"),
             "RUNTIME_WORKERS=1".to_owned(),
-            web.path.display().to_string(),
-            "--user".to_owned(),
-            "root".to_owned(),
-            self.0.path().display().to_string(),
-            "--listen".to_owned(),
+            program.display().to_string(),
             ServerCommand::address().to_string(),
+            self.0.path().display().to_string(),
         ];
         ServerCommand {
-            name: format!("Lull's web, {policy}"),
+            name: format!("Lull's static_files, {policy}"),
             program: PathBuf::from("/usr/bin/env"),
             arguments: arguments.into(),
         }
