@@ -1,7 +1,7 @@
 //! Experiments: would kernel polling help this machine, and by how much?
 //!
 //! ```
-//! use lab::engine::CoreAssignment;
+//! use lab::cores::CoreAssignment;
 //! use lab::experiment::{Contender, Experiment};
 //!
 //! // Which cores run the server, its load, and the network work under the packing policy.
@@ -21,14 +21,11 @@
 //!
 //! - [`testbed`]: two network namespaces and the veth pair between them.
 //! - [`fleet`]: the connections of many clients on one core, by a TCP in user space.
-//! - [`idle_cores`]: keeps idle cores awake.
-//! - [`core_distance`]: how long a cache line takes between two cores.
 //! - [`peers`]: the same echo server on several runtimes.
-//! - [`experiment_process`]: the server and load processes of an experiment, and the messages they
-//!   exchange.
-//! - [`engine`]: rounds, figures and their statistics.
+//! - [`processes`]: the server and load processes of an experiment, and the messages they exchange.
+//! - [`rounds`]: rounds, figures and their statistics.
 //! - [`experiment`]: contenders under the loads of a fleet.
-//! - [`experiments`]: other questions that the engine answers.
+//! - [`commands`]: what each subcommand measures.
 //! - [`instructions`]: what a request costs on an emulated machine, counted.
 //! - [`report`]: results as text, HTML, Markdown and JSON.
 //! - [`tied_process`]: programs that don't outlive what starts them.
@@ -42,18 +39,17 @@ compile_error!(
     "Lull drives the Linux kernel's NAPI polling: it builds for Linux only (6.13 or later for interrupt suspension)"
 );
 
-pub mod core_distance;
-pub mod engine;
+pub mod commands;
+pub mod cores;
 mod error;
 pub mod experiment;
-pub mod experiment_process;
-pub mod experiments;
 pub mod fleet;
-pub mod idle_cores;
 pub mod instructions;
 pub mod peers;
 pub mod polling_config;
+pub mod processes;
 pub mod report;
+pub mod rounds;
 pub mod testbed;
 pub mod tied_process;
 

@@ -4,7 +4,7 @@
 use std::process::Command;
 use std::sync::OnceLock;
 
-use lab::idle_cores::AwakeCores;
+use lab::cores::AwakeCores;
 use lab::testbed::{CLIENT_INTERFACE, Namespace, SERVER_INTERFACE, Testbed};
 use policies::host::{self, scheduler};
 use policies::netlink::netdev::{Napi, NapiSetting, Netdev};

@@ -1,14 +1,11 @@
 //! The highest rate at which a server keeps its 99th percentile within a bound.
 
-use serde::Serialize;
-use serde_json::json;
-
 use super::STEAL_LIMIT;
 use super::plan::Experiment;
-use super::running_contender::RunningContender;
+use super::running::RunningContender;
 use crate::Error;
-use crate::engine::{ANSWERED, Figure, Turn};
 use crate::fleet::{FleetLoad, FleetPacing};
+use crate::rounds::{ANSWERED, Detail, Figure, TriedWindow, Turn};
 
 /// By how much a search steps until it has a rate on either side of the capacity: the first one,
 /// and those that begin where an earlier one ended.
@@ -25,19 +22,6 @@ const MOST_WINDOWS: usize = 6;
 const BETWEEN: f64 = 0.05;
 /// Lowest and highest rate that are tried.
 const RATES: (f64, f64) = (2_000.0, 3_000_000.0);
-
-#[derive(Debug, Clone, Copy, Serialize)]
-struct Window {
-    /// Requests per second that were due.
-    rate: f64,
-    qps: f64,
-    /// 99th percentile of the latency, µs.
-    p99: f64,
-    /// CPU time that the hypervisor took (steal), as a share of one core.
-    steal: f64,
-    /// Whether the rate is within the capacity; `None` if the machine was disturbed.
-    holds: Option<bool>,
-}
 
 /// Where a search begins, in requests per second.
 #[derive(Debug, Clone, Copy)]
@@ -64,7 +48,7 @@ pub(super) fn search(
         if counts {
             steal = steal.max(stolen);
         }
-        windows.push(Window { rate, qps, p99, steal: stolen, holds });
+        windows.push(TriedWindow { rate, qps, p99, steal: stolen, holds });
         invalid = turn.invalid.or(invalid.take());
         Ok(holds)
     };
@@ -80,7 +64,7 @@ pub(super) fn search(
         Start::Found(rate) => bisect(rate * STEP.powf(shift - 0.5), STEP, &mut holds)?,
     };
     let mut turn = found.turn(capacity_p99_us);
-    (turn.steal, turn.detail) = (Some(steal), json!(windows));
+    (turn.steal, turn.detail) = (Some(steal), Some(Detail::Search(windows)));
     if undecided {
         let reason = invalid.unwrap_or_else(|| "steal".to_owned());
         turn.invalid = Some(format!("windows were disturbed again and again: {reason}"));

@@ -17,11 +17,7 @@ use crate::polling_config::PollingConfig;
 #[serde(rename_all = "kebab-case")]
 pub enum Contender {
     /// This project's memcached server.
-    Lull {
-        policy: Policy,
-        driver: DriverKind,
-        polling: PollingConfig,
-    },
+    Lull { policy: Policy, driver: DriverKind, polling: PollingConfig },
     /// The same service on a runtime.
     Echo {
         service: PeerService,

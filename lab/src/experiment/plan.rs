@@ -6,7 +6,7 @@ use loadgen::Workload;
 use serde::Serialize;
 
 use super::contender::Contender;
-use crate::engine::CoreAssignment;
+use crate::cores::CoreAssignment;
 use crate::fleet::{AlternatingRate, FleetRequests};
 use crate::testbed::Receiver;
 

@@ -10,11 +10,11 @@ use super::STEAL_LIMIT;
 use super::capacity::{Start, search};
 use super::contender::Contender;
 use super::plan::{Experiment, LOWEST_RATE, Load, rounded};
-use super::running_contender::RunningContender;
-use super::running_server::RunningPolicy;
+use super::running::{RunningContender, RunningPolicy};
 use crate::Error;
-use crate::engine::{CoreAssignment, Figure, LoadKind, LoadPlan, Results, Runner, Status};
+use crate::cores::CoreAssignment;
 use crate::fleet::{FleetLoad, FleetPacing};
+use crate::rounds::{Figure, LoadKind, LoadPlan, Results, Runner, Status};
 
 /// The first rate that the search for the capacity tries, requests per second.
 const FIRST_RATE: f64 = 100_000.0;
@@ -27,6 +27,8 @@ pub struct Outcome {
     pub results: Results,
     /// The capacity that shares refer to, requests per second. `None` without shares.
     pub capacity: Option<f64>,
+    /// Why no capacity was found, if one was searched.
+    pub no_capacity: Option<String>,
     pub servers: Vec<Option<RunningPolicy>>,
 }
 
@@ -100,7 +102,6 @@ impl Experiment {
             })?;
         }
         let mut results = runner.finish(&self.references);
-        results.notes.extend(no_capacity);
         for load in &mut results.loads {
             for (index, row) in load.rows.iter_mut().enumerate() {
                 if let Some(reason) = self.not_comparable(index, cores) {
@@ -109,7 +110,7 @@ impl Experiment {
             }
         }
         let servers = running.iter().map(|running| running.policy.clone()).collect();
-        Ok(Outcome { results, capacity, servers })
+        Ok(Outcome { results, capacity, no_capacity, servers })
     }
 
     fn plan(&self, load: Load, capacity: f64, limit: Duration) -> (LoadPlan, FleetLoad) {
@@ -138,8 +139,12 @@ impl Experiment {
             Load::Steps(alternation) => alternation.duration(),
             _ => self.duration,
         };
-        let plan =
-            LoadPlan { share, steal_limit: STEAL_LIMIT, ..LoadPlan::new(name, kind, at, self.rounds, limit) };
+        let plan = LoadPlan {
+            share,
+            pacing: Some(pacing),
+            steal_limit: STEAL_LIMIT,
+            ..LoadPlan::new(name, kind, at, self.rounds, limit)
+        };
         (plan, FleetLoad { pacing, warm_up: self.warm_up, duration })
     }
 }

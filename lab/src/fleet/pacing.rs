@@ -43,13 +43,7 @@ impl Pacer {
     /// Begins at `now`, in ns, and measures from `origin` on. In the closed loop the connections
     /// begin one after the other in the first half of the time before: if all sent at once, they
     /// would overflow the server's queue.
-    pub(super) fn new(
-        pacing: FleetPacing,
-        seed: u64,
-        now: u64,
-        origin: u64,
-        connections: usize,
-    ) -> Self {
+    pub(super) fn new(pacing: FleetPacing, seed: u64, now: u64, origin: u64, connections: usize) -> Self {
         let ramp = (origin - now) / 2;
         let mut pacer = Self {
             pacing,

@@ -8,8 +8,8 @@ use ::axum::routing::get;
 use ::axum::serve::ListenerExt;
 use net::TcpListener;
 
-use super::spec::EchoServerSpec;
 use super::lull;
+use super::spec::EchoServerSpec;
 
 fn app() -> Router {
     Router::new().route("/", get(async || "Hello, World!"))

@@ -1,9 +1,14 @@
-//! What every report consists of. The same document is printed, and written as Markdown and as a
-//! page with plots.
+//! What every report consists of.
+
+use std::fs;
+use std::io;
+use std::path::Path;
 
 use serde::Serialize;
 
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+use super::{plots, render};
+
+#[derive(Debug, Clone, Default)]
 pub struct Document {
     pub title: String,
     /// What was found, in sentences.
@@ -54,12 +59,6 @@ pub struct Plot {
     pub svg: String,
 }
 
-impl Plot {
-    pub(super) fn new(name: &str, title: &str, svg: String) -> Self {
-        Self { name: name.to_owned(), title: title.to_owned(), svg }
-    }
-}
-
 impl Table {
     /// A table whose first column has names.
     pub fn new(title: impl Into<String>, header: &[&str], rows: Vec<Vec<String>>) -> Self {
@@ -73,15 +72,32 @@ impl Section {
         Self { id: id.to_owned(), name: name.to_owned(), ..Self::default() }
     }
 
-    pub(super) fn heading(&self) -> String {
-        if self.caption.is_empty() { self.name.clone() } else { format!("{}: {}", self.name, self.caption) }
-    }
-
     /// Adds a plot, or why it could not be drawn.
-    pub(super) fn add_plot(&mut self, plot: Result<Plot, String>) {
-        match plot {
-            Ok(plot) => self.plots.push(plot),
+    pub(crate) fn add_plot(&mut self, name: &str, title: &str, svg: Result<String, String>) {
+        match svg {
+            Ok(svg) => self.plots.push(Plot { name: name.to_owned(), title: title.to_owned(), svg }),
             Err(error) => self.notes.push(error),
         }
+    }
+}
+
+impl Document {
+    /// The document for a terminal: Markdown, without plots and what is too long for it.
+    pub fn text(&self) -> String {
+        render::markdown(self, true)
+    }
+
+    /// Writes `report.md`, `report.html` and the plots into a folder, and `results.json` with
+    /// `json`.
+    pub fn write(&self, folder: &Path, json: &impl Serialize) -> io::Result<()> {
+        fs::create_dir_all(folder)?;
+        fs::write(folder.join("report.md"), render::markdown(self, false))?;
+        fs::write(folder.join("report.html"), render::html(self))?;
+        // One line: indented, a run of five minutes has several times as many bytes.
+        fs::write(folder.join("results.json"), serde_json::to_vec(json)?)?;
+        for plot in self.sections.iter().flat_map(|section| &section.plots) {
+            fs::write(folder.join(format!("{}.svg", plot.name)), plots::standalone(&plot.svg))?;
+        }
+        Ok(())
     }
 }

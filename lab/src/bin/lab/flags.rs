@@ -4,10 +4,10 @@ use std::path::PathBuf;
 
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use lab::engine::CoreAssignment;
+use lab::cores::CoreAssignment;
 use lab::experiment::{Contender, Experiment, Load};
-use lab::experiment_process::SUBCOMMAND;
 use lab::peers::PeerService;
+use lab::processes::SUBCOMMAND;
 use lab::testbed::Receiver;
 use policies::GraceTime;
 use policies::controller::LatencyBudget;

@@ -3,14 +3,14 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use lab::engine::CoreAssignment;
+use lab::commands::comparison::Comparison;
+use lab::commands::self_test::self_test_verdict;
+use lab::commands::steps::{load_steps, steps_section};
+use lab::cores::{AwakeCores, CoreAssignment};
 use lab::experiment::{Alternation, Contender, Experiment, Load, ServerCommand, requests_for};
-use lab::experiments::load_steps::load_steps;
 use lab::fleet::{AlternatingRate, FleetRequests};
-use lab::idle_cores::AwakeCores;
 use lab::peers::PeerService;
 use lab::polling_config::PollingConfig;
-use lab::report::{Comparison, self_test_verdict, steps_section};
 use lab::testbed::Testbed;
 use policies::Policy;
 use runtime::DriverKind;
@@ -125,7 +125,7 @@ pub fn steps(flags: &StepsFlags) -> Result<(), Failure> {
     };
     let report = run("steps", experiment, flags.run.cores()?, &flags.run)?;
     let Comparison { experiment, outcome, .. } = &report.comparison;
-    let steps = load_steps(experiment, outcome.capacity.unwrap_or(0.0), &outcome.results);
+    let steps = load_steps(experiment, &outcome.results);
     let mut document = report.comparison.document();
     document.sections.insert(0, steps_section(&steps));
     let mut json = serde_json::to_value(&report.comparison)?;

@@ -12,7 +12,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use flags::{Command, Flags};
-use lab::experiment_process;
+use lab::processes;
 use output::Failure;
 
 fn main() -> ExitCode {
@@ -46,8 +46,6 @@ fn run(flags: Flags) -> Result<(), Failure> {
         Command::Waiting(flags) => presets::waiting(&flags),
         Command::Instructions(flags) => presets::instructions(&flags),
         Command::Paper(flags) => presets::paper(&flags),
-        Command::ExperimentProcess { role, namespace } => {
-            Ok(experiment_process::run(&role, namespace.as_deref())?)
-        }
+        Command::ExperimentProcess { role, namespace } => Ok(processes::run(&role, namespace.as_deref())?),
     }
 }

@@ -3,20 +3,14 @@
 use std::path::Path;
 use std::time::Duration;
 
-use lab::engine::CoreAssignment;
-use lab::experiments::crossing_model::{self, ModelConfig};
-use lab::experiments::machine_check::check_machine;
-use lab::experiments::paper::{PaperConfig, PaperPlan};
-use lab::experiments::waiting::{self, WaitingConfig};
-use lab::idle_cores::AwakeCores;
-use lab::instructions::{self, Counting};
-use lab::report::{
-    CheckReport, Counted, InstructionReport, ModelReport, PaperReport, WaitingReport,
-};
+use lab::commands::check::check_machine;
+use lab::commands::model::{ModelConfig, ModelReport};
+use lab::commands::paper::{PaperConfig, PaperPlan, PaperReport};
+use lab::commands::waiting::{self, WaitingConfig, WaitingReport};
+use lab::cores::{AwakeCores, CoreAssignment};
+use lab::instructions::{self, Counted, Counting, InstructionReport};
 
-use crate::flags::{
-    CheckFlags, INSTRUCTIONS, InstructionFlags, LoopbackFlags, PaperFlags, WaitingFlags,
-};
+use crate::flags::{CheckFlags, INSTRUCTIONS, InstructionFlags, LoopbackFlags, PaperFlags, WaitingFlags};
 use crate::output::{Failure, Output, print};
 use crate::progress_bar::with_bar;
 
@@ -24,7 +18,7 @@ use crate::progress_bar::with_bar;
 const ROUNDS: usize = 12;
 
 pub fn check(flags: &CheckFlags) -> Result<(), Failure> {
-    let report = CheckReport::new(check_machine(Duration::from_secs(flags.seconds.into()), ROUNDS)?);
+    let report = check_machine(Duration::from_secs(flags.seconds.into()), ROUNDS)?;
     print(flags.format, &report, &report.document().text())
 }
 
@@ -34,8 +28,7 @@ pub fn model(flags: &LoopbackFlags) -> Result<(), Failure> {
     let cores = CoreAssignment::choose()?;
     // Fails without permission; the servers are compared under the same conditions either way.
     let _awake = AwakeCores::request();
-    let measured = with_bar(config.steps(), |progress| crossing_model::measure(&config, cores, progress))?;
-    let report = ModelReport::new(cores, config, measured);
+    let report = with_bar(config.steps(), |progress| ModelReport::measure(config, cores, progress))?;
     output.write_all(&report.document(), &report)
 }
 

@@ -1,0 +1,357 @@
+//! A contender that runs: a server in its own testbed, and the fleet that stays connected to it.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::ExitStatus;
+use std::time::{Duration, Instant};
+
+use loadgen::Workload;
+use policies::controller::{QueueMode, QueueSettings};
+use policies::counters::{PerfCounters, PerfTarget, Snapshot};
+use policies::host::Interface;
+use policies::netlink::netdev::Netdev;
+use policies::{Cpus, Policy, host};
+use runtime::WaitStrategy;
+use serde::Serialize;
+
+use super::contender::Contender;
+use super::host::{AttachReading, HostReading, IdleTime, ServerCores, fleet_turn};
+use super::plan::Experiment;
+use super::server_command::{ServerCommand, with_reply_length};
+use crate::Error;
+use crate::cores::CoreAssignment;
+use crate::fleet::{FleetConfig, FleetLoad, FleetPacing, FleetRequests};
+use crate::peers::{EchoServerNetwork, EchoServerSpec, RequestShape};
+use crate::processes::{
+    AttachSpec, EchoServerReady, ExperimentProcess, FleetSpec, ProcessRole, ProgramSpec, ServerReady,
+    ServerSpec,
+};
+use crate::rounds::Turn;
+use crate::testbed::{
+    CLIENT_INTERFACE, FLEET_ADDRESS, FLEET_MAC, Receiver, SERVER_ADDRESS, SERVER_INTERFACE, SERVER_MAC,
+    Testbed, ring_drops,
+};
+
+/// How long a server may take until it accepts connections.
+const START_TIMEOUT: Duration = Duration::from_secs(10);
+
+#[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
+pub struct RunningPolicy {
+    pub ran: String,
+    /// Why it is not the requested one.
+    pub steps_down: Vec<String>,
+    /// The first message of a memcached server: its worker's report, and the knobs read back.
+    pub ready: Option<ServerReady>,
+}
+
+impl RunningPolicy {
+    /// What ran in the place of a contender's policy, and why.
+    pub(crate) fn note(&self, contender: &str) -> Option<String> {
+        let Self { ran, steps_down, .. } = self;
+        (!steps_down.is_empty()).then(|| format!("{contender}: {ran} ran: {}", steps_down.join("; ")))
+    }
+}
+
+/// A server that runs. Dropping it ends its processes and removes its testbed.
+#[derive(Debug)]
+struct RunningServer {
+    // The processes end before their testbed.
+    attacher: Option<ExperimentProcess>,
+    server: ExperimentProcess,
+    testbed: Testbed,
+    interface: Interface,
+    /// Cycles, instructions and cache misses of the server's core, if the machine counts them.
+    perf: Option<PerfCounters>,
+    cores: ServerCores,
+    /// Whether what receives is set here: as another one than that of the server's policy.
+    sets_receiver: bool,
+    adapts: bool,
+    address: SocketAddr,
+    policy: Option<RunningPolicy>,
+}
+
+impl RunningServer {
+    /// Starts the server. A memcached of this project may use `memory` bytes; 0 for its default.
+    fn start(
+        contender: &Contender,
+        cores: CoreAssignment,
+        model: Receiver,
+        memory: u64,
+    ) -> Result<Self, Error> {
+        let testbed = Testbed::new(1)?;
+        let (server, address, policy) = start_server(contender, &testbed, cores, memory)?;
+        let interface = testbed.server.run(|| host::interface(SERVER_INTERFACE).map_err(io::Error::other))?;
+        let packing = contender.policy().is_some_and(|(policy, _)| policy == Policy::Packing);
+        // As it runs: on a kernel without kernel-thread, vanilla does.
+        let polled = policy.as_ref().is_some_and(|policy| policy.ran == Policy::KernelThread.name());
+        let receiver = if packing || polled { cores.packing } else { cores.server };
+        // A thread that polls all the time needs no interrupt.
+        let model = if polled { Receiver::Fifo } else { model };
+        let sets_receiver = !polled && (model != Receiver::Fifo || policy.is_none());
+        let perf = PerfCounters::start(PerfTarget::Cpu(cores.server)).ok();
+        let adapts = contender.polls();
+        let server = Self {
+            attacher: None,
+            server,
+            testbed,
+            interface,
+            perf,
+            cores: ServerCores { cores, receiver, model },
+            sets_receiver,
+            adapts,
+            address,
+            policy,
+        };
+        server.keep_receiver()?;
+        Ok(server)
+    }
+
+    /// Sets what receives the queue's packets, if it is not that of the experiment. Returns whether
+    /// it was.
+    fn keep_receiver(&self) -> Result<bool, Error> {
+        let ServerCores { receiver, model, .. } = self.cores;
+        let server = self.server.id();
+        let receives = !self.sets_receiver || model.receives(&self.testbed, server, receiver)?;
+        if !receives {
+            model.receive(&self.testbed, server, receiver)?;
+        }
+        Ok(receives)
+    }
+
+    fn attach(&mut self, contender: &Contender) -> Result<(), Error> {
+        self.attacher = start_attacher(contender, &self.testbed, self.cores.cores, self.server.id())?;
+        Ok(())
+    }
+
+    fn read(&mut self) -> Result<HostReading, Error> {
+        let Self { attacher, server, testbed, interface, perf, cores, adapts, .. } = self;
+        let (adapts, interface) = (*adapts, &*interface);
+        let counted = if cores.model == Receiver::Rps { cores.own() } else { Vec::new() };
+        let idle = counted.into_iter().map(IdleTime::of).collect::<io::Result<_>>()?;
+        let (cpu, user) = (server.cpu_seconds()?, server.user_seconds()?);
+        let snapshot = testbed.server.run(|| Snapshot::take(interface).map_err(io::Error::other))?;
+        let drops = testbed.client.run(ring_drops)?;
+        let queue = if adapts { testbed.server.run(|| queue_mode(interface))? } else { None };
+        let attach = attacher.as_mut().map(|attacher| -> Result<_, Error> {
+            Ok(AttachReading { cpu: attacher.cpu_seconds()?, progress: attacher.attach_progress()? })
+        });
+        let (attach, retransmitted) = (attach.transpose()?, testbed.server_retransmissions()?);
+        let perf = perf.as_mut().and_then(|perf| perf.read().ok());
+        Ok(HostReading { cpu, user, snapshot, idle, retransmitted, drops, queue, attach, perf })
+    }
+}
+
+/// How the first queue of an interface is driven now, by its NAPI's values.
+fn queue_mode(interface: &Interface) -> io::Result<Option<String>> {
+    let napi = interface.queues.iter().find_map(|queue| queue.napi.as_ref());
+    let Some(napi) = napi.map(|napi| Netdev::open()?.napi(napi.id)).transpose()? else { return Ok(None) };
+    let nanos = |value: Option<u64>| Duration::from_nanos(value.unwrap_or(0));
+    let (grace, suspend) = (nanos(napi.gro_flush_timeout), nanos(napi.irq_suspend_timeout));
+    let settings = QueueSettings::preset(napi.defer_hard_irqs.unwrap_or(0), grace, suspend);
+    Ok(Some(match settings.mode {
+        // Without a suspend timeout only timed mode defers.
+        QueueMode::InterruptFirst if suspend.is_zero() => QueueMode::Timed.to_string(),
+        // Whether waits poll, too, the values don't tell.
+        QueueMode::Grace => format!("grace time {} µs", settings.grace_time.as_micros()),
+        mode => mode.to_string(),
+    }))
+}
+
+fn start_server(
+    contender: &Contender,
+    testbed: &Testbed,
+    cores: CoreAssignment,
+    memory: u64,
+) -> Result<(ExperimentProcess, SocketAddr, Option<RunningPolicy>), Error> {
+    match contender {
+        Contender::Lull { policy, driver, polling } => {
+            let role = ProcessRole::Server(ServerSpec {
+                policy: *policy,
+                driver: *driver,
+                interface: Some(SERVER_INTERFACE.to_owned()),
+                address: IpAddr::V4(SERVER_ADDRESS),
+                cores: Cpus::one(cores.server),
+                packing_core: cores.packing,
+                polling: *polling,
+                wait: WaitStrategy::Block.to_string(),
+                memory,
+            });
+            let mut server = ExperimentProcess::start(&role, Some(&testbed.server))?;
+            let ready = server.server_ready()?;
+            let address = ready.address;
+            let (ran, steps_down) = (ready.ran.clone(), ready.steps_down.clone());
+            Ok((server, address, Some(RunningPolicy { ran, steps_down, ready: Some(ready) })))
+        }
+        Contender::Echo { service, peer, network, work } => {
+            let network = network.map(|(policy, driver, polling)| EchoServerNetwork {
+                policy,
+                driver,
+                interface: Some(SERVER_INTERFACE.to_owned()),
+                packing_core: cores.packing,
+                polling,
+            });
+            let role = ProcessRole::EchoServer(EchoServerSpec {
+                peer: *peer,
+                core: cores.server,
+                service: *service,
+                shape: RequestShape::SMALL,
+                address: SERVER_ADDRESS,
+                network,
+                work: *work,
+            });
+            let mut server = ExperimentProcess::start(&role, Some(&testbed.server))?;
+            let EchoServerReady { address, ran, steps_down } = server.receive()?;
+            Ok((server, address, ran.map(|ran| RunningPolicy { ran, steps_down, ready: None })))
+        }
+        Contender::Program { server: ServerCommand { program, arguments, name }, .. } => {
+            let address = ServerCommand::address();
+            let role = ProcessRole::Program(ProgramSpec {
+                program: program.clone(),
+                arguments: arguments.clone(),
+                core: cores.server,
+            });
+            let mut server = ExperimentProcess::start(&role, Some(&testbed.server))?;
+            let connects = || testbed.server.run(|| TcpStream::connect(address)).is_ok();
+            await_listening(Path::new(&format!("{name} at {address}")), connects, || server.try_wait())?;
+            Ok((server, address.into(), None))
+        }
+    }
+}
+
+/// Starts what attaches to the server, if it is to be attached to. It has the core of the network
+/// work under packing: a third one, or else the fleet's, whose pauses are left out. On the server's
+/// own core it would add to the latencies what it does not add on a machine with more cores.
+fn start_attacher(
+    contender: &Contender,
+    testbed: &Testbed,
+    cores: CoreAssignment,
+    server: u32,
+) -> Result<Option<ExperimentProcess>, Error> {
+    let Contender::Program { attached: Some(latency_budget), .. } = contender else { return Ok(None) };
+    let role = ProcessRole::Attach(AttachSpec {
+        pid: server,
+        interface: SERVER_INTERFACE.to_owned(),
+        latency_budget: *latency_budget,
+        core: cores.packing,
+    });
+    let mut attacher = ExperimentProcess::start(&role, Some(&testbed.server))?;
+    attacher.attached()?;
+    Ok(Some(attacher))
+}
+
+/// Waits until a server accepts connections. `exited` returns its exit status once it has exited.
+fn await_listening(
+    program: &Path,
+    connects: impl Fn() -> bool,
+    mut exited: impl FnMut() -> io::Result<Option<ExitStatus>>,
+) -> Result<(), Error> {
+    let deadline = Instant::now() + START_TIMEOUT;
+    while !connects() {
+        if let Some(status) = exited()? {
+            return Err(Error::program(program, format!("exited before it listened ({status})")));
+        }
+        if Instant::now() > deadline {
+            let seconds = START_TIMEOUT.as_secs();
+            return Err(Error::program(program, format!("does not listen after {seconds} s")));
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Ok(())
+}
+
+/// A contender that runs. Dropping it ends its processes and removes its testbed.
+#[derive(Debug)]
+pub(super) struct RunningContender {
+    // The fleet ends before the server and its testbed.
+    fleet: ExperimentProcess,
+    server: RunningServer,
+    /// How many programs on the fleet's core attach to servers of other contenders.
+    attachers: usize,
+    pub(super) policy: Option<RunningPolicy>,
+}
+
+impl RunningContender {
+    pub(super) fn start(
+        contender: &Contender,
+        cores: CoreAssignment,
+        experiment: &Experiment,
+        seed: u64,
+    ) -> Result<Self, Error> {
+        let Experiment { connections, receiver, ref requests, .. } = *experiment;
+        let (records, memory) = match requests {
+            FleetRequests::Memcached(workload) => (workload.records, workload_memory(workload)),
+            FleetRequests::Text { .. } => (0, 0),
+        };
+        let mut server = RunningServer::start(contender, cores, receiver, memory)?;
+        let SocketAddr::V4(address) = server.address else {
+            let address = server.address;
+            return Err(Error::LoadProcess(format!(
+                "a fleet speaks IPv4, and the server listens on {address}"
+            )));
+        };
+        let requests = with_reply_length(requests, &server.testbed, address)?;
+        let fleet = FleetConfig {
+            interface: CLIENT_INTERFACE.to_owned(),
+            mac: FLEET_MAC,
+            address: FLEET_ADDRESS,
+            server_mac: SERVER_MAC,
+            server: address,
+            connections,
+            requests,
+            seed,
+        };
+        let role = ProcessRole::Fleet(FleetSpec { fleet, core: cores.client, records });
+        let mut fleet = ExperimentProcess::start(&role, Some(&server.testbed.client))?;
+        fleet.fleet_ready()?;
+        // A server without connections has no queue that could be attached to.
+        server.attach(contender)?;
+        let policy = server.policy.take();
+        let others = experiment.contenders.iter().filter(|other| other.is_attached()).count();
+        let attachers =
+            if cores.packing == cores.client { others - usize::from(contender.is_attached()) } else { 0 };
+        Ok(Self { fleet, server, attachers, policy })
+    }
+
+    /// Runs a load for some seconds, of which nothing is counted.
+    pub(super) fn settle(&mut self, pacing: FleetPacing, seconds: f64) -> Result<(), Error> {
+        if seconds > 0.0 {
+            self.fleet.run_fleet(&FleetLoad { pacing, warm_up: 0.0, duration: seconds })?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn measure(&mut self, load: &FleetLoad) -> Result<Turn, Error> {
+        self.server.keep_receiver()?;
+        // Before and after the whole run the server is idle, so that no CPU time is attributed to
+        // the wrong side.
+        let before = self.server.read()?;
+        let measurement = self.fleet.run_fleet(load)?;
+        let after = self.server.read()?;
+        // The fleet's own packets count on its core, too.
+        let server = self.server.cores;
+        let counts_received = server.receiver != server.cores.client;
+        let mut turn = fleet_turn(measurement, &before, &after, server, counts_received, self.attachers);
+        if !self.server.keep_receiver()? {
+            turn.invalid = Some("the server's supervisor has changed what receives".to_owned());
+        }
+        Ok(turn)
+    }
+}
+
+/// The memory that a server needs to keep all records of a workload, in bytes. 0 for what it has
+/// anyway.
+fn workload_memory(workload: &Workload) -> u64 {
+    /// The item's header, its place in the hash table, and the rounding of sizes up to those of
+    /// slabs.
+    const OVERHEAD: f64 = 150.0;
+    /// Records up to which a server's default is enough.
+    const FEW: u64 = 50_000;
+    if workload.records <= FEW {
+        return 0;
+    }
+    // Twice the mean, because a slab class holds what it once got.
+    let record = workload.key.mean() + workload.value.mean() + OVERHEAD;
+    (workload.records as f64 * record * 2.0) as u64
+}

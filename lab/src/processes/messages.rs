@@ -1,0 +1,105 @@
+//! What the lab and its experiment processes tell each other.
+
+use std::io::{self, Write};
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+
+use policies::controller::LatencyBudget;
+use policies::{Cpus, Policy};
+use runtime::DriverKind;
+use serde::{Deserialize, Serialize};
+
+use crate::fleet::FleetConfig;
+use crate::peers::EchoServerSpec;
+use crate::polling_config::PollingConfig;
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(tag = "role", rename_all = "kebab-case")]
+pub enum ProcessRole {
+    Server(ServerSpec),
+    EchoServer(EchoServerSpec),
+    Fleet(FleetSpec),
+    Program(ProgramSpec),
+    /// Keeps another process's server under kernel polling, from outside.
+    Attach(AttachSpec),
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct AttachSpec {
+    pub pid: u32,
+    pub interface: String,
+    pub latency_budget: LatencyBudget,
+    pub core: u32,
+}
+
+/// Another program as an experiment process: it ends with the lab.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ProgramSpec {
+    pub program: PathBuf,
+    pub arguments: Vec<String>,
+    pub core: u32,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct FleetSpec {
+    pub fleet: FleetConfig,
+    pub core: u32,
+    pub records: u64,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ServerSpec {
+    pub policy: Policy,
+    /// The server's interface on the testbed; `None` on loopback.
+    pub interface: Option<String>,
+    pub address: IpAddr,
+    pub cores: Cpus,
+    /// The core that does the network work under packing, and on which the thread of kernel-thread
+    /// polls.
+    pub packing_core: u32,
+    pub polling: PollingConfig,
+    /// A `WaitStrategy`, as on the command line.
+    pub wait: String,
+    pub driver: DriverKind,
+    /// Memory for items, in bytes; 0 for the server's default.
+    pub memory: u64,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ServerReady {
+    pub address: SocketAddr,
+    pub ran: String,
+    pub steps_down: Vec<String>,
+    /// The runtime's worker reports (`runtime::WorkerReport`), for the report.
+    pub reports: serde_json::Value,
+    /// The host's knobs with the outcome of each (`policies::Applied`), for the report.
+    pub applied: serde_json::Value,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct EchoServerReady {
+    pub(crate) address: SocketAddr,
+    pub(crate) ran: Option<String>,
+    pub(crate) steps_down: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(crate) struct ServerCounts {
+    pub(crate) requests: u64,
+    /// System calls of its workers that wait, poll or submit (`epoll_pwait2`, `io_uring_enter`).
+    pub(crate) waits: u64,
+}
+
+/// The hidden subcommand that makes the `lab` program an experiment process.
+pub const SUBCOMMAND: &str = "experiment-process";
+
+/// The lab's command to a process to say what it did so far.
+pub(super) const STATUS: &str = "status";
+
+/// Sends a message to the lab: one line of JSON on standard output.
+pub(super) fn send(message: &impl Serialize) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    serde_json::to_writer(&mut out, message)?;
+    writeln!(out)?;
+    out.flush()
+}
