@@ -3,12 +3,10 @@
 use rand::RngExt;
 use serde::{Deserialize, Serialize};
 
-use super::FleetError;
-use super::alternating_rate::Step;
-use super::engine::{Fleet, InFlight, UNMEASURED, nanos};
-use super::measurement::{FleetMeasurement, Recorder};
-use super::pacing::{FleetPacing, Pacer};
-use super::windows::WindowRecorder;
+use super::connections::{Fleet, InFlight, UNMEASURED, nanos};
+use super::error::FleetError;
+use super::pacing::{FleetPacing, Pacer, Step};
+use super::recorder::{FleetMeasurement, Recorder, WindowRecorder};
 
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct FleetLoad {

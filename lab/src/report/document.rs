@@ -1,12 +1,6 @@
 //! What every report consists of.
 
-use std::fs;
-use std::io;
-use std::path::Path;
-
 use serde::Serialize;
-
-use super::{plots, render};
 
 #[derive(Debug, Clone, Default)]
 pub struct Document {
@@ -78,26 +72,5 @@ impl Section {
             Ok(svg) => self.plots.push(Plot { name: name.to_owned(), title: title.to_owned(), svg }),
             Err(error) => self.notes.push(error),
         }
-    }
-}
-
-impl Document {
-    /// The document for a terminal: Markdown, without plots and what is too long for it.
-    pub fn text(&self) -> String {
-        render::markdown(self, true)
-    }
-
-    /// Writes `report.md`, `report.html` and the plots into a folder, and `results.json` with
-    /// `json`.
-    pub fn write(&self, folder: &Path, json: &impl Serialize) -> io::Result<()> {
-        fs::create_dir_all(folder)?;
-        fs::write(folder.join("report.md"), render::markdown(self, false))?;
-        fs::write(folder.join("report.html"), render::html(self))?;
-        // One line: indented, a run of five minutes has several times as many bytes.
-        fs::write(folder.join("results.json"), serde_json::to_vec(json)?)?;
-        for plot in self.sections.iter().flat_map(|section| &section.plots) {
-            fs::write(folder.join(format!("{}.svg", plot.name)), plots::standalone(&plot.svg))?;
-        }
-        Ok(())
     }
 }

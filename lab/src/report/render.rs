@@ -1,18 +1,45 @@
-//! A document as Markdown, whose tables are legible on a terminal, too, and as one HTML page.
+//! A document as Markdown, whose tables are legible on a terminal, too, and as one HTML page; and the
+//! files that have them.
 
 use std::fmt::Write;
+use std::fs;
+use std::io;
+use std::path::Path;
 
 use comfy_table::presets;
+use serde::Serialize;
 
 use super::document::{Document, Section, Table};
+use super::plots::standalone;
 use super::tables::styled_table;
 
 /// The page, in which `{{title}}`, `{{lead}}`, `{{conditions}}`, `{{overview}}` and `{{exhibits}}`
 /// stand for what follows.
 const PAGE: &str = include_str!("page.html");
 
+impl Document {
+    /// The document for a terminal: Markdown, without plots and what is too long for it.
+    pub fn text(&self) -> String {
+        markdown(self, true)
+    }
+
+    /// Writes `report.md`, `report.html` and the plots into a folder, and `results.json` with
+    /// `json`.
+    pub fn write(&self, folder: &Path, json: &impl Serialize) -> io::Result<()> {
+        fs::create_dir_all(folder)?;
+        fs::write(folder.join("report.md"), markdown(self, false))?;
+        fs::write(folder.join("report.html"), html(self))?;
+        // One line: indented, a run of five minutes has several times as many bytes.
+        fs::write(folder.join("results.json"), serde_json::to_vec(json)?)?;
+        for plot in self.sections.iter().flat_map(|section| &section.plots) {
+            fs::write(folder.join(format!("{}.svg", plot.name)), standalone(&plot.svg))?;
+        }
+        Ok(())
+    }
+}
+
 /// `on_terminal`: without plots, and without what is too long.
-pub(super) fn markdown(document: &Document, on_terminal: bool) -> String {
+fn markdown(document: &Document, on_terminal: bool) -> String {
     let mut text = format!("# {}\n\n", document.title);
     for finding in &document.findings {
         let _ = write!(text, "{finding}\n\n");
@@ -65,7 +92,7 @@ fn list(text: &mut String, items: &[String]) {
     }
 }
 
-pub(super) fn html(document: &Document) -> String {
+fn html(document: &Document) -> String {
     let overview = document.sections.iter().filter(|it| !it.glance.is_empty()).map(|section| {
         let class = if section.missing.is_none() { "" } else { " class=\"missing\"" };
         let (id, name, glance) = (&section.id, escape(&section.name), escape(&section.glance));

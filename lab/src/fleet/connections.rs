@@ -1,4 +1,4 @@
-//! The fleet's loop: receives, sends what is due, and keeps TCP's timers.
+//! The connections of a fleet: opens them, stores records, receives, and keeps TCP's timers.
 
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -7,13 +7,12 @@ use std::time::Duration;
 use loadgen::stream::Outcome;
 use serde::{Deserialize, Serialize};
 
-use super::FleetError;
-use super::connection::{Arrived, Connection, RETRANSMISSION_TIMEOUT};
-use super::link::Link;
+use super::error::FleetError;
+use super::link::{Link, PolledQueue};
 use super::packet_socket::PacketRing;
-use super::polled_queue::PolledQueue;
 use super::requests::{FleetRequests, ReplyParser, RequestSource};
 use super::segment::{Ends, SEGMENT_PAYLOAD, Unreadable, parse};
+use super::tcp::{Arrived, Connection, RETRANSMISSION_TIMEOUT};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FleetConfig {
