@@ -14,7 +14,7 @@ use runtime::{Builder, DriverKind, WaitStrategy};
 use crate::Error;
 use crate::cores::CoreAssignment;
 use crate::polling_config::PollingConfig;
-use crate::processes::{ExperimentProcess, ProcessRole, ServerCounts, ServerSpec};
+use crate::processes::{ExperimentProcess, ProcessRole, ServerCounts, ServerReady, ServerSpec};
 
 pub(super) struct KernelClientTurn {
     pub(super) cores: CoreAssignment,
@@ -52,7 +52,7 @@ impl KernelClientTurn {
             memory: 0,
         });
         let mut server = ExperimentProcess::start(&role, None)?;
-        let address = server.server_ready()?.address;
+        let address = server.receive::<ServerReady>()?.address;
         // A new thread, which the runtime pins: the caller keeps its affinity.
         thread::scope(|scope| scope.spawn(|| self.load(address, &mut server)).join())
             .unwrap_or_else(|_| Err(io::Error::other("the load's thread panicked").into()))
@@ -77,7 +77,7 @@ impl KernelClientTurn {
             ..Config::default()
         };
         let mut read =
-            || -> Result<(ServerCounts, f64), Error> { Ok((server.server_counts()?, server.cpu_seconds()?)) };
+            || -> Result<(ServerCounts, f64), Error> { Ok((server.status()?, server.cpu_seconds()?)) };
         let mut begun = None;
         let report = runtime.block_on(async {
             loadgen::load_records(&config).await?;

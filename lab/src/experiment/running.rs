@@ -54,10 +54,11 @@ impl RunningPolicy {
     }
 }
 
-/// A server that runs. Dropping it ends its processes and removes its testbed.
+/// A contender that runs. Dropping it ends its processes and removes its testbed.
 #[derive(Debug)]
-struct RunningServer {
-    // The processes end before their testbed.
+pub(super) struct RunningContender {
+    // The fleet ends before the server, and both before their testbed.
+    fleet: ExperimentProcess,
     attacher: Option<ExperimentProcess>,
     server: ExperimentProcess,
     testbed: Testbed,
@@ -68,61 +69,81 @@ struct RunningServer {
     /// Whether what receives is set here: as another one than that of the server's policy.
     sets_receiver: bool,
     adapts: bool,
-    address: SocketAddr,
-    policy: Option<RunningPolicy>,
+    /// How many programs on the fleet's core attach to servers of other contenders.
+    other_attachers: usize,
+    pub(super) policy: Option<RunningPolicy>,
 }
 
-impl RunningServer {
-    /// Starts the server. A memcached of this project may use `memory` bytes; 0 for its default.
-    fn start(
+impl RunningContender {
+    pub(super) fn start(
         contender: &Contender,
         cores: CoreAssignment,
-        model: Receiver,
-        memory: u64,
+        experiment: &Experiment,
+        seed: u64,
     ) -> Result<Self, Error> {
         let testbed = Testbed::new(1)?;
+        let (records, memory) = match &experiment.requests {
+            FleetRequests::Memcached(workload) => (workload.records, workload_memory(workload)),
+            FleetRequests::Text { .. } => (0, 0),
+        };
         let (server, address, policy) = start_server(contender, &testbed, cores, memory)?;
         let interface = testbed.server.run(|| host::interface(SERVER_INTERFACE).map_err(io::Error::other))?;
-        let packing = contender.policy().is_some_and(|(policy, _)| policy == Policy::Packing);
+        let packs = contender.policy().is_some_and(|(policy, _)| policy == Policy::Packing);
         // As it runs: on a kernel without kernel-thread, vanilla does.
         let polled = policy.as_ref().is_some_and(|policy| policy.ran == Policy::KernelThread.name());
-        let receiver = if packing || polled { cores.packing } else { cores.server };
+        let receiver = if packs || polled { cores.packing } else { cores.server };
         // A thread that polls all the time needs no interrupt.
-        let model = if polled { Receiver::Fifo } else { model };
+        let model = if polled { Receiver::Fifo } else { experiment.receiver };
         let sets_receiver = !polled && (model != Receiver::Fifo || policy.is_none());
-        let perf = PerfCounters::start(PerfTarget::Cpu(cores.server)).ok();
-        let adapts = contender.polls();
-        let server = Self {
-            attacher: None,
+        let server_cores = ServerCores { cores, receiver, model };
+        keep_receiver(sets_receiver, server_cores, &testbed, server.id())?;
+        let fleet = start_fleet(experiment, &testbed, address, cores, records, seed)?;
+        // A server without connections has no queue that could be attached to.
+        let attacher = start_attacher(contender, &testbed, cores, server.id())?;
+        let attached = experiment.contenders.iter().filter(|other| other.is_attached()).count();
+        let others = attached - usize::from(contender.is_attached());
+        Ok(Self {
+            fleet,
+            attacher,
             server,
             testbed,
             interface,
-            perf,
-            cores: ServerCores { cores, receiver, model },
+            perf: PerfCounters::start(PerfTarget::Cpu(cores.server)).ok(),
+            cores: server_cores,
             sets_receiver,
-            adapts,
-            address,
+            adapts: contender.polls(),
+            other_attachers: if cores.packing == cores.client { others } else { 0 },
             policy,
-        };
-        server.keep_receiver()?;
-        Ok(server)
+        })
     }
 
-    /// Sets what receives the queue's packets, if it is not that of the experiment. Returns whether
-    /// it was.
-    fn keep_receiver(&self) -> Result<bool, Error> {
-        let ServerCores { receiver, model, .. } = self.cores;
-        let server = self.server.id();
-        let receives = !self.sets_receiver || model.receives(&self.testbed, server, receiver)?;
-        if !receives {
-            model.receive(&self.testbed, server, receiver)?;
+    /// Runs a load for some seconds, of which nothing is counted.
+    pub(super) fn settle(&mut self, pacing: FleetPacing, seconds: f64) -> Result<(), Error> {
+        if seconds > 0.0 {
+            self.fleet.run_fleet(&FleetLoad { pacing, warm_up: 0.0, duration: seconds })?;
         }
-        Ok(receives)
+        Ok(())
     }
 
-    fn attach(&mut self, contender: &Contender) -> Result<(), Error> {
-        self.attacher = start_attacher(contender, &self.testbed, self.cores.cores, self.server.id())?;
-        Ok(())
+    pub(super) fn measure(&mut self, load: &FleetLoad) -> Result<Turn, Error> {
+        self.keep_receiver()?;
+        // Before and after the whole run the server is idle, so that no CPU time is attributed to
+        // the wrong side.
+        let before = self.read()?;
+        let measurement = self.fleet.run_fleet(load)?;
+        let after = self.read()?;
+        // The fleet's own packets count on its core, too.
+        let counts_received = self.cores.receiver != self.cores.cores.client;
+        let mut turn =
+            fleet_turn(measurement, &before, &after, self.cores, counts_received, self.other_attachers);
+        if !self.keep_receiver()? {
+            turn.invalid = Some("the server's supervisor has changed what receives".to_owned());
+        }
+        Ok(turn)
+    }
+
+    fn keep_receiver(&self) -> io::Result<bool> {
+        keep_receiver(self.sets_receiver, self.cores, &self.testbed, self.server.id())
     }
 
     fn read(&mut self) -> Result<HostReading, Error> {
@@ -141,6 +162,45 @@ impl RunningServer {
         let perf = perf.as_mut().and_then(|perf| perf.read().ok());
         Ok(HostReading { cpu, user, snapshot, idle, retransmitted, drops, queue, attach, perf })
     }
+}
+
+/// Sets what receives the queue's packets, if it is not that of the experiment. Returns whether it
+/// was.
+fn keep_receiver(sets: bool, cores: ServerCores, testbed: &Testbed, server: u32) -> io::Result<bool> {
+    let ServerCores { receiver, model, .. } = cores;
+    let receives = !sets || model.receives(testbed, server, receiver)?;
+    if !receives {
+        model.receive(testbed, server, receiver)?;
+    }
+    Ok(receives)
+}
+
+fn start_fleet(
+    experiment: &Experiment,
+    testbed: &Testbed,
+    address: SocketAddr,
+    cores: CoreAssignment,
+    records: u64,
+    seed: u64,
+) -> Result<ExperimentProcess, Error> {
+    let SocketAddr::V4(server) = address else {
+        let reason = format!("a fleet speaks IPv4, and the server listens on {address}");
+        return Err(Error::LoadProcess(reason));
+    };
+    let fleet = FleetConfig {
+        interface: CLIENT_INTERFACE.to_owned(),
+        mac: FLEET_MAC,
+        address: FLEET_ADDRESS,
+        server_mac: SERVER_MAC,
+        server,
+        connections: experiment.connections,
+        requests: with_reply_length(&experiment.requests, testbed, server)?,
+        seed,
+    };
+    let role = ProcessRole::Fleet(FleetSpec { fleet, core: cores.client, records });
+    let mut fleet = ExperimentProcess::start(&role, Some(&testbed.client))?;
+    fleet.fleet_ready()?;
+    Ok(fleet)
 }
 
 /// How the first queue of an interface is driven now, by its NAPI's values.
@@ -179,7 +239,7 @@ fn start_server(
                 memory,
             });
             let mut server = ExperimentProcess::start(&role, Some(&testbed.server))?;
-            let ready = server.server_ready()?;
+            let ready: ServerReady = server.receive()?;
             let address = ready.address;
             let (ran, steps_down) = (ready.ran.clone(), ready.steps_down.clone());
             Ok((server, address, Some(RunningPolicy { ran, steps_down, ready: Some(ready) })))
@@ -259,85 +319,6 @@ fn await_listening(
         std::thread::sleep(Duration::from_millis(10));
     }
     Ok(())
-}
-
-/// A contender that runs. Dropping it ends its processes and removes its testbed.
-#[derive(Debug)]
-pub(super) struct RunningContender {
-    // The fleet ends before the server and its testbed.
-    fleet: ExperimentProcess,
-    server: RunningServer,
-    /// How many programs on the fleet's core attach to servers of other contenders.
-    attachers: usize,
-    pub(super) policy: Option<RunningPolicy>,
-}
-
-impl RunningContender {
-    pub(super) fn start(
-        contender: &Contender,
-        cores: CoreAssignment,
-        experiment: &Experiment,
-        seed: u64,
-    ) -> Result<Self, Error> {
-        let Experiment { connections, receiver, ref requests, .. } = *experiment;
-        let (records, memory) = match requests {
-            FleetRequests::Memcached(workload) => (workload.records, workload_memory(workload)),
-            FleetRequests::Text { .. } => (0, 0),
-        };
-        let mut server = RunningServer::start(contender, cores, receiver, memory)?;
-        let SocketAddr::V4(address) = server.address else {
-            let address = server.address;
-            return Err(Error::LoadProcess(format!(
-                "a fleet speaks IPv4, and the server listens on {address}"
-            )));
-        };
-        let requests = with_reply_length(requests, &server.testbed, address)?;
-        let fleet = FleetConfig {
-            interface: CLIENT_INTERFACE.to_owned(),
-            mac: FLEET_MAC,
-            address: FLEET_ADDRESS,
-            server_mac: SERVER_MAC,
-            server: address,
-            connections,
-            requests,
-            seed,
-        };
-        let role = ProcessRole::Fleet(FleetSpec { fleet, core: cores.client, records });
-        let mut fleet = ExperimentProcess::start(&role, Some(&server.testbed.client))?;
-        fleet.fleet_ready()?;
-        // A server without connections has no queue that could be attached to.
-        server.attach(contender)?;
-        let policy = server.policy.take();
-        let others = experiment.contenders.iter().filter(|other| other.is_attached()).count();
-        let attachers =
-            if cores.packing == cores.client { others - usize::from(contender.is_attached()) } else { 0 };
-        Ok(Self { fleet, server, attachers, policy })
-    }
-
-    /// Runs a load for some seconds, of which nothing is counted.
-    pub(super) fn settle(&mut self, pacing: FleetPacing, seconds: f64) -> Result<(), Error> {
-        if seconds > 0.0 {
-            self.fleet.run_fleet(&FleetLoad { pacing, warm_up: 0.0, duration: seconds })?;
-        }
-        Ok(())
-    }
-
-    pub(super) fn measure(&mut self, load: &FleetLoad) -> Result<Turn, Error> {
-        self.server.keep_receiver()?;
-        // Before and after the whole run the server is idle, so that no CPU time is attributed to
-        // the wrong side.
-        let before = self.server.read()?;
-        let measurement = self.fleet.run_fleet(load)?;
-        let after = self.server.read()?;
-        // The fleet's own packets count on its core, too.
-        let server = self.server.cores;
-        let counts_received = server.receiver != server.cores.client;
-        let mut turn = fleet_turn(measurement, &before, &after, server, counts_received, self.attachers);
-        if !self.server.keep_receiver()? {
-            turn.invalid = Some("the server's supervisor has changed what receives".to_owned());
-        }
-        Ok(turn)
-    }
 }
 
 /// The memory that a server needs to keep all records of a workload, in bytes. 0 for what it has

@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use rustix::process::{Pid, Signal, kill_process};
 use serde::de::DeserializeOwned;
 
-use super::messages::{ProcessRole, STATUS, SUBCOMMAND, ServerCounts, ServerReady};
+use super::messages::{ProcessRole, STATUS, SUBCOMMAND};
 use crate::Error;
 use crate::fleet::{FleetLoad, FleetMeasurement};
 use crate::rounds::AttachProgress;
@@ -76,13 +76,6 @@ impl ExperimentProcess {
         self.receive::<Result<T, String>>()?.map_err(failed)
     }
 
-    /// Asks one of Lull's echo servers for the number of its system calls so far that wait, poll or
-    /// submit.
-    pub(crate) fn echo_waits(&mut self) -> Result<u64, Error> {
-        self.command(STATUS)?;
-        self.receive()
-    }
-
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
@@ -112,11 +105,10 @@ impl ExperimentProcess {
         Ok(serde_json::from_str(&line)?)
     }
 
-    pub fn server_ready(&mut self) -> Result<ServerReady, Error> {
-        self.receive()
-    }
-
-    pub(crate) fn server_counts(&mut self) -> Result<ServerCounts, Error> {
+    /// Asks a server of Lull what it did so far: a memcached server for its
+    /// [`ServerCounts`](super::ServerCounts), an echo server for the number of its system calls that
+    /// wait, poll or submit.
+    pub(crate) fn status<T: DeserializeOwned>(&mut self) -> Result<T, Error> {
         self.command(STATUS)?;
         self.receive()
     }

@@ -11,7 +11,6 @@ use lab::processes::SUBCOMMAND;
 use lab::testbed::Receiver;
 use policies::GraceTime;
 use policies::controller::LatencyBudget;
-use runtime::DriverKind;
 
 /// Would kernel polling help this machine, and by how much?
 #[derive(Parser)]
@@ -44,7 +43,7 @@ pub enum Command {
     Model(LoopbackFlags),
     /// Compare wait strategies: round trips of messages and their CPU time, and a memcached server
     /// at low load
-    Waiting(WaitingFlags),
+    Waiting(LoopbackFlags),
     /// Count instructions, interrupts and context switches of a request under each policy on
     /// emulated NICs: no timing, no noise
     Instructions(InstructionFlags),
@@ -226,18 +225,6 @@ pub struct LoopbackFlags {
     pub seconds: Option<u16>,
     #[command(flatten)]
     pub report: ReportFlags,
-}
-
-#[derive(Args, Clone)]
-pub struct WaitingFlags {
-    #[command(flatten)]
-    pub run: LoopbackFlags,
-    /// The driver of the workers and of the memcached server: epoll, uring or auto
-    #[arg(long, default_value_t = DriverKind::Epoll)]
-    pub driver: DriverKind,
-    /// Requests per second at the memcached server
-    #[arg(long, default_value_t = 5_000, value_parser = clap::value_parser!(u32).range(100..=200_000))]
-    pub rate: u32,
 }
 
 #[derive(Args, Clone)]

@@ -264,9 +264,9 @@ fn echo_turn(config: &ModelConfig, cores: CoreAssignment, driver: DriverKind) ->
     let mut clients = Clients::connect(address)?;
     let mut load = |seconds| clients.load(cores.client, [request, reply], Duration::from_secs_f64(seconds));
     load(config.warm_up)?;
-    let (waits, cpu) = (server.echo_waits()?, server.cpu_seconds()?);
+    let (waits, cpu) = (server.status::<u64>()?, server.cpu_seconds()?);
     let requests = load(config.duration)? as f64;
-    let (cpu, waits) = (server.cpu_seconds()? - cpu, server.echo_waits()? - waits);
+    let (cpu, waits) = (server.cpu_seconds()? - cpu, server.status::<u64>()? - waits);
     Ok((cpu * 1e6 / requests, waits as f64 / requests))
 }
 

@@ -1,14 +1,20 @@
-//! The subcommands that are experiments under a fleet: which contenders, and which loads.
+//! The subcommands: which contenders under which loads, and where the report goes.
 
 use std::io;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
+use lab::commands::check::check_machine;
 use lab::commands::comparison::Comparison;
+use lab::commands::model::{ModelConfig, ModelReport};
+use lab::commands::paper::{PaperConfig, PaperPlan, PaperReport};
 use lab::commands::self_test::self_test_verdict;
 use lab::commands::steps::{load_steps, steps_section};
+use lab::commands::waiting::{self, WaitingConfig, WaitingReport};
 use lab::cores::{AwakeCores, CoreAssignment};
 use lab::experiment::{Alternation, Contender, Experiment, Load, ServerCommand, requests_for};
 use lab::fleet::{AlternatingRate, FleetRequests};
+use lab::instructions::{self, Counted, Counting, InstructionReport};
 use lab::peers::PeerService;
 use lab::polling_config::PollingConfig;
 use lab::testbed::Testbed;
@@ -16,9 +22,11 @@ use policies::Policy;
 use runtime::DriverKind;
 use serde_json::json;
 
-use crate::flags::{AttachFlags, CompareFlags, IdleCores, PeerFlags, RunFlags, SelfTestFlags, StepsFlags};
-use crate::output::{Failure, Output};
-use crate::progress_bar::with_bar;
+use crate::flags::{
+    AttachFlags, CheckFlags, CompareFlags, INSTRUCTIONS, IdleCores, InstructionFlags, LoopbackFlags,
+    PaperFlags, PeerFlags, RunFlags, SelfTestFlags, StepsFlags,
+};
+use crate::output::{Failure, Output, print, with_bar};
 
 pub fn compare(flags: &CompareFlags) -> Result<(), Failure> {
     let cores = flags.run.cores()?;
@@ -34,12 +42,8 @@ pub fn compare(flags: &CompareFlags) -> Result<(), Failure> {
     }
     let grace = |contender: Contender| contender.with_grace_time(flags.gro_flush_timeout);
     let mut contenders: Vec<Contender> = contenders.into_iter().map(grace).collect();
-    contenders.extend(
-        flags
-            .memcached
-            .clone()
-            .map(|program| Contender::Program { server: ServerCommand::memcached(program), attached: None }),
-    );
+    let memcached = flags.memcached.clone().map(ServerCommand::memcached);
+    contenders.extend(memcached.map(|server| Contender::Program { server, attached: None }));
     run("compare", Experiment::new(contenders, flags.run.quick), cores, &flags.run)?.write()
 }
 
@@ -175,7 +179,7 @@ fn run(
 ) -> Result<Report, Failure> {
     require_testbed(command)?;
     flags.set(&mut experiment);
-    let output = Output::open(&flags.report)?;
+    let output = Output::create(flags.report.format, &flags.report.output)?;
     let awake = (flags.idle_cores == IdleCores::Awake).then(AwakeCores::request);
     let begun = Instant::now();
     let outcome = with_bar(experiment.steps(), |progress| experiment.run(cores, progress))?;
@@ -193,4 +197,75 @@ fn require_testbed(command: &str) -> Result<(), Failure> {
         _ => error.to_string(),
     };
     Testbed::new(1).map(drop).map_err(|error| denied(error).into())
+}
+
+/// The rounds of a full run, for which the check's verdict is.
+const ROUNDS: usize = 12;
+
+pub fn check(flags: &CheckFlags) -> Result<(), Failure> {
+    let report = check_machine(Duration::from_secs(flags.seconds.into()), ROUNDS)?;
+    print(flags.format, &report, &report.document().text())
+}
+
+pub fn model(flags: &LoopbackFlags) -> Result<(), Failure> {
+    let output = Output::create(flags.report.format, &flags.report.output)?;
+    let config = ModelConfig::new(flags.quick, flags.seconds.map(f64::from));
+    let cores = CoreAssignment::choose()?;
+    // Fails without permission; the servers are compared under the same conditions either way.
+    let _awake = AwakeCores::request();
+    let report = with_bar(config.steps(), |progress| ModelReport::measure(config, cores, progress))?;
+    output.write_all(&report.document(), &report)
+}
+
+pub fn waiting(flags: &LoopbackFlags) -> Result<(), Failure> {
+    let output = Output::create(flags.report.format, &flags.report.output)?;
+    let config = WaitingConfig::new(flags.quick, flags.seconds.map(f64::from));
+    let cores = CoreAssignment::choose()?;
+    // Fails without permission, which the report says.
+    let awake = AwakeCores::request();
+    let results = with_bar(config.steps(), |progress| waiting::measure(&config, cores, progress))?;
+    let report = WaitingReport::new(cores, awake.is_ok(), config, results);
+    output.write_all(&report.document(), &report)
+}
+
+pub fn instructions(flags: &InstructionFlags) -> Result<(), Failure> {
+    let folder = flags.guest.clone().or_else(|| std::env::var_os("LULL_GUEST").map(Into::into));
+    let folder =
+        folder.ok_or("no machine to count on: run LULL_GUEST=$(tests/guest/prepare) lab instructions")?;
+    let kernel = std::fs::read_to_string(folder.join("fetched"))
+        .map_err(|error| format!("{}: {error}: tests/guest/prepare makes this folder", folder.display()))?;
+    let output = Output::create(flags.format, &flags.output)?;
+    let mut counting = Counting { runs: flags.runs, ..Counting::default() };
+    for (asked, used) in [
+        (&flags.devices, &mut counting.devices),
+        (&flags.drivers, &mut counting.drivers),
+        (&flags.policies, &mut counting.policies),
+        (&flags.loads, &mut counting.loads),
+    ] {
+        if !asked.is_empty() {
+            used.clone_from(asked);
+        }
+    }
+    let rows = with_bar(counting.devices.len() * usize::from(counting.runs), |progress| {
+        instructions::count(&folder, &counting, progress)
+    })?;
+    let report = InstructionReport { kernel: kernel.trim().to_owned(), counting, rows };
+    output.write_all(&report.document(), &report)
+}
+
+pub fn paper(flags: &PaperFlags) -> Result<(), Failure> {
+    let output = Output::create(Default::default(), &flags.output)?;
+    let usual = || Path::new(INSTRUCTIONS).exists().then(|| INSTRUCTIONS.into());
+    let counted = flags.instructions.clone().or_else(usual).map(|path| Counted::read(&path)).transpose()?;
+    let config = PaperConfig::new(flags.quick)
+        .shortened(flags.turn_time.map(Duration::from_millis), flags.rounds.map(usize::from));
+    let cores = CoreAssignment::choose()?;
+    // Fails without permission; all are compared under the same conditions either way.
+    let awake = AwakeCores::request();
+    let plan = PaperPlan::new(&config, cores)?;
+    let programs = plan.programs.clone();
+    let parts = with_bar(plan.steps(), |progress| plan.measure(progress));
+    let report = PaperReport::new(config, cores, awake.is_ok(), programs, parts, counted);
+    let summary = format!("{}\n{}\n", report.summary(), output.page());
+    output.write(&report.document(), &report, &summary)
 }
