@@ -28,6 +28,7 @@
 //!
 //! - [`testbed`]: two network namespaces and the veth pair between them.
 //! - [`fleet`]: the connections of many clients on one core, by a TCP in user space.
+//! - [`network`]: how a server on Lull's runtime handles the network.
 //! - [`peers`]: the same echo server on several runtimes.
 //! - [`cores`]: which core runs what, how far apart two are, and how idle ones are kept awake.
 //! - [`rounds`]: turns in interleaved rounds, and the rows that their figures become.
@@ -52,8 +53,8 @@ mod error;
 pub mod experiment;
 pub mod fleet;
 pub mod instructions;
+pub mod network;
 pub mod peers;
-pub mod polling_config;
 pub mod processes;
 pub mod report;
 pub mod rounds;

@@ -54,7 +54,6 @@ pub struct MachineCheck {
     pub findings: Vec<Finding>,
     /// The least difference that the machine can show, as a share. `None` if it was not measured.
     pub resolution: Option<f64>,
-    /// What the machine can show, in one sentence.
     pub verdict: String,
 }
 
@@ -121,7 +120,6 @@ fn read(path: impl AsRef<Path>) -> String {
     fs::read_to_string(path).unwrap_or_default().trim().to_owned()
 }
 
-/// The processor's vulnerabilities with their mitigations.
 pub(super) fn vulnerabilities() -> Vec<(String, String)> {
     let entries = fs::read_dir("/sys/devices/system/cpu/vulnerabilities").into_iter().flatten().flatten();
     let state = |entry: fs::DirEntry| Some((entry.file_name().into_string().ok()?, read(entry.path())));
@@ -257,7 +255,6 @@ fn verdict(findings: &[Finding], resolution: Option<f64>, rounds: usize) -> Stri
     if bad.is_empty() { first } else { format!("{first} But first change: {}.", bad.join(", ")) }
 }
 
-/// How long a piece of work lasts.
 const PIECE: Duration = Duration::from_millis(50);
 /// Groups of rounds that a resolution needs, so that it isn't the luck of one.
 const MIN_GROUPS: usize = 3;

@@ -21,7 +21,6 @@ use crate::testbed::CONGESTION_CONTROL;
 const VERDICT_SHARE: f64 = 0.5;
 /// The load is the bottleneck from this busy share on, %.
 const BUSY_LOAD: f64 = 95.0;
-/// The columns and rows of a screen.
 const WIDTH: usize = 100;
 const MOST_ROWS: usize = 16;
 
@@ -35,7 +34,6 @@ pub struct Comparison {
     pub minutes: f64,
     pub experiment: Experiment,
     pub verdict: Vec<String>,
-    /// What to know before relying on it, a sentence each.
     pub notes: Vec<String>,
     /// What an avoided wake-up saves. `None` if the rounds don't tell.
     pub wake_cost: Option<WakeCost>,
@@ -214,12 +212,10 @@ impl Comparison {
         notes
     }
 
-    /// Why the first of the turns that are not valid is not.
     fn first_invalid(&self) -> Option<&str> {
         self.turns().find_map(|turn| turn.turn.invalid.as_deref())
     }
 
-    /// What does not count, in one sentence each.
     fn left_out(&self) -> Vec<String> {
         let (results, count) =
             (&self.outcome.results, |of: fn(&&TakenTurn) -> bool| self.turns().filter(of).count());
@@ -446,7 +442,6 @@ fn grouped(value: f64, digits: usize) -> String {
     text
 }
 
-/// The first columns of a line.
 fn clip(line: &str) -> String {
     line.chars().take(WIDTH).collect::<String>().trim_end().to_owned()
 }

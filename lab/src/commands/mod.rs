@@ -7,7 +7,6 @@
 
 pub mod check;
 pub mod comparison;
-mod kernel_client;
 pub mod model;
 pub mod paper;
 pub mod self_test;

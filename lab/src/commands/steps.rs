@@ -37,7 +37,6 @@ pub struct LoadSteps {
 #[derive(Debug, Clone, Serialize)]
 pub struct StepRow {
     pub name: String,
-    /// The contender whose latency it is compared with.
     pub reference: String,
     pub step: Step,
     pub turns: usize,
@@ -48,7 +47,6 @@ pub struct StepRow {
     /// When the median latency settles. `None` where the load does not stay for long enough.
     pub settled_p50: Option<Settling>,
     pub settled_p99: Option<Settling>,
-    /// Whether both settle in time.
     pub settles: Option<Bound>,
     /// By how much a percentile may be beyond the reference's, µs: the latency budget and 1 ms.
     pub allowed_us: f64,
@@ -80,11 +78,9 @@ pub struct Excess {
     pub from: f64,
     /// The percentile minus the reference's in the same window of the same round, µs.
     pub us: Interval,
-    /// Whether all windows keep the bound.
     pub outcome: Bound,
 }
 
-/// The rows of all loads that step.
 pub fn load_steps(experiment: &Experiment, results: &Results) -> Vec<LoadSteps> {
     let steps = results.loads.iter().filter_map(|load| {
         let Some(FleetPacing::Alternating(rate)) = load.pacing else { return None };

@@ -87,7 +87,6 @@ fn two_of_three(mut window: impl FnMut(bool) -> Result<Option<bool>, Error>) -> 
     Ok(None)
 }
 
-/// Where a search ended.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Found {
     /// The rate from which on it does not hold.

@@ -10,8 +10,8 @@ use serde::Serialize;
 
 use super::server_command::ServerCommand;
 use crate::fleet::FleetRequests;
+use crate::network::PollingConfig;
 use crate::peers::{Peer, PeerService, RequestShape};
-use crate::polling_config::PollingConfig;
 
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "kebab-case")]

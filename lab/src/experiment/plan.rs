@@ -10,7 +10,6 @@ use crate::cores::CoreAssignment;
 use crate::fleet::{AlternatingRate, FleetRequests};
 use crate::testbed::Receiver;
 
-/// A load that steps up and down.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Alternation {
     /// Its rates are shares of the reference's capacity.
@@ -80,11 +79,9 @@ pub struct Experiment {
     pub duration: f64,
     /// Seconds of load before the first window of a rate that is tried as the capacity.
     pub trial_warm_up: f64,
-    /// Seconds of such a window.
     pub trial_duration: f64,
     /// The highest 99th percentile at which a rate is within the capacity, µs.
     pub capacity_p99_us: f64,
-    /// The time that all rounds may take.
     pub time_limit: Duration,
     /// The search for the capacity's share of that time, 0 to 1. The loads share the rest equally.
     pub capacity_share: f64,

@@ -114,19 +114,16 @@ impl Experiment {
     }
 
     fn plan(&self, load: Load, capacity: f64, limit: Duration) -> (LoadPlan, FleetLoad) {
-        let share = match load {
-            Load::Share(share) => Some(share),
-            _ => None,
-        };
+        let open = |rate: f64| (format!("{rate:.0}/s"), LoadKind::Open, rate, FleetPacing::Open { rate });
+        let (mut share, mut duration) = (None, self.duration);
         let (name, kind, at, pacing) = match load {
-            Load::Share(_) | Load::Rate(_) => {
-                let rate = match load {
-                    Load::Rate(rate) => rate,
-                    _ => rounded(capacity * share.unwrap_or(1.0)).max(LOWEST_RATE),
-                };
-                (format!("{rate:.0}/s"), LoadKind::Open, rate, FleetPacing::Open { rate })
+            Load::Share(of_capacity) => {
+                share = Some(of_capacity);
+                open(rounded(capacity * of_capacity).max(LOWEST_RATE))
             }
+            Load::Rate(rate) => open(rate),
             Load::Steps(alternation) => {
+                duration = alternation.duration();
                 let rate = alternation.rate(capacity);
                 (rate.to_string(), LoadKind::Steps, rate.high, FleetPacing::Alternating(rate))
             }
@@ -134,10 +131,6 @@ impl Experiment {
                 let pacing = FleetPacing::Closed { think_us: 0.0 };
                 ("closed loop".to_owned(), LoadKind::Closed, self.connections as f64, pacing)
             }
-        };
-        let duration = match load {
-            Load::Steps(alternation) => alternation.duration(),
-            _ => self.duration,
         };
         let plan = LoadPlan {
             share,

@@ -11,8 +11,7 @@ use policies::controller::{QueueMode, QueueSettings};
 use policies::counters::{PerfCounters, PerfTarget, Snapshot};
 use policies::host::Interface;
 use policies::netlink::netdev::Netdev;
-use policies::{Cpus, Policy, host};
-use runtime::WaitStrategy;
+use policies::{Policy, host};
 use serde::Serialize;
 
 use super::contender::Contender;
@@ -22,7 +21,8 @@ use super::server_command::{ServerCommand, with_reply_length};
 use crate::Error;
 use crate::cores::CoreAssignment;
 use crate::fleet::{FleetConfig, FleetLoad, FleetPacing, FleetRequests};
-use crate::peers::{EchoServerNetwork, EchoServerSpec, RequestShape};
+use crate::network::Network;
+use crate::peers::{EchoServerSpec, RequestShape};
 use crate::processes::{
     AttachSpec, EchoServerReady, ExperimentProcess, FleetSpec, ProcessRole, ProgramSpec, ServerReady,
     ServerSpec,
@@ -47,7 +47,6 @@ pub struct RunningPolicy {
 }
 
 impl RunningPolicy {
-    /// What ran in the place of a contender's policy, and why.
     pub(crate) fn note(&self, contender: &str) -> Option<String> {
         let Self { ran, steps_down, .. } = self;
         (!steps_down.is_empty()).then(|| format!("{contender}: {ran} ran: {}", steps_down.join("; ")))
@@ -225,17 +224,16 @@ fn start_server(
     cores: CoreAssignment,
     memory: u64,
 ) -> Result<(ExperimentProcess, SocketAddr, Option<RunningPolicy>), Error> {
+    let network = |policy, driver, polling| {
+        let interface = Some(SERVER_INTERFACE.to_owned());
+        Network { policy, driver, interface, packing_core: cores.packing, polling }
+    };
     match contender {
         Contender::Lull { policy, driver, polling } => {
             let role = ProcessRole::Server(ServerSpec {
-                policy: *policy,
-                driver: *driver,
-                interface: Some(SERVER_INTERFACE.to_owned()),
+                network: network(*policy, *driver, *polling),
+                core: cores.server,
                 address: IpAddr::V4(SERVER_ADDRESS),
-                cores: Cpus::one(cores.server),
-                packing_core: cores.packing,
-                polling: *polling,
-                wait: WaitStrategy::Block.to_string(),
                 memory,
             });
             let mut server = ExperimentProcess::start(&role, Some(&testbed.server))?;
@@ -244,21 +242,14 @@ fn start_server(
             let (ran, steps_down) = (ready.ran.clone(), ready.steps_down.clone());
             Ok((server, address, Some(RunningPolicy { ran, steps_down, ready: Some(ready) })))
         }
-        Contender::Echo { service, peer, network, work } => {
-            let network = network.map(|(policy, driver, polling)| EchoServerNetwork {
-                policy,
-                driver,
-                interface: Some(SERVER_INTERFACE.to_owned()),
-                packing_core: cores.packing,
-                polling,
-            });
+        Contender::Echo { service, peer, network: of_lull, work } => {
             let role = ProcessRole::EchoServer(EchoServerSpec {
                 peer: *peer,
                 core: cores.server,
                 service: *service,
                 shape: RequestShape::SMALL,
                 address: SERVER_ADDRESS,
-                network,
+                network: of_lull.map(|(policy, driver, polling)| network(policy, driver, polling)),
                 work: *work,
             });
             let mut server = ExperimentProcess::start(&role, Some(&testbed.server))?;

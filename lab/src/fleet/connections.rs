@@ -35,7 +35,6 @@ const FIRST_PORT: u16 = 10_000;
 const MOST_CONNECTIONS: usize = 20_000;
 /// Handshakes at a time, well below a listener's backlog.
 const HANDSHAKES: usize = 64;
-/// Records that are stored at a time.
 const STORES: usize = 32;
 /// How long a reply is awaited when records are stored, in ns.
 const STORE_TIMEOUT: u64 = 2_000_000_000;
@@ -383,7 +382,6 @@ impl Fleet {
     }
 }
 
-/// Takes the first connection of a queue whose time has come.
 fn pop_due(queue: &mut VecDeque<(u64, u32)>, now: u64) -> Option<u32> {
     if queue.front()?.0 > now {
         return None;

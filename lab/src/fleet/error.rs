@@ -3,7 +3,6 @@
 use std::io;
 use std::net::SocketAddr;
 
-/// Why a fleet can't load a server.
 #[derive(Debug, thiserror::Error)]
 pub enum FleetError {
     #[error("cannot {step}: {source} ({needs})")]

@@ -178,9 +178,7 @@ impl Fleet {
         })
     }
 
-    /// Reads the clock. A pause of the fleet's own core since the last reading is kept out of the
-    /// measurement: requests in flight are not measured, because their replies were not seen in
-    /// time, and what was due meanwhile is due after it.
+    /// Reads the clock, and forgives a pause since the last reading.
     #[inline]
     fn tick(&mut self, run: &mut Run) {
         let (before, now) = (run.now, self.link.now());

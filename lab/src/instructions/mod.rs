@@ -111,10 +111,8 @@ impl Counted {
     }
 }
 
-/// What a request costs, by device, driver, policy and load.
 #[derive(Debug, Serialize)]
 pub struct InstructionReport {
-    /// The version of the guest's kernel.
     pub kernel: String,
     pub counting: Counting,
     pub rows: Vec<Row>,

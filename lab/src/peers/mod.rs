@@ -15,7 +15,7 @@ use policies::Cpus;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use socket2::{Domain, Socket, Type};
 
-pub use self::spec::{EchoServerNetwork, EchoServerSpec, Peer, PeerService, RequestShape};
+pub use self::spec::{EchoServerSpec, Peer, PeerService, RequestShape};
 
 /// Serves on a free port until the process is killed. Calls `ready` once it listens, with the
 /// address, and for Lull with what its worker runs and why it runs something else than the

@@ -3,11 +3,9 @@
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use policies::Policy;
-use runtime::DriverKind;
 use serde::{Deserialize, Serialize};
 
-use crate::polling_config::PollingConfig;
+use crate::network::Network;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -64,18 +62,8 @@ pub struct EchoServerSpec {
     pub shape: RequestShape,
     pub address: Ipv4Addr,
     /// How Lull's runtime handles the network. Other runtimes have no such choice.
-    pub network: Option<EchoServerNetwork>,
+    pub network: Option<Network>,
     pub work: Duration,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct EchoServerNetwork {
-    pub policy: Policy,
-    pub driver: DriverKind,
-    /// `None` on loopback.
-    pub interface: Option<String>,
-    pub packing_core: u32,
-    pub polling: PollingConfig,
 }
 
 /// The sizes of requests and replies, in bytes.

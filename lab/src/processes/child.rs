@@ -105,10 +105,9 @@ impl ExperimentProcess {
         Ok(serde_json::from_str(&line)?)
     }
 
-    /// Asks a server of Lull what it did so far: a memcached server for its
-    /// [`ServerCounts`](super::ServerCounts), an echo server for the number of its system calls that
-    /// wait, poll or submit.
-    pub(crate) fn status<T: DeserializeOwned>(&mut self) -> Result<T, Error> {
+    /// Asks a server of Lull for the number of its system calls so far that wait, poll or submit
+    /// (`epoll_pwait2`, `io_uring_enter`).
+    pub(crate) fn waits(&mut self) -> Result<u64, Error> {
         self.command(STATUS)?;
         self.receive()
     }

@@ -5,13 +5,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use policies::controller::LatencyBudget;
-use policies::{Cpus, Policy};
-use runtime::DriverKind;
 use serde::{Deserialize, Serialize};
 
 use crate::fleet::FleetConfig;
+use crate::network::Network;
 use crate::peers::EchoServerSpec;
-use crate::polling_config::PollingConfig;
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(tag = "role", rename_all = "kebab-case")]
@@ -49,18 +47,9 @@ pub struct FleetSpec {
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ServerSpec {
-    pub policy: Policy,
-    /// The server's interface on the testbed; `None` on loopback.
-    pub interface: Option<String>,
+    pub network: Network,
+    pub core: u32,
     pub address: IpAddr,
-    pub cores: Cpus,
-    /// The core that does the network work under packing, and on which the thread of kernel-thread
-    /// polls.
-    pub packing_core: u32,
-    pub polling: PollingConfig,
-    /// A `WaitStrategy`, as on the command line.
-    pub wait: String,
-    pub driver: DriverKind,
     /// Memory for items, in bytes; 0 for the server's default.
     pub memory: u64,
 }
@@ -81,13 +70,6 @@ pub(crate) struct EchoServerReady {
     pub(crate) address: SocketAddr,
     pub(crate) ran: Option<String>,
     pub(crate) steps_down: Vec<String>,
-}
-
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-pub(crate) struct ServerCounts {
-    pub(crate) requests: u64,
-    /// System calls of its workers that wait, poll or submit (`epoll_pwait2`, `io_uring_enter`).
-    pub(crate) waits: u64,
 }
 
 /// The hidden subcommand that makes the `lab` program an experiment process.

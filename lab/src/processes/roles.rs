@@ -12,14 +12,12 @@ use std::time::{Duration, Instant};
 use policies::attach::{AttachConfig, AttachEvent, Attachment, Target, observe};
 use policies::explain::Severity;
 use policies::{Cpus, JournalDir};
+use runtime::Handle;
 use runtime::io::{AsyncFd, Direction, SourceKind};
-use runtime::{Builder, Handle};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use servers::memcached::{Config, Server};
 
-use super::messages::{
-    AttachSpec, EchoServerReady, FleetSpec, ProcessRole, ServerCounts, ServerReady, ServerSpec, send,
-};
+use super::messages::{AttachSpec, EchoServerReady, FleetSpec, ProcessRole, ServerReady, ServerSpec, send};
 use crate::fleet::{Fleet, FleetError, FleetLoad};
 use crate::peers::lull::waits;
 use crate::peers::raise_descriptor_limit;
@@ -60,18 +58,7 @@ const MOST_CONNECTIONS: usize = 10_100;
 
 /// A memcached server. Serves until the lab closes this process's standard input.
 fn run_server(spec: &ServerSpec) -> Result<(), Error> {
-    let mut builder = Builder::new()
-        .ignore_environment()
-        .policy(spec.policy)
-        .workers(spec.cores.len())
-        .cores(spec.cores.clone())
-        .packing_cores(Cpus::one(spec.packing_core))
-        .wait(spec.wait.parse().map_err(io::Error::other)?)
-        .driver(spec.driver);
-    builder = spec.polling.set(builder);
-    if let Some(name) = &spec.interface {
-        builder = builder.interface(name);
-    }
+    let builder = spec.network.builder(spec.core);
     let mut runtime = builder.build()?;
     let applied = runtime.applied().to_vec();
     raise_descriptor_limit()?;
@@ -86,7 +73,7 @@ fn run_server(spec: &ServerSpec) -> Result<(), Error> {
     let answering = runtime.block_on(async move {
         stopped.set_nonblocking(true)?;
         let stopped = AsyncFd::new(stopped, SourceKind::Other)?;
-        let server = Arc::new(Server::start(&config)?);
+        let server = Server::start(&config)?;
         let reports = runtime::reports();
         let report = reports.first().ok_or_else(|| io::Error::other("the runtime reports no worker"))?;
         send(&ServerReady {
@@ -96,24 +83,25 @@ fn run_server(spec: &ServerSpec) -> Result<(), Error> {
             reports: serde_json::to_value(&reports)?,
             applied: serde_json::to_value(&applied)?,
         })?;
-        let observed = Arc::clone(&server);
         let handle = Handle::current();
         // On another thread: the worker is to serve only.
         let answering = thread::spawn(move || -> io::Result<()> {
             let _stop = stop;
             for command in io::stdin().lock().lines() {
                 command?;
-                send(&ServerCounts { requests: observed.requests(), waits: waits(&handle) })?;
+                send(&waits(&handle))?;
             }
             Ok(())
         });
         stopped.ready(Direction::Read).await;
+        drop(server);
         Ok::<_, Error>(answering)
     })?;
     Ok(answering.join().unwrap_or_else(|_| Err(io::Error::other("the answering thread panicked")))?)
 }
 
-/// A fleet. Stays connected to one server, and runs loads until the lab closes this process's standard input.
+/// A fleet. Stays connected to one server, and runs loads until the lab closes this process's
+/// standard input.
 fn run_fleet(spec: &FleetSpec) -> Result<(), Error> {
     Cpus::one(spec.core).pin(None)?;
     let reason = |error: FleetError| error.to_string();

@@ -74,7 +74,6 @@ pub(crate) fn classes(loads: &[LoadResult]) -> Vec<DistanceClass> {
     order_by_rounds(loads.iter().map(|load| (load.class, load.rounds)))
 }
 
-/// A load's name, with its share of the capacity.
 pub(crate) fn load_name(load: &LoadResult) -> String {
     match load.share {
         Some(share) => format!("{:.0} % ({})", share * 100.0, load.name),
@@ -125,8 +124,8 @@ pub(crate) fn table(title: &str, loads: &[&LoadResult], values: &[Figure], ratio
     Table { names: 2, header, ..Table::new(title, &[], cells) }
 }
 
-/// The medians of a figure over the loads, a line for each contender, or one for each row of loads
-/// that have several contenders.
+/// The medians of a figure over the loads, a line for each name of a contender: not all loads have
+/// the same ones.
 pub(crate) fn series(
     loads: &[&LoadResult],
     figure: Figure,

@@ -76,15 +76,13 @@ figures! {
     Potential 1 "PD %",
     /// From sending a message until its answer is there, µs: the mean without the slowest 2 %.
     RoundTrip 1 "round trip µs",
-    /// CPU time of a thread over elapsed time, %.
-    CpuShare 1 "CPU %",
 }
 
 impl Figure {
     /// Whether it says what others consist of.
     pub fn is_part(self) -> bool {
-        use Figure::{Capacity, CpuPerRequest, CpuShare, P50, P99, RoundTrip, Throughput};
-        !matches!(self, Capacity | Throughput | P50 | P99 | CpuPerRequest | RoundTrip | CpuShare)
+        use Figure::{Capacity, CpuPerRequest, P50, P99, RoundTrip, Throughput};
+        !matches!(self, Capacity | Throughput | P50 | P99 | CpuPerRequest | RoundTrip)
     }
 
     /// Whether more of it is better; of the others less.

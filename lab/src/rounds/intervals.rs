@@ -16,7 +16,6 @@ const LEAST_ROUNDS: usize = 6;
 /// The latencies of a contender and of its reference in the rounds in which both were measured.
 type Buckets<'a> = &'a [(u64, u64)];
 
-/// Counts of all rounds by the same buckets.
 struct Pool {
     ends: Vec<u64>,
     rounds: Vec<Vec<u64>>,

@@ -111,13 +111,6 @@ pub struct LoadResult {
     pub(crate) measurement: usize,
 }
 
-impl LoadResult {
-    /// Whether a contender is what its figure is compared with.
-    pub fn is_reference(&self, contender: usize, figure: Figure) -> bool {
-        self.rows[contender].figures.get(&figure).is_some_and(|it| it.reference == Some(contender))
-    }
-}
-
 /// The turns of a round by contender; `None` for one that is not valid.
 pub type Round<'a> = Vec<Option<&'a Turn>>;
 
@@ -328,7 +321,6 @@ fn summary(measured: &Measurement, classes: &[Option<DistanceClass>], results: &
     text
 }
 
-/// For example `1 turn`, `2 turns`.
 fn counted(count: usize, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }

@@ -43,7 +43,6 @@ pub enum Detail {
 
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct TriedWindow {
-    /// Requests per second that were due.
     pub rate: f64,
     pub qps: f64,
     /// 99th percentile of the latency, µs.
@@ -130,7 +129,6 @@ pub struct LoadPlan {
     pub rounds: usize,
     /// The time that all rounds may take; half of it may go to turns that are repeated.
     pub limit: Duration,
-    /// Steal, as a share of one core, above which a turn is repeated.
     pub steal_limit: f64,
 }
 

@@ -10,8 +10,7 @@ use tests::isolated;
 
 use super::reports::array;
 
-/// Every table and figure with measurements; figures 1 to 4 are drawings. Beside them is one of our
-/// own: memcached attached.
+/// Every table and figure with measurements; figures 1 to 4 are drawings.
 const EXHIBITS: [&str; 10] = [
     "Table 1", "Table 2", "Table 3", "Table 4", "Table 5", "Figure 5", "Figure 6", "Figure 7", "Figure 8",
     "Figure 9",

@@ -32,7 +32,6 @@ fn set_up(stream: TcpStream) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// The client's ends of all connections.
 #[derive(Debug)]
 pub(super) struct Clients(Vec<TcpStream>);
 
@@ -41,18 +40,19 @@ impl Clients {
         (0..CONNECTIONS).map(|_| set_up(TcpStream::connect(server)?)).collect::<io::Result<_>>().map(Self)
     }
 
-    /// Sends requests, and reads replies of these sizes, for `duration`, on a core. Returns the
-    /// number of requests.
+    /// Sends this request, and reads replies of `reply` bytes, for `duration`, on a core. The last
+    /// pass sends `last`. Returns the number of requests.
     pub(super) fn load(
         &mut self,
         core: u32,
-        [request, reply]: [usize; 2],
+        [request, last]: [&[u8]; 2],
+        reply: usize,
         duration: Duration,
     ) -> io::Result<u64> {
         let streams = &mut self.0;
         let on_core = || {
             Cpus::one(core).pin(None)?;
-            load(streams, &mut vec![0; request], &mut vec![0; reply], duration)
+            load(streams, [request, last], &mut vec![0; reply], duration)
         };
         // A new thread: the caller keeps its affinity.
         thread::scope(|scope| scope.spawn(on_core).join()).unwrap_or_else(|_| Err(panicked()))
@@ -87,7 +87,9 @@ impl Connections {
                 Cpus::one(cores.server).pin(None)?;
                 serve(server, bytes)
             });
-            let client = clients.load(cores.client, [REQUEST, bytes], duration);
+            let (request, mut last) = ([0; REQUEST], [0; REQUEST]);
+            last[0] = LAST;
+            let client = clients.load(cores.client, [&request, &last], bytes, duration);
             (server.join().unwrap_or_else(|_| Err(panicked())), client)
         });
         // A server whose client failed has only seen a timeout.
@@ -121,7 +123,7 @@ fn serve(streams: &mut [TcpStream], bytes: usize) -> io::Result<[f64; 2]> {
 /// after the warm-up.
 fn load(
     streams: &mut [TcpStream],
-    request: &mut [u8],
+    [request, last]: [&[u8]; 2],
     reply: &mut [u8],
     duration: Duration,
 ) -> io::Result<u64> {
@@ -130,17 +132,15 @@ fn load(
         if pass == WARM_UP {
             begun = Instant::now();
         }
-        if pass >= WARM_UP && begun.elapsed() >= duration {
-            request[0] = LAST;
-        }
+        let is_last = pass >= WARM_UP && begun.elapsed() >= duration;
         for stream in &mut *streams {
-            stream.write_all(request)?;
+            stream.write_all(if is_last { last } else { request })?;
         }
         for stream in &mut *streams {
             stream.read_exact(reply)?;
         }
         requests += streams.len() as u64;
-        if request[0] == LAST {
+        if is_last {
             break;
         }
     }

@@ -9,37 +9,115 @@ mod crossing_cost;
 mod exchange;
 mod predictions;
 
-use std::net::Ipv4Addr;
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::time::Duration;
 
 use loadgen::medians::Interval;
 use policies::Policy;
 use policies::host::Machine;
-use runtime::{DriverKind, WaitStrategy};
+use runtime::DriverKind;
 use serde::Serialize;
 
 use crossing_cost::{BATCH, CrossingCost};
 use exchange::{Clients, Connections, REQUEST, SIZES};
-use predictions::{CrossingModel, Prediction, request_cost};
+use predictions::{CrossingModel, Prediction, SERVERS, request_cost};
 
 use super::check::vulnerabilities;
-use super::kernel_client::KernelClientTurn;
 use crate::Error;
 use crate::cores::CoreAssignment;
-use crate::peers::{EchoServerNetwork, EchoServerSpec, Peer, PeerService, RequestShape};
-use crate::polling_config::PollingConfig;
-use crate::processes::{EchoServerReady, ExperimentProcess, ProcessRole};
+use crate::network::{Network, PollingConfig};
+use crate::peers::{EchoServerSpec, Peer, PeerService, RequestShape};
+use crate::processes::{EchoServerReady, ExperimentProcess, ProcessRole, ServerReady, ServerSpec};
 use crate::report::plots::{Axis, lines};
 use crate::report::tables::{interval_text, sections, series};
 use crate::report::{Document, Section, Table};
 use crate::rounds::{Figure, LoadKind, LoadPlan, LoadResult, Phases, Results, Runner};
 
-/// The drivers that are compared, by index of contender.
 const DRIVERS: [DriverKind; 2] = [DriverKind::Epoll, DriverKind::Uring];
-/// The servers, and the bytes of a reply: of memcached a value of 200 bytes under a key of 30, and
-/// the protocol's lines.
-const SERVERS: [(&str, usize); predictions::SERVERS] =
-    [("echo", RequestShape::SMALL.reply), ("memcached", 251)];
+
+/// A server of Lull on loopback.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Server {
+    Echo,
+    Memcached,
+}
+
+policies::names!(Server, "server": Echo = "echo", Memcached = "memcached");
+
+/// What memcached is asked: a value of 200 bytes under a key of 30.
+const GET: &[u8] = b"get key-of-thirty-bytes-0123456789\r\n";
+const VALUE: usize = 200;
+
+impl Server {
+    /// The bytes of a reply.
+    fn reply(self) -> usize {
+        match self {
+            Self::Echo => RequestShape::SMALL.reply,
+            // With the key and the protocol's lines.
+            Self::Memcached => VALUE + 51,
+        }
+    }
+
+    fn role(self, driver: DriverKind, cores: CoreAssignment) -> ProcessRole {
+        let (policy, polling) = (Policy::Vanilla, PollingConfig::default());
+        let network = Network { policy, driver, interface: None, packing_core: cores.packing, polling };
+        let address = Ipv4Addr::LOCALHOST;
+        match self {
+            Self::Echo => ProcessRole::EchoServer(EchoServerSpec {
+                peer: Peer::Lull,
+                core: cores.server,
+                service: PeerService::Echo,
+                shape: RequestShape::SMALL,
+                address,
+                network: Some(network),
+                work: Duration::ZERO,
+            }),
+            Self::Memcached => {
+                let (core, address) = (cores.server, IpAddr::V4(address));
+                ProcessRole::Server(ServerSpec { network, core, address, memory: 0 })
+            }
+        }
+    }
+
+    /// Under vanilla: CPU time in µs, and system calls that wait, poll or submit, of a request.
+    fn measure(
+        self,
+        driver: DriverKind,
+        cores: CoreAssignment,
+        config: &ModelConfig,
+    ) -> Result<(f64, f64), Error> {
+        let mut server = ExperimentProcess::start(&self.role(driver, cores), None)?;
+        let (address, request) = match self {
+            Self::Echo => {
+                (server.receive::<EchoServerReady>()?.address, vec![b'r'; RequestShape::SMALL.request])
+            }
+            Self::Memcached => {
+                let address = server.receive::<ServerReady>()?.address;
+                store(address)?;
+                (address, GET.to_vec())
+            }
+        };
+        let mut clients = Clients::connect(address)?;
+        let mut load = |seconds| {
+            let duration = Duration::from_secs_f64(seconds);
+            clients.load(cores.client, [&request, &request], self.reply(), duration)
+        };
+        load(config.warm_up)?;
+        let (waits, cpu) = (server.waits()?, server.cpu_seconds()?);
+        let requests = load(config.duration)? as f64;
+        let (cpu, waits) = (server.cpu_seconds()? - cpu, server.waits()? - waits);
+        Ok((cpu * 1e6 / requests, waits as f64 / requests))
+    }
+}
+
+/// Stores what [`GET`] asks for.
+fn store(server: SocketAddr) -> io::Result<()> {
+    let key = &GET[4..GET.len() - 2];
+    let mut stream = TcpStream::connect(server)?;
+    stream.write_all(&[&b"set "[..], key, b" 0 0 200\r\n", &[b'v'; VALUE], b"\r\n"].concat())?;
+    stream.read_exact(&mut [0; b"STORED\r\n".len()])
+}
 
 #[derive(Debug, Clone, Serialize)]
 pub struct ModelConfig {
@@ -67,7 +145,7 @@ impl ModelConfig {
     }
 
     pub fn steps(&self) -> usize {
-        1 + self.rounds * (SIZES.len() + DRIVERS.len() * SERVERS.len())
+        1 + self.rounds * (SIZES.len() + DRIVERS.len() * SERVERS)
     }
 }
 
@@ -76,7 +154,6 @@ pub struct ModelReport {
     pub machine: Machine,
     pub cores: CoreAssignment,
     pub config: ModelConfig,
-    /// What avoiding crossings can save, in a sentence or two.
     pub verdict: String,
     pub model: CrossingModel,
     pub vulnerabilities: Vec<(String, String)>,
@@ -95,7 +172,7 @@ impl ModelReport {
         progress("crossings");
         let crossing = crossing_cost::measure(cores.server, config.batches)?;
         let crossing_us = crossing.system_call.median / 1e3;
-        let shares = [&[0.2 / SIZES.len() as f64; SIZES.len()][..], &[0.4; SERVERS.len()]].concat();
+        let shares = [&[0.2 / SIZES.len() as f64; SIZES.len()][..], &[0.4; SERVERS]].concat();
         let mut phases = Phases::new(config.seconds, &shares);
         let mut runner = Runner::new(cores, progress);
         let (mut connections, exchange) =
@@ -110,11 +187,11 @@ impl ModelReport {
                 Ok(request_cost(cpu_us, calls, crossing_us))
             })?;
         }
-        for (index, (server, bytes)) in SERVERS.into_iter().enumerate() {
+        for server in Server::ALL {
             let names = DRIVERS.map(|driver| format!("{server}, {driver}"));
-            let turn = [echo_turn, memcached_turn][index];
-            runner.measure(plan(server, bytes, phases.next_limit()?), &names, |index| {
-                let (cpu_us, waits) = turn(&config, cores, DRIVERS[index])?;
+            let plan = plan(server.name(), server.reply(), phases.next_limit()?);
+            runner.measure(plan, &names, |index| {
+                let (cpu_us, waits) = server.measure(DRIVERS[index], cores, &config)?;
                 // Beside the worker's waits, on epoll a record is received by one `recv(2)`, and its
                 // reply sent by one `send(2)`. On a ring both are operations, for which the waits
                 // submit.
@@ -238,56 +315,6 @@ fn verdict(model: &CrossingModel, results: &Results) -> String {
         text.push_str(" A change that avoids crossings may change more than them: see the predictions that were missed.");
     }
     text
-}
-
-/// Lull's echo server under vanilla: CPU time in µs, and system calls that wait, poll or submit, of
-/// a request.
-fn echo_turn(config: &ModelConfig, cores: CoreAssignment, driver: DriverKind) -> Result<(f64, f64), Error> {
-    let RequestShape { request, reply } = RequestShape::SMALL;
-    let role = ProcessRole::EchoServer(EchoServerSpec {
-        peer: Peer::Lull,
-        core: cores.server,
-        service: PeerService::Echo,
-        shape: RequestShape::SMALL,
-        address: Ipv4Addr::LOCALHOST,
-        network: Some(EchoServerNetwork {
-            policy: Policy::Vanilla,
-            driver,
-            interface: None,
-            packing_core: cores.packing,
-            polling: PollingConfig::default(),
-        }),
-        work: Duration::ZERO,
-    });
-    let mut server = ExperimentProcess::start(&role, None)?;
-    let EchoServerReady { address, .. } = server.receive()?;
-    let mut clients = Clients::connect(address)?;
-    let mut load = |seconds| clients.load(cores.client, [request, reply], Duration::from_secs_f64(seconds));
-    load(config.warm_up)?;
-    let (waits, cpu) = (server.status::<u64>()?, server.cpu_seconds()?);
-    let requests = load(config.duration)? as f64;
-    let (cpu, waits) = (server.cpu_seconds()? - cpu, server.status::<u64>()? - waits);
-    Ok((cpu * 1e6 / requests, waits as f64 / requests))
-}
-
-fn memcached_turn(
-    config: &ModelConfig,
-    cores: CoreAssignment,
-    driver: DriverKind,
-) -> Result<(f64, f64), Error> {
-    let turn = KernelClientTurn {
-        cores,
-        driver,
-        wait: WaitStrategy::Block,
-        connections: 64,
-        rate: None,
-        records: 10_000,
-        warm_up: config.warm_up,
-        duration: config.duration,
-    };
-    let (_, server) = turn.measure()?;
-    let requests = server.requests.max(1) as f64;
-    Ok((server.cpu_seconds * 1e6 / requests, server.waits as f64 / requests))
 }
 
 #[cfg(test)]

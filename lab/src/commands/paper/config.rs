@@ -32,7 +32,6 @@ pub struct PaperConfig {
     pub rates: Vec<f64>,
     /// The latency budgets of kernel polling, µs: latency first, and efficiency.
     pub budgets: Vec<u16>,
-    /// Those with which nginx is attached to.
     pub attached_budgets: Vec<u16>,
     pub connection_counts: Vec<usize>,
     /// Records for Figure 9, which starts a server for each number of connections.

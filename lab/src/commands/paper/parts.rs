@@ -13,7 +13,7 @@ use crate::Error;
 use crate::cores::CoreAssignment;
 use crate::experiment::{Contender, Experiment, Load};
 use crate::fleet::FleetRequests;
-use crate::polling_config::PollingConfig;
+use crate::network::PollingConfig;
 use crate::rounds::{LoadKind, LoadResult, Row};
 use crate::testbed::Testbed;
 
@@ -42,7 +42,6 @@ impl Part {
     }
 }
 
-/// The parts that were measured, or why not.
 pub type Parts = Vec<(Part, Result<PartResult, String>)>;
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -55,9 +54,7 @@ pub struct PartResult {
     pub workload: String,
     /// All loads, those of the class with most rounds first.
     pub loads: Vec<LoadResult>,
-    /// Why no capacity was found, if one was searched.
     pub no_capacity: Option<String>,
-    /// What to doubt, a sentence each.
     pub notes: Vec<String>,
 }
 
@@ -107,7 +104,6 @@ impl PaperPlan {
     }
 }
 
-/// Why no part can be measured, if none can.
 fn prevented(cores: CoreAssignment) -> Option<String> {
     if cores.server == cores.client {
         return Some("needs two cores: one for the server, and one for the load".to_owned());

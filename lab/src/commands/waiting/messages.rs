@@ -263,23 +263,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_pair_answers_all_messages_at_all_gaps() {
-        let cores = CoreAssignment::choose().unwrap();
-        let short = WaitingConfig::new(true, None);
-        let config = WaitingConfig { message_warm_up: 0.005, message_duration: 0.02, ..short };
-        for pair in Pair::ALL {
-            for strategy in [WaitStrategy::Block, WaitStrategy::Adaptive] {
-                for gaps in [&[20][..], &[1, 10, 100]] {
-                    let turn = turn(pair, gaps, strategy, cores, &config).unwrap();
-                    for figure in [Figure::RoundTrip, Figure::P99, Figure::CpuPerRequest] {
-                        assert!(turn.get(figure) > 0.0, "{pair}, {gaps:?}, {strategy}: {turn:?}");
-                    }
-                }
-            }
-        }
-    }
-
-    #[test]
     fn a_core_that_does_not_exist_is_an_error_and_no_hang() {
         let cores = CoreAssignment { server: 100_000, ..CoreAssignment::choose().unwrap() };
         let config = WaitingConfig::new(true, None);

@@ -3,8 +3,7 @@
 //! The question is the one of Damianakis, Chen and Felten, "Reducing Waiting Costs in User-Level
 //! Communication" (1997): is a thread that adapts how long it spins as fast as the better of
 //! spinning and blocking, and how much more does it cost than blocking? It is asked for messages
-//! between two workers, between a worker and a plain thread, and for a memcached server at low
-//! load.
+//! between two workers, and between a worker and a plain thread.
 
 mod messages;
 
@@ -15,20 +14,16 @@ use serde::Serialize;
 
 use messages::Pair;
 
-use super::kernel_client::KernelClientTurn;
 use crate::Error;
 use crate::cores::CoreAssignment;
 use crate::report::tables::{class_suffix, classes, interval_text, table};
 use crate::report::{Document, Section, Table};
-use crate::rounds::{
-    Bound, DistanceClass, Figure, LoadKind, LoadPlan, LoadResult, Phases, Results, Runner, Turn,
-};
+use crate::rounds::{Bound, DistanceClass, Figure, LoadKind, LoadPlan, Phases, Results, Runner};
 
 const STRATEGIES: [WaitStrategy; 3] = [WaitStrategy::Block, WaitStrategy::Spin, WaitStrategy::Adaptive];
 /// Ratios are to the better of block and spin.
 const REFERENCES: [usize; 2] = [0, 1];
 const ADAPTIVE: usize = 2;
-const SERVER: &str = "memcached";
 
 /// What passes between an answer and the next message, in µs: always the same, or one of several in
 /// an order without a pattern.
@@ -42,10 +37,6 @@ pub struct WaitingConfig {
     pub message_warm_up: f64,
     pub message_duration: f64,
     pub driver: DriverKind,
-    pub rate: f64,
-    pub connections: usize,
-    pub server_warm_up: f64,
-    pub server_duration: f64,
     /// Seconds that all may take. Rounds that have begun are finished.
     pub seconds: f64,
 }
@@ -59,31 +50,23 @@ impl WaitingConfig {
             message_warm_up: if quick { 0.02 } else { 0.05 },
             message_duration: if quick { 0.04 } else { 0.12 },
             driver: DriverKind::Epoll,
-            rate: 5_000.0,
-            connections: 8,
-            server_warm_up: if quick { 0.1 } else { 0.2 },
-            server_duration: if quick { 0.4 } else { 1.0 },
             seconds: seconds.unwrap_or(if quick { 55.0 } else { 280.0 }),
         }
     }
 
     pub fn steps(&self) -> usize {
-        self.rounds * (Pair::ALL.len() * GAPS.len() + 1) * STRATEGIES.len()
+        self.rounds * Pair::ALL.len() * GAPS.len() * STRATEGIES.len()
     }
 }
 
-/// Measures messages of each pair at each gap, and the memcached server. Calls `progress` before
-/// each turn.
+/// Measures messages of each pair at each gap. Calls `progress` before each turn.
 pub fn measure(
     config: &WaitingConfig,
     cores: CoreAssignment,
     progress: &mut dyn FnMut(&str),
 ) -> Result<Results, Error> {
-    const SERVER_SHARE: f64 = 0.3;
     let loads: Vec<_> = Pair::ALL.into_iter().flat_map(|pair| GAPS.map(|gap| (pair, gap))).collect();
-    let mut shares = vec![(1.0 - SERVER_SHARE) / loads.len() as f64; loads.len()];
-    shares.push(SERVER_SHARE);
-    let mut phases = Phases::new(config.seconds, &shares);
+    let mut phases = Phases::new(config.seconds, &vec![1.0; loads.len()]);
     let mut runner = Runner::new(cores, progress);
     let names = STRATEGIES.map(|strategy| strategy.to_string());
     for (pair, gap) in loads {
@@ -94,66 +77,24 @@ pub fn measure(
         let plan = LoadPlan::new(name, LoadKind::Closed, 0.0, config.rounds, phases.next_limit()?);
         runner.measure(plan, &names, |index| messages::turn(pair, gap, STRATEGIES[index], cores, config))?;
     }
-    let plan = LoadPlan::new(SERVER, LoadKind::Open, config.rate, config.rounds, phases.next_limit()?);
-    runner.measure(plan, &names, |index| server_turn(STRATEGIES[index], cores, config))?;
     Ok(runner.finish(&REFERENCES))
 }
 
-/// The memcached server at low load. A turn in which requests failed does not count: the latency is
-/// not that of the load asked for.
-fn server_turn(wait: WaitStrategy, cores: CoreAssignment, config: &WaitingConfig) -> Result<Turn, Error> {
-    let turn = KernelClientTurn {
-        cores,
-        driver: config.driver,
-        wait,
-        connections: config.connections,
-        rate: Some(config.rate),
-        records: 1_000,
-        warm_up: config.server_warm_up,
-        duration: config.server_duration,
-    };
-    let (report, server) = turn.measure()?;
-    let failed = report.errors + report.unanswered + report.misses;
-    if failed > 0 {
-        return Ok(Turn::invalid(format!("{failed} requests failed")));
-    }
-    Ok(Turn::new([
-        (Figure::P50, report.latency.p50),
-        (Figure::P99, report.latency.p99),
-        (Figure::CpuShare, server.cpu_seconds / server.seconds * 100.0),
-    ]))
-}
-
-/// What adaptive waits are to keep: a figure under loads of a kind, and what it is at most of the
-/// better of spin and block's.
-const CLAIMS: [(&str, LoadKind, Figure, f64); 4] = [
-    ("round trip of messages", LoadKind::Closed, Figure::RoundTrip, 1.1),
-    ("CPU time for messages", LoadKind::Closed, Figure::CpuPerRequest, 2.0),
-    ("p99 at the memcached server", LoadKind::Open, Figure::P99, 1.1),
-    ("CPU time at the memcached server", LoadKind::Open, Figure::CpuShare, 2.0),
+/// What adaptive waits are to keep: a figure, and what it is at most of the better of spin and
+/// block's.
+const CLAIMS: [(&str, Figure, f64); 2] = [
+    ("round trip of messages", Figure::RoundTrip, 1.1),
+    ("CPU time for messages", Figure::CpuPerRequest, 2.0),
 ];
 
-/// A claim under one load.
+/// A claim under one load, and how the ratio's interval lies to the limit.
 #[derive(Debug, Serialize)]
 pub struct Target {
     claim: usize,
     load: String,
     class: DistanceClass,
     ratio: Interval,
-    /// How the ratio's interval lies to the limit.
     outcome: Bound,
-}
-
-fn targets(results: &Results) -> Vec<Target> {
-    let mut targets = Vec::new();
-    for (claim, (_, kind, figure, limit)) in CLAIMS.iter().enumerate() {
-        for load in results.loads.iter().filter(|load| load.kind == *kind) {
-            let Some(&ratio) = load.rows[ADAPTIVE].ratio(*figure) else { continue };
-            let (load, class, outcome) = (load.name.clone(), load.class, Bound::of(&ratio, *limit));
-            targets.push(Target { claim, load, class, ratio, outcome });
-        }
-    }
-    targets
 }
 
 #[derive(Debug, Serialize)]
@@ -162,34 +103,35 @@ pub struct WaitingReport {
     pub cores: CoreAssignment,
     pub cores_awake: bool,
     pub config: WaitingConfig,
-    /// How adaptive waits compare, in a sentence each.
     pub verdict: Vec<String>,
-    /// Each claim under each load that it is about.
     pub targets: Vec<Target>,
     pub results: Results,
 }
 
 impl WaitingReport {
     pub fn new(cores: CoreAssignment, cores_awake: bool, config: WaitingConfig, results: Results) -> Self {
-        let targets = targets(&results);
+        let mut targets = Vec::new();
+        for (claim, (_, figure, limit)) in CLAIMS.iter().enumerate() {
+            targets.extend(results.loads.iter().filter_map(|load| {
+                let ratio = *load.rows[ADAPTIVE].ratio(*figure)?;
+                let (load, class, outcome) = (load.name.clone(), load.class, Bound::of(&ratio, *limit));
+                Some(Target { claim, load, class, ratio, outcome })
+            }));
+        }
         let verdict = (0..CLAIMS.len()).map(|claim| sentence(claim, &targets)).collect();
         Self { machine: Machine::read(), cores, cores_awake, config, verdict, targets, results }
     }
 
     pub fn document(&self) -> Document {
-        let mut section = Section::new("strategies", "Messages, and a memcached server on loopback");
-        section.caption =
-            format!("{:.0} requests/s on {} connections", self.config.rate, self.config.connections);
-        section.only_in_page = true;
+        let mut medians = Section { only_in_page: true, ..Section::new("strategies", "Messages") };
         for class in classes(&self.results.loads) {
-            let loads: Vec<&LoadResult> =
-                self.results.loads.iter().filter(|load| load.class == class).collect();
-            let figures =
-                [Figure::RoundTrip, Figure::P50, Figure::P99, Figure::CpuPerRequest, Figure::CpuShare];
-            section.tables.push(table(&format!("Medians{}", class_suffix(class)), &loads, &figures, &[]));
+            let loads = self.results.loads.iter().filter(|load| load.class == class);
+            let figures = [Figure::RoundTrip, Figure::P99, Figure::CpuPerRequest];
+            let title = format!("Medians{}", class_suffix(class));
+            medians.tables.push(table(&title, &loads.collect::<Vec<_>>(), &figures, &[]));
         }
         let row = |target: &Target| {
-            let (what, _, _, limit) = CLAIMS[target.claim];
+            let (what, _, limit) = CLAIMS[target.claim];
             vec![
                 format!("{}{}", target.load, class_suffix(target.class)),
                 format!("{what}: at most {limit} of the better's"),
@@ -198,51 +140,46 @@ impl WaitingReport {
             ]
         };
         let rows = self.targets.iter().map(row).collect();
-        let claims = Table { names: 2, ..Table::new("", &["load", "claim", "ratio", ""], rows) };
-        let mut notes = self.results.notes.clone();
-        if self.cores.server == self.cores.client {
-            notes.push("both sides share one core: who spins keeps the other one from answering".to_owned());
+        let mut claims = Section::new("claims", "What adaptive waits are to keep");
+        claims.tables = vec![Table { names: 2, ..Table::new("", &["load", "claim", "ratio", ""], rows) }];
+        claims.notes.clone_from(&self.results.notes);
+        let CoreAssignment { server, client, .. } = self.cores;
+        if server == client {
+            let note = "both sides share one core: who spins keeps the other one from answering";
+            claims.notes.push(note.to_owned());
         }
         if !self.cores_awake {
-            notes.push(
-                "idle cores may sleep deeply, which a block pays for: /dev/cpu_dma_latency can't be written"
-                    .to_owned(),
-            );
+            let note =
+                "idle cores may sleep deeply, which a block pays for: /dev/cpu_dma_latency can't be written";
+            claims.notes.push(note.to_owned());
         }
-        let (server, client, driver) = (self.cores.server, self.cores.client, self.config.driver);
         Document {
             title: "Spin or block".to_owned(),
             findings: self.verdict.clone(),
-            conditions: vec![format!("{}; cores {server} and {client}, {driver}", self.machine)],
-            sections: vec![
-                section,
-                Section {
-                    tables: vec![claims],
-                    notes,
-                    ..Section::new("claims", "What adaptive waits are to keep")
-                },
-            ],
+            conditions: vec![format!(
+                "{}; cores {server} and {client}, {}",
+                self.machine, self.config.driver
+            )],
+            sections: vec![medians, claims],
         }
     }
 }
 
 /// How many of a claim's targets are met.
 fn sentence(claim: usize, targets: &[Target]) -> String {
-    let (what, _, _, limit) = CLAIMS[claim];
-    let targets: Vec<&Target> = targets.iter().filter(|target| target.claim == claim).collect();
-    if targets.is_empty() {
+    let (what, _, limit) = CLAIMS[claim];
+    let outcomes = || targets.iter().filter(|target| target.claim == claim).map(|target| target.outcome);
+    let count = |outcome| outcomes().filter(|it| *it == outcome).count();
+    let (all, kept, broken) = (outcomes().count(), count(Bound::Kept), count(Bound::Broken));
+    if all == 0 {
         return format!("Adaptive's {what}: not measured, because the machine disturbed every round.");
     }
-    let count = |outcome| targets.iter().filter(|target| target.outcome == outcome).count();
     let mut text = format!(
-        "Adaptive's {what} is at most {limit} of the better of spin and block's in {} of {} rows",
-        count(Bound::Kept),
-        targets.len()
+        "Adaptive's {what} is at most {limit} of the better of spin and block's in {kept} of {all} rows"
     );
-    for (outcome, words) in [(Bound::Broken, "above it"), (Bound::Undecided, "not decided")] {
-        let rows = count(outcome);
-        if rows > 0 {
-            text.push_str(&format!("; in {rows} {words}"));
+    for (count, words) in [(broken, "above it"), (count(Bound::Undecided), "not decided")] {
+        if count > 0 {
+            text.push_str(&format!("; in {count} {words}"));
         }
     }
     text + "."
@@ -251,7 +188,7 @@ fn sentence(claim: usize, targets: &[Target]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rounds::results_of;
+    use crate::rounds::{Turn, results_of};
 
     #[test]
     fn adaptive_is_compared_with_the_better_one_of_spin_and_block_in_each_figure() {
@@ -279,7 +216,7 @@ mod tests {
             "1.05 [1.05, 1.05] |   kept |",
             "2.50 [2.50, 2.50] | broken |",
             "round trip of messages is at most 1.1 of the better of spin and block's in 1 of 2 rows; in 1 above it.",
-            "CPU time at the memcached server: not measured",
+            "CPU time for messages is at most 2 of the better of spin and block's in 1 of 2 rows; in 1 above it.",
         ] {
             assert!(text.contains(part), "no {part:?} in\n{text}");
         }

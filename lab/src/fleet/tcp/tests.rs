@@ -144,18 +144,6 @@ fn the_handshake_sends_syn_and_answers_syn_ack() {
 }
 
 #[test]
-fn a_connection_that_the_server_still_has_is_reset_and_begun_again() {
-    let mut pair = Pair::connecting(FLEET);
-    let syn = pair.sent().remove(0);
-    // The answer to a SYN within an established connection: an acknowledgement of that connection's
-    // state (RFC 5961).
-    assert_eq!(pair.receive(segment(ACK, 99, 4_000_000, b"")), Arrived::Nothing);
-    let reset = Sent { sequence: 4_000_000, acknowledged: 0, flags: RST, payload: Vec::new() };
-    assert_eq!(pair.sent(), [reset, syn]);
-    assert_eq!(pair.connection.state, State::SynSent);
-}
-
-#[test]
 fn payload_is_delivered_once_and_a_repeated_segment_is_acknowledged() {
     let mut pair = Pair::established(FLEET, SERVER);
     // Out of order: what is expected is said again.

@@ -1,10 +1,10 @@
-//! How a server under kernel polling adapts.
+//! How a server on Lull's runtime handles the network.
 
 use std::fmt;
 
-use policies::GraceTime;
 use policies::controller::{CpuBudget, LatencyBudget};
-use runtime::Builder;
+use policies::{Cpus, GraceTime, Policy};
+use runtime::{Builder, DriverKind};
 use serde::{Deserialize, Serialize};
 
 /// The grace time and the budgets of a server. Other policies than kernel polling ignore the
@@ -16,13 +16,29 @@ pub struct PollingConfig {
     /// Delay that may be paid for less CPU time.
     pub latency_budget: LatencyBudget,
     /// CPU time that may be paid for less delay.
-    #[serde(default)]
     pub cpu_budget: CpuBudget,
 }
 
-impl PollingConfig {
-    pub fn set(self, builder: Builder) -> Builder {
-        builder.grace_time(self.grace_time).latency_budget(self.latency_budget).cpu_budget(self.cpu_budget)
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Network {
+    pub policy: Policy,
+    pub driver: DriverKind,
+    /// `None` on loopback.
+    pub interface: Option<String>,
+    /// The core that does the network work under packing, and on which the thread of kernel-thread
+    /// polls.
+    pub packing_core: u32,
+    pub polling: PollingConfig,
+}
+
+impl Network {
+    /// A runtime with one worker, on a core.
+    pub(crate) fn builder(&self, core: u32) -> Builder {
+        let PollingConfig { grace_time, latency_budget, cpu_budget } = self.polling;
+        let builder = Builder::new().ignore_environment().policy(self.policy).driver(self.driver);
+        let builder = builder.workers(1).cores(Cpus::one(core)).packing_cores(Cpus::one(self.packing_core));
+        let builder = builder.grace_time(grace_time).latency_budget(latency_budget).cpu_budget(cpu_budget);
+        self.interface.iter().fold(builder, |builder, name| builder.interface(name))
     }
 }
 
