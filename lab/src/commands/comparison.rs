@@ -9,7 +9,8 @@ use serde::Serialize;
 
 use super::wake_cost::WakeCost;
 use crate::cores::CoreAssignment;
-use crate::experiment::{Contender, Experiment, Outcome, RunningPolicy};
+use crate::experiment::{Contender, Experiment, Outcome};
+use crate::processes::RunningPolicy;
 use crate::report::Document;
 use crate::report::tables::{
     NONE, class_suffix, classes, interval_text, is_undecided, load_name, plain_table, ratio_text, sections,
@@ -525,7 +526,7 @@ mod tests {
                 true => (ran.to_owned(), vec!["no queue".to_owned()]),
                 false => (experiment.contenders[index].policy().unwrap().0.name().to_owned(), Vec::new()),
             };
-            Some(RunningPolicy { ran, steps_down, ready: None })
+            Some(RunningPolicy { ran, steps_down, ..RunningPolicy::default() })
         };
         let servers = names.iter().enumerate().map(running).collect();
         let outcome = Outcome { results, capacity: None, no_capacity: None, servers };

@@ -1,7 +1,6 @@
 //! The highest rate at which a server keeps its 99th percentile within a bound.
 
-use super::STEAL_LIMIT;
-use super::plan::Experiment;
+use super::plan::{Experiment, STEAL_LIMIT};
 use super::running::RunningContender;
 use crate::Error;
 use crate::fleet::{FleetLoad, FleetPacing};

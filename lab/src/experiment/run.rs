@@ -6,14 +6,14 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use serde::Serialize;
 
-use super::STEAL_LIMIT;
 use super::capacity::{Start, search};
 use super::contender::Contender;
-use super::plan::{Experiment, LOWEST_RATE, Load, rounded};
-use super::running::{RunningContender, RunningPolicy};
+use super::plan::{Experiment, LOWEST_RATE, Load, STEAL_LIMIT, rounded};
+use super::running::RunningContender;
 use crate::Error;
 use crate::cores::CoreAssignment;
 use crate::fleet::{FleetLoad, FleetPacing};
+use crate::processes::RunningPolicy;
 use crate::rounds::{Figure, LoadKind, LoadPlan, Results, Runner, Status};
 
 /// The first rate that the search for the capacity tries, requests per second.

@@ -12,7 +12,6 @@ use policies::counters::{PerfCounters, PerfTarget, Snapshot};
 use policies::host::Interface;
 use policies::netlink::netdev::Netdev;
 use policies::{Policy, host};
-use serde::Serialize;
 
 use super::contender::Contender;
 use super::host::{AttachReading, HostReading, IdleTime, ServerCores, fleet_turn};
@@ -24,7 +23,7 @@ use crate::fleet::{FleetConfig, FleetLoad, FleetPacing, FleetRequests};
 use crate::network::Network;
 use crate::peers::{EchoServerSpec, RequestShape};
 use crate::processes::{
-    AttachSpec, EchoServerReady, ExperimentProcess, FleetSpec, ProcessRole, ProgramSpec, ServerReady,
+    AttachSpec, ExperimentProcess, FleetSpec, ProcessRole, ProgramSpec, RunningPolicy, ServerReady,
     ServerSpec,
 };
 use crate::rounds::Turn;
@@ -35,23 +34,6 @@ use crate::testbed::{
 
 /// How long a server may take until it accepts connections.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
-
-#[derive(Debug, Clone, Serialize)]
-#[non_exhaustive]
-pub struct RunningPolicy {
-    pub ran: String,
-    /// Why it is not the requested one.
-    pub steps_down: Vec<String>,
-    /// The first message of a memcached server: its worker's report, and the knobs read back.
-    pub ready: Option<ServerReady>,
-}
-
-impl RunningPolicy {
-    pub(crate) fn note(&self, contender: &str) -> Option<String> {
-        let Self { ran, steps_down, .. } = self;
-        (!steps_down.is_empty()).then(|| format!("{contender}: {ran} ran: {}", steps_down.join("; ")))
-    }
-}
 
 /// A contender that runs. Dropping it ends its processes and removes its testbed.
 #[derive(Debug)]
@@ -198,7 +180,7 @@ fn start_fleet(
     };
     let role = ProcessRole::Fleet(FleetSpec { fleet, core: cores.client, records });
     let mut fleet = ExperimentProcess::start(&role, Some(&testbed.client))?;
-    fleet.fleet_ready()?;
+    fleet.result::<()>(Error::LoadProcess)?;
     Ok(fleet)
 }
 
@@ -228,22 +210,15 @@ fn start_server(
         let interface = Some(SERVER_INTERFACE.to_owned());
         Network { policy, driver, interface, packing_core: cores.packing, polling }
     };
-    match contender {
-        Contender::Lull { policy, driver, polling } => {
-            let role = ProcessRole::Server(ServerSpec {
-                network: network(*policy, *driver, *polling),
-                core: cores.server,
-                address: IpAddr::V4(SERVER_ADDRESS),
-                memory,
-            });
-            let mut server = ExperimentProcess::start(&role, Some(&testbed.server))?;
-            let ready: ServerReady = server.receive()?;
-            let address = ready.address;
-            let (ran, steps_down) = (ready.ran.clone(), ready.steps_down.clone());
-            Ok((server, address, Some(RunningPolicy { ran, steps_down, ready: Some(ready) })))
-        }
+    let role = match contender {
+        Contender::Lull { policy, driver, polling } => ProcessRole::Server(ServerSpec {
+            network: network(*policy, *driver, *polling),
+            core: cores.server,
+            address: IpAddr::V4(SERVER_ADDRESS),
+            memory,
+        }),
         Contender::Echo { service, peer, network: of_lull, work } => {
-            let role = ProcessRole::EchoServer(EchoServerSpec {
+            ProcessRole::EchoServer(EchoServerSpec {
                 peer: *peer,
                 core: cores.server,
                 service: *service,
@@ -251,24 +226,21 @@ fn start_server(
                 address: SERVER_ADDRESS,
                 network: of_lull.map(|(policy, driver, polling)| network(policy, driver, polling)),
                 work: *work,
-            });
-            let mut server = ExperimentProcess::start(&role, Some(&testbed.server))?;
-            let EchoServerReady { address, ran, steps_down } = server.receive()?;
-            Ok((server, address, ran.map(|ran| RunningPolicy { ran, steps_down, ready: None })))
+            })
         }
         Contender::Program { server: ServerCommand { program, arguments, name }, .. } => {
-            let address = ServerCommand::address();
-            let role = ProcessRole::Program(ProgramSpec {
-                program: program.clone(),
-                arguments: arguments.clone(),
-                core: cores.server,
-            });
+            let (program, arguments, core) = (program.clone(), arguments.clone(), cores.server);
+            let role = ProcessRole::Program(ProgramSpec { program, arguments, core });
             let mut server = ExperimentProcess::start(&role, Some(&testbed.server))?;
+            let address = ServerCommand::address();
             let connects = || testbed.server.run(|| TcpStream::connect(address)).is_ok();
             await_listening(Path::new(&format!("{name} at {address}")), connects, || server.try_wait())?;
-            Ok((server, address.into(), None))
+            return Ok((server, address.into(), None));
         }
-    }
+    };
+    let mut server = ExperimentProcess::start(&role, Some(&testbed.server))?;
+    let ServerReady { address, policy } = server.receive()?;
+    Ok((server, address, policy))
 }
 
 /// Starts what attaches to the server, if it is to be attached to. It has the core of the network
@@ -288,7 +260,7 @@ fn start_attacher(
         core: cores.packing,
     });
     let mut attacher = ExperimentProcess::start(&role, Some(&testbed.server))?;
-    attacher.attached()?;
+    attacher.result::<()>(Error::NotAttached)?;
     Ok(Some(attacher))
 }
 

@@ -58,21 +58,13 @@ impl ExperimentProcess {
         self.child.try_wait()
     }
 
-    pub(crate) fn fleet_ready(&mut self) -> Result<(), Error> {
-        self.result(Error::LoadProcess)
-    }
-
-    pub(crate) fn attached(&mut self) -> Result<(), Error> {
-        self.result(Error::NotAttached)
-    }
-
     pub(crate) fn attach_progress(&mut self) -> Result<AttachProgress, Error> {
         self.command(STATUS)?;
         self.result(Error::NotAttached)
     }
 
     /// The next message of a process that says what went wrong.
-    fn result<T: DeserializeOwned>(&mut self, failed: fn(String) -> Error) -> Result<T, Error> {
+    pub(crate) fn result<T: DeserializeOwned>(&mut self, failed: fn(String) -> Error) -> Result<T, Error> {
         self.receive::<Result<T, String>>()?.map_err(failed)
     }
 

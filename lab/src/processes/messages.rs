@@ -54,22 +54,31 @@ pub struct ServerSpec {
     pub memory: u64,
 }
 
+/// The first message of a server, but of a program of another project.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct ServerReady {
-    pub address: SocketAddr,
+pub(crate) struct ServerReady {
+    pub(crate) address: SocketAddr,
+    /// `None` of another runtime than Lull's.
+    pub(crate) policy: Option<RunningPolicy>,
+}
+
+/// What a worker of Lull runs.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct RunningPolicy {
     pub ran: String,
+    /// Why it is not the requested one.
     pub steps_down: Vec<String>,
-    /// The runtime's worker reports (`runtime::WorkerReport`), for the report.
+    /// The runtime's worker reports (`runtime::WorkerReport`), of a memcached server.
     pub reports: serde_json::Value,
-    /// The host's knobs with the outcome of each (`policies::Applied`), for the report.
+    /// The host's knobs with the outcome of each (`policies::Applied`), of a memcached server.
     pub applied: serde_json::Value,
 }
 
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct EchoServerReady {
-    pub(crate) address: SocketAddr,
-    pub(crate) ran: Option<String>,
-    pub(crate) steps_down: Vec<String>,
+impl RunningPolicy {
+    pub(crate) fn note(&self, contender: &str) -> Option<String> {
+        let Self { ran, steps_down, .. } = self;
+        (!steps_down.is_empty()).then(|| format!("{contender}: {ran} ran: {}", steps_down.join("; ")))
+    }
 }
 
 /// The hidden subcommand that makes the `lab` program an experiment process.

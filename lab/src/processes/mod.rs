@@ -12,6 +12,6 @@ mod messages;
 mod roles;
 
 pub use child::ExperimentProcess;
-pub(crate) use messages::EchoServerReady;
-pub use messages::{AttachSpec, FleetSpec, ProcessRole, ProgramSpec, SUBCOMMAND, ServerReady, ServerSpec};
+pub(crate) use messages::ServerReady;
+pub use messages::{AttachSpec, FleetSpec, ProcessRole, ProgramSpec, RunningPolicy, SUBCOMMAND, ServerSpec};
 pub use roles::run;

@@ -17,7 +17,7 @@ use runtime::io::{AsyncFd, Direction, SourceKind};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use servers::memcached::{Config, Server};
 
-use super::messages::{AttachSpec, EchoServerReady, FleetSpec, ProcessRole, ServerReady, ServerSpec, send};
+use super::messages::{AttachSpec, FleetSpec, ProcessRole, RunningPolicy, ServerReady, ServerSpec, send};
 use crate::fleet::{Fleet, FleetError, FleetLoad};
 use crate::peers::lull::waits;
 use crate::peers::raise_descriptor_limit;
@@ -47,7 +47,8 @@ pub fn run(role: &str, namespace: Option<&str>) -> Result<(), Error> {
         }
         ProcessRole::Attach(spec) => run_attacher(&spec),
         ProcessRole::EchoServer(spec) => Ok(peers::serve(&spec, |address, ran, steps_down| {
-            send(&EchoServerReady { address, ran, steps_down })
+            let policy = ran.map(|ran| RunningPolicy { ran, steps_down, ..RunningPolicy::default() });
+            send(&ServerReady { address, policy })
         })?),
     }
 }
@@ -76,13 +77,13 @@ fn run_server(spec: &ServerSpec) -> Result<(), Error> {
         let server = Server::start(&config)?;
         let reports = runtime::reports();
         let report = reports.first().ok_or_else(|| io::Error::other("the runtime reports no worker"))?;
-        send(&ServerReady {
-            address: server.addresses()[0],
+        let policy = RunningPolicy {
             ran: report.running.to_string(),
             steps_down: report.steps_down.clone(),
             reports: serde_json::to_value(&reports)?,
             applied: serde_json::to_value(&applied)?,
-        })?;
+        };
+        send(&ServerReady { address: server.addresses()[0], policy: Some(policy) })?;
         let handle = Handle::current();
         // On another thread: the worker is to serve only.
         let answering = thread::spawn(move || -> io::Result<()> {

@@ -28,7 +28,7 @@ use crate::Error;
 use crate::cores::CoreAssignment;
 use crate::network::{Network, PollingConfig};
 use crate::peers::{EchoServerSpec, Peer, PeerService, RequestShape};
-use crate::processes::{EchoServerReady, ExperimentProcess, ProcessRole, ServerReady, ServerSpec};
+use crate::processes::{ExperimentProcess, ProcessRole, ServerReady, ServerSpec};
 use crate::report::plots::{Axis, lines};
 use crate::report::tables::{interval_text, sections, series};
 use crate::report::{Document, Section, Table};
@@ -88,14 +88,12 @@ impl Server {
         config: &ModelConfig,
     ) -> Result<(f64, f64), Error> {
         let mut server = ExperimentProcess::start(&self.role(driver, cores), None)?;
-        let (address, request) = match self {
-            Self::Echo => {
-                (server.receive::<EchoServerReady>()?.address, vec![b'r'; RequestShape::SMALL.request])
-            }
+        let address = server.receive::<ServerReady>()?.address;
+        let request = match self {
+            Self::Echo => vec![b'r'; RequestShape::SMALL.request],
             Self::Memcached => {
-                let address = server.receive::<ServerReady>()?.address;
                 store(address)?;
-                (address, GET.to_vec())
+                GET.to_vec()
             }
         };
         let mut clients = Clients::connect(address)?;
