@@ -155,7 +155,7 @@ fn bounce(line: &AtomicU32, turn: u32, deadline: Instant) -> bool {
     wait_for_change(line, turn, deadline).is_some_and(|reply| reply != STOP)
 }
 
-/// Answers each odd turn with the next number, until told to stop.
+/// Answers each odd turn with the next number, until the line says [`STOP`].
 fn echo(core: u32, line: &AtomicU32, deadline: Instant) -> io::Result<()> {
     if let Err(error) = pin_to(core) {
         line.store(STOP, Ordering::Release);

@@ -247,7 +247,7 @@ fn verdict(findings: &[Finding], resolution: Option<f64>, rounds: usize) -> Stri
     let first = match resolution {
         Some(resolution) => format!(
             "This machine can show differences of {:.1} % or more in {rounds} rounds: the 95 % interval of the ratio of two \
-             identical contestants, which exchanged messages between the cores for 50 ms a turn, reached that far to each side.",
+             identical contenders, which exchanged messages between the cores for 50 ms a turn, reached that far to each side.",
             resolution * 100.0
         ),
         None => "What differences this machine can show was not measured: there were too few undisturbed turns for it.".to_owned(),
@@ -273,7 +273,7 @@ fn observe(cores: CoreAssignment, duration: Duration) -> Result<Results, Error> 
     Ok(runner.finish(&[0]))
 }
 
-/// The half-width of the 95 % interval of the ratio of two identical contestants in a full run, for
+/// The half-width of the 95 % interval of the ratio of two identical contenders in a full run, for
 /// example 0.05: the median over groups of as many rounds as a full run has. `None` if there were
 /// fewer than three groups.
 fn resolution(results: &Results, rounds: usize) -> Option<f64> {
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn a_resolution_is_the_half_width_of_intervals_of_identical_contestants() {
+    fn a_resolution_is_the_half_width_of_intervals_of_identical_contenders() {
         let ratios: Vec<f64> = (0..21).map(|index| if index % 7 == 0 { 0.9 } else { 1.1 }).collect();
         let found = half_width(&ratios, 7).unwrap();
         assert!((found - 0.1).abs() < 1e-9, "{found}");

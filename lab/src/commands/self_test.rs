@@ -81,7 +81,7 @@ mod tests {
             ("passed: equal servers: 1.0", [10.0, 10.1, 14.8], 0.1, 12),
             ("failed: ", [10.0, 10.4, 15.0], 0.0, 12),
             ("failed: ", [10.0, 9.6, 15.0], 0.0, 12),
-            // Another amount; none that can be told from 0; too few rounds; nothing.
+            // Another amount; one that may be 0; too few rounds; nothing.
             ("failed: ", [10.0, 10.0, 13.7], 0.0, 12),
             ("failed: ", [10.0, 10.0, 16.3], 0.0, 12),
             ("failed: ", [10.0, 10.0, 9.0], 5.0, 12),

@@ -57,7 +57,7 @@ impl WakeCost {
             return None;
         }
         let difference = row.figures.get(&Figure::CpuPerRequest)?.difference;
-        // Below the reference's in all of the interval, or it is not told from none.
+        // Below the reference's in all of the interval, or it may be none.
         let mut saves_us = difference.filter(|it| it.reaches_target() && it.high < 0.0)?;
         let of_one = |difference: f64| -difference / avoided;
         (saves_us.median, saves_us.low, saves_us.high) =

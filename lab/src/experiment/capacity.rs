@@ -71,8 +71,8 @@ pub(super) fn search(
     Ok(turn)
 }
 
-/// What two of three windows that count say; `None` if too many don't. `window` is told whether it
-/// is the first.
+/// What two of three windows that count say; `None` if too many don't. `window` gets whether it is
+/// the first.
 fn two_of_three(mut window: impl FnMut(bool) -> Result<Option<bool>, Error>) -> Result<Option<bool>, Error> {
     let mut counts = [0; 2];
     for index in 0..MOST_WINDOWS {

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::error::FleetError;
 use super::pacing::{AlternatingRate, Step};
 
-/// The longest latency that is told from longer ones, in ns: one minute.
+/// The longest latency that is recorded as it is, in ns: one minute.
 const LONGEST: u64 = 60_000_000_000;
 
 /// A distribution of latencies, µs.

@@ -1,4 +1,4 @@
-//! The client's side of one TCP connection, as far as requests and responses need it (RFC 9293).
+//! The client's side of one TCP connection: what requests and responses need of RFC 9293.
 //!
 //! Segments that arrive out of order are dropped, and the server sends them again. The testbed's
 //! link does not reorder, and loses packets only where a queue overflows.

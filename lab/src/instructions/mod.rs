@@ -22,35 +22,58 @@ use crate::report::{Document, Section, Table};
 pub const DEVICES: [&str; 4] = ["virtio-net-pci", "e1000e", "igb", "vmxnet3"];
 
 /// What is counted: every combination, on one machine for each device.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, clap::Args, Serialize)]
 pub struct Counting {
+    /// Emulated NICs
+    #[arg(long, value_delimiter = ',', default_values = DEVICES, value_parser = DEVICES)]
     pub devices: Vec<String>,
+    /// Drivers of the server
+    #[arg(long, value_delimiter = ',', default_values = DRIVERS, value_parser = DRIVERS)]
     pub drivers: Vec<String>,
-    /// Policies of the server: `NAME`, or `NAME:US` with that gro-flush-timeout.
+    /// Policies; NAME:US sets gro-flush-timeout
+    #[arg(long, value_delimiter = ',', default_values = POLICIES, value_parser = word)]
     pub policies: Vec<String>,
-    /// Loads: `RATE:SECONDS`, where a rate of 0 is the closed loop on 16 connections.
+    /// RATE:SECONDS, where a rate of 0 is the closed loop on 16 connections
+    #[arg(long, value_delimiter = ',', default_values = LOADS, value_parser = load)]
     pub loads: Vec<String>,
-    pub runs: u8,
 }
+
+const DRIVERS: [&str; 2] = ["epoll", "uring"];
+const POLICIES: [&str; 5] = ["vanilla", "packing", "suppression", "kernel-polling", "kernel-polling:200"];
+const LOADS: [&str; 4] = ["3000:0.3", "6000:0.3", "9000:0.3", "0:0.3"];
 
 impl Default for Counting {
     fn default() -> Self {
         let owned = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
         Self {
             devices: owned(&DEVICES),
-            drivers: owned(&["epoll", "uring"]),
-            policies: owned(&["vanilla", "packing", "suppression", "kernel-polling", "kernel-polling:200"]),
-            loads: owned(&["3000:0.3", "6000:0.3", "9000:0.3", "0:0.3"]),
-            runs: 1,
+            drivers: owned(&DRIVERS),
+            policies: owned(&POLICIES),
+            loads: owned(&LOADS),
         }
+    }
+}
+
+/// A name that the guest's shell takes for one word.
+fn word(text: &str) -> Result<String, String> {
+    let plain = |it: char| it.is_ascii_alphanumeric() || "-:.".contains(it);
+    if text.is_empty() || !text.chars().all(plain) {
+        return Err("expected a policy, or POLICY:MICROSECONDS".to_owned());
+    }
+    Ok(text.to_owned())
+}
+
+fn load(text: &str) -> Result<String, String> {
+    let numbers = text.split_once(':').map(|(rate, time)| (rate.parse::<u32>(), time.parse::<f64>()));
+    match numbers {
+        Some((Ok(_), Ok(seconds))) if seconds > 0.0 && seconds <= 60.0 => Ok(text.to_owned()),
+        _ => Err("expected RATE:SECONDS, for example 6000:0.3".to_owned()),
     }
 }
 
 /// What a request cost the server's cores: the worker's, and under packing the one that receives.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    /// From 1.
-    pub run: u8,
     pub device: String,
     pub driver: String,
     pub policy: String,
@@ -84,11 +107,9 @@ impl Row {
 /// called with the name of the NIC before each guest.
 pub fn count(folder: &Path, counting: &Counting, mut progress: impl FnMut(&str)) -> Result<Vec<Row>, Error> {
     let mut rows = Vec::new();
-    for run in 1..=counting.runs {
-        for device in &counting.devices {
-            progress(device);
-            rows.extend(qemu::run(folder, device, counting, run)?);
-        }
+    for device in &counting.devices {
+        progress(device);
+        rows.extend(qemu::run(folder, device, counting)?);
     }
     Ok(rows)
 }
@@ -119,8 +140,7 @@ pub struct InstructionReport {
 }
 
 impl InstructionReport {
-    /// A table for each device, driver and load. Figures are those of the first run; `again` is how
-    /// much the instructions of the others differed.
+    /// A table for each device, driver and load.
     pub fn document(&self) -> Document {
         let Counting { devices, drivers, loads, .. } = &self.counting;
         let mut section = Section::new("requests", "A request");
@@ -130,8 +150,7 @@ impl InstructionReport {
             {
                 let is_here = |row: &&Row| (&row.device, &row.driver, &row.load) == (device, driver, load);
                 let rows: Vec<&Row> = self.rows.iter().filter(is_here).collect();
-                let first: Vec<&Row> = rows.iter().copied().filter(|row| row.run == 1).collect();
-                let cells = first.iter().map(|row| cells(row, first[0], &rows)).collect();
+                let cells = rows.iter().map(|row| cells(row, rows[0])).collect();
                 let title = format!("{device}, {driver}, {}", load_text(load));
                 section.tables.push(Table::new(title, &HEADER, cells));
             }
@@ -149,23 +168,16 @@ impl InstructionReport {
     }
 }
 
-const HEADER: [&str; 16] = [
-    "", "instr.", "again", "ratio", "user", "kernel", "softirq", "irq", "L1i", "L1d", "L2", "LLC",
-    "NIC irqs", "all irqs", "pkts/irq", "switches",
+const HEADER: [&str; 15] = [
+    "", "instr.", "ratio", "user", "kernel", "softirq", "irq", "L1i", "L1d", "L2", "LLC", "NIC irqs",
+    "all irqs", "pkts/irq", "switches",
 ];
 
-/// Of a row beside the first policy's, and all of the same load.
-fn cells(row: &Row, first: &Row, rows: &[&Row]) -> Vec<String> {
+/// Of a row beside the first policy's.
+fn cells(row: &Row, first: &Row) -> Vec<String> {
     let all = row.instructions();
-    let others = rows.iter().filter(|it| it.run != row.run && it.policy == row.policy);
-    let again = others.map(|other| other.instructions() / all - 1.0);
-    let again = again.max_by(|one, other| one.abs().total_cmp(&other.abs()));
-    let mut cells = vec![
-        row.policy.clone(),
-        format!("{all:.0}"),
-        again.map_or(String::new(), |share| format!("{:+.1} %", share * 100.0)),
-        format!("{:.2}", all / first.instructions()),
-    ];
+    let mut cells =
+        vec![row.policy.clone(), format!("{all:.0}"), format!("{:.2}", all / first.instructions())];
     cells.extend([row.user, row.kernel, row.softirq, row.irq].map(|it| format!("{it:.0}")));
     cells.extend(row.misses.map(|it| format!("{it:.1}")));
     cells.extend([row.nic_interrupts, row.interrupts].map(|it| format!("{it:.0}")));
@@ -178,48 +190,5 @@ fn load_text(load: &str) -> String {
         Some(("0", _)) => "closed loop".to_owned(),
         Some((rate, _)) => format!("{rate}/s"),
         None => load.to_owned(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn row(run: u8, policy: &str, user: f64) -> Row {
-        Row {
-            run,
-            device: "igb".to_owned(),
-            driver: "epoll".to_owned(),
-            policy: policy.to_owned(),
-            load: "0:1".to_owned(),
-            requests: 10,
-            user,
-            kernel: 900.0,
-            softirq: 300.0,
-            irq: 50.0,
-            misses: [4.0, 3.0, 2.0, 1.0],
-            nic_interrupts: 500.0,
-            interrupts: 600.0,
-            packets_per_interrupt: 2.5,
-            context_switches: 70.0,
-        }
-    }
-
-    #[test]
-    fn a_second_run_is_printed_as_a_difference() {
-        let rows = vec![row(1, "vanilla", 100.0), row(1, "packing", 200.0), row(2, "vanilla", 120.0)];
-        let counting = Counting {
-            devices: vec!["igb".to_owned()],
-            drivers: vec!["epoll".to_owned()],
-            loads: vec!["0:1".to_owned()],
-            ..Counting::default()
-        };
-        let report = InstructionReport { kernel: "7.3".to_owned(), counting, rows };
-        let table = &report.document().sections[0].tables[0];
-        assert_eq!(table.title, "igb, epoll, closed loop");
-        let figures = |row: usize| table.rows[row][1..].join(" ");
-        assert_eq!(figures(0), "1000 +2.0 % 1.00 100 900 300 50 4.0 3.0 2.0 1.0 500 600 2.5 70");
-        assert_eq!(figures(1), "1100  1.10 200 900 300 50 4.0 3.0 2.0 1.0 500 600 2.5 70");
-        assert_eq!(table.rows.len(), 2);
     }
 }

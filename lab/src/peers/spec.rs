@@ -26,7 +26,7 @@ policies::names!(
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum PeerService {
-    /// Answers so many bytes with so many bytes, without looking at them.
+    /// Answers 40 bytes with 200, without looking at them.
     #[default]
     Echo,
     /// Answers `GET /` with `Hello, World!`, by axum over HTTP/1.1.

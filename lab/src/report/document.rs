@@ -48,7 +48,7 @@ pub struct Plot {
     /// The name of its file, without `.svg`.
     pub name: String,
     pub title: String,
-    /// The image, which goes into files of its own.
+    /// The image. Files have it beside the document.
     #[serde(skip)]
     pub svg: String,
 }

@@ -140,7 +140,7 @@ fn draw(text: &mut String, x: Axis, y: Axis, series: &[Series]) -> Result<(), Bo
     Ok(())
 }
 
-/// The image as a file of its own.
+/// The image as a file beside the document.
 pub(crate) fn standalone(svg: &str) -> String {
     match svg.split_once('>') {
         Some((tag, rest)) => format!("{tag}>{STYLE}{rest}"),

@@ -44,7 +44,7 @@ pub(crate) fn interval_text(interval: &Interval, digits: usize) -> String {
     format!("{median:.digits$} [{low:.digits$}, {high:.digits$}]")
 }
 
-/// How far the ends of an interval may be apart, as a factor, for a figure to be told.
+/// How far the ends of an interval may be apart, as a factor, for it to say something.
 const WIDEST: f64 = 2.0;
 
 /// Whether an interval says nothing: too few rounds, or ends that are more than a factor of two

@@ -14,7 +14,7 @@ use lab::commands::waiting::{self, WaitingConfig, WaitingReport};
 use lab::cores::{AwakeCores, CoreAssignment};
 use lab::experiment::{Alternation, Contender, Experiment, Load, ServerCommand, requests_for};
 use lab::fleet::{AlternatingRate, FleetRequests};
-use lab::instructions::{self, Counted, Counting, InstructionReport};
+use lab::instructions::{self, Counted, InstructionReport};
 use lab::network::PollingConfig;
 use lab::peers::PeerService;
 use lab::testbed::Testbed;
@@ -235,20 +235,9 @@ pub fn instructions(flags: &InstructionFlags) -> Result<(), Failure> {
     let kernel = std::fs::read_to_string(folder.join("fetched"))
         .map_err(|error| format!("{}: {error}: tests/guest/prepare makes this folder", folder.display()))?;
     let output = Output::create(flags.format, &flags.output)?;
-    let mut counting = Counting { runs: flags.runs, ..Counting::default() };
-    for (asked, used) in [
-        (&flags.devices, &mut counting.devices),
-        (&flags.drivers, &mut counting.drivers),
-        (&flags.policies, &mut counting.policies),
-        (&flags.loads, &mut counting.loads),
-    ] {
-        if !asked.is_empty() {
-            used.clone_from(asked);
-        }
-    }
-    let rows = with_bar(counting.devices.len() * usize::from(counting.runs), |progress| {
-        instructions::count(&folder, &counting, progress)
-    })?;
+    let counting = flags.counting.clone();
+    let rows =
+        with_bar(counting.devices.len(), |progress| instructions::count(&folder, &counting, progress))?;
     let report = InstructionReport { kernel: kernel.trim().to_owned(), counting, rows };
     output.write_all(&report.document(), &report)
 }

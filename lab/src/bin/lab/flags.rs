@@ -6,6 +6,7 @@ use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use lab::cores::CoreAssignment;
 use lab::experiment::{Contender, Experiment, Load};
+use lab::instructions::Counting;
 use lab::peers::PeerService;
 use lab::processes::SUBCOMMAND;
 use lab::testbed::Receiver;
@@ -269,38 +270,6 @@ pub struct InstructionFlags {
     /// The folder that tests/guest/prepare prints, or its path in LULL_GUEST
     #[arg(long)]
     pub guest: Option<PathBuf>,
-    /// Emulated NICs, separated by commas: virtio-net-pci, e1000e, igb, vmxnet3 [default: all]
-    #[arg(long, value_delimiter = ',', value_parser = lab::instructions::DEVICES)]
-    pub devices: Vec<String>,
-    /// Drivers of the server, separated by commas [default: epoll,uring]
-    #[arg(long, value_delimiter = ',', value_parser = ["epoll", "uring"])]
-    pub drivers: Vec<String>,
-    /// Policies, separated by commas; NAME:US sets gro-flush-timeout [default:
-    /// vanilla,packing,suppression,kernel-polling,kernel-polling:200]
-    #[arg(long, value_delimiter = ',', value_parser = word)]
-    pub policies: Vec<String>,
-    /// Loads, separated by commas: RATE:SECONDS, where a rate of 0 is the closed loop [default:
-    /// 3000:0.3,6000:0.3,9000:0.3,0:0.3]
-    #[arg(long, value_delimiter = ',', value_parser = load)]
-    pub loads: Vec<String>,
-    /// Count everything this number of times; the table has the difference
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=10))]
-    pub runs: u8,
-}
-
-/// A name that the guest's shell takes for one word.
-fn word(text: &str) -> Result<String, String> {
-    let plain = |it: char| it.is_ascii_alphanumeric() || "-:.".contains(it);
-    if text.is_empty() || !text.chars().all(plain) {
-        return Err("expected a policy, or POLICY:MICROSECONDS".to_owned());
-    }
-    Ok(text.to_owned())
-}
-
-fn load(text: &str) -> Result<String, String> {
-    let numbers = text.split_once(':').map(|(rate, time)| (rate.parse::<u32>(), time.parse::<f64>()));
-    match numbers {
-        Some((Ok(_), Ok(seconds))) if seconds > 0.0 && seconds <= 60.0 => Ok(text.to_owned()),
-        _ => Err("expected RATE:SECONDS, for example 6000:0.3".to_owned()),
-    }
+    #[command(flatten)]
+    pub counting: Counting,
 }

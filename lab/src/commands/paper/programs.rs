@@ -14,7 +14,7 @@ use crate::testbed::SERVER_INTERFACE;
 
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Programs {
-    pub(super) nginx: Option<Program>,
+    pub(super) nginx: Option<PathBuf>,
     /// The example `static_files` of `lull-adapters`, in the folder `examples` beside this program.
     static_files: Option<PathBuf>,
 }
@@ -22,25 +22,19 @@ pub struct Programs {
 /// What builds the example.
 pub(super) const BUILD: &str = "cargo build --release -p lull-adapters --example static_files";
 
-#[derive(Debug, Clone, Serialize)]
-pub(super) struct Program {
-    pub(super) path: PathBuf,
-    version: String,
-}
-
 impl Programs {
     /// Looks for them in the folders of `PATH` and in those of system programs.
     pub(super) fn find() -> Self {
         let beside = std::env::current_exe().ok();
         let beside = beside.and_then(|path| Some(path.parent()?.join("examples/static_files")));
-        Self {
-            nginx: find("nginx").map(|path| Program::new(path, "-v")),
-            static_files: beside.filter(|path| path.is_file()),
-        }
+        Self { nginx: find("nginx"), static_files: beside.filter(|path| path.is_file()) }
     }
 
-    pub(super) fn version(&self) -> Option<&str> {
-        self.nginx.as_ref().map(|it| it.version.as_str())
+    /// The first line that nginx prints of its version.
+    pub(super) fn version(&self) -> Option<String> {
+        let output = Command::new(self.nginx.as_ref()?).arg("-v").output().ok()?;
+        let text = [output.stdout, output.stderr].concat();
+        Some(String::from_utf8_lossy(&text).lines().next()?.trim().to_owned())
     }
 
     /// The servers of Table 2, with the paper's rows that are beside them: nginx as it runs and
@@ -48,7 +42,7 @@ impl Programs {
     pub(super) fn web_servers(
         &self,
         config: &PaperConfig,
-        nginx: &Program,
+        nginx: &Path,
         root: &WebRoot,
     ) -> (Vec<Contender>, Vec<Option<&'static str>>) {
         let mut contenders =
@@ -66,26 +60,11 @@ impl Programs {
     }
 }
 
-impl Program {
-    fn new(path: PathBuf, flag: &str) -> Self {
-        let version = version(&path, flag).unwrap_or_else(|| "unknown version".to_owned());
-        Self { path, version }
-    }
-}
-
 fn find(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     // Debian's nginx is a program for root, and not on the path of others.
     let folders = std::env::split_paths(&path).chain([PathBuf::from("/usr/sbin")]);
     folders.map(|folder| folder.join(name)).find(|path| path.is_file())
-}
-
-/// The first line that a program prints of its version.
-fn version(program: &Path, flag: &str) -> Option<String> {
-    let output = Command::new(program).arg(flag).output().ok()?;
-    let text = [output.stdout, output.stderr].concat();
-    let line = String::from_utf8_lossy(&text).lines().next()?.trim().to_owned();
-    Some(line).filter(|line| !line.is_empty())
 }
 
 /// A folder with a file of each size, and room for nginx's own files.
@@ -117,10 +96,10 @@ impl WebRoot {
         Ok(Self(folder))
     }
 
-    fn nginx(&self, nginx: &Program) -> ServerCommand {
+    fn nginx(&self, nginx: &Path) -> ServerCommand {
         let file = |name: &str| self.0.path().join(name).display().to_string();
         let arguments = ["-c".to_owned(), file("nginx.conf"), "-e".to_owned(), file("error.log")];
-        ServerCommand { name: "nginx".to_owned(), program: nginx.path.clone(), arguments: arguments.into() }
+        ServerCommand { name: "nginx".to_owned(), program: nginx.to_owned(), arguments: arguments.into() }
     }
 
     fn static_files(&self, program: &Path, policy: &str) -> ServerCommand {
