@@ -357,7 +357,7 @@ fn subjects(experiment: &Experiment) -> Vec<usize> {
         contenders.filter(move |(_, contender)| is(contender)).map(|(index, _)| index)
     };
     let attached: Vec<usize> = of(Contender::is_attached).collect();
-    let polls = |it: &Contender| it.policy().is_some_and(|(policy, _)| policy == Policy::KernelPolling);
+    let polls = |it: &Contender| it.runs(Policy::KernelPolling);
     if attached.is_empty() { of(polls).take(1).collect() } else { attached }
 }
 

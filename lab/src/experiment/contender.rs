@@ -23,7 +23,7 @@ pub enum Contender {
         service: PeerService,
         peer: Peer,
         /// Lull's policy and driver; `None` for the other runtimes, which run as they are.
-        network: Option<(Policy, DriverKind, PollingConfig)>,
+        policy: Option<(Policy, DriverKind)>,
         work: Duration,
     },
     /// A server of another project, as it is.
@@ -48,26 +48,17 @@ impl Contender {
         })
     }
 
-    pub fn lull_echo(policy: Policy, driver: DriverKind, polling: PollingConfig, work: Duration) -> Self {
-        Self::Echo {
-            service: PeerService::Echo,
-            peer: Peer::Lull,
-            network: Some((policy, driver, polling)),
-            work,
-        }
+    /// The echo server on Lull under vanilla, which computes for some time before it replies.
+    pub fn working(work: Duration) -> Self {
+        let policy = Some((Policy::Vanilla, DriverKind::Epoll));
+        Self::Echo { service: PeerService::Echo, peer: Peer::Lull, policy, work }
     }
 
     /// A service on the other runtimes that have it, as they run, and on Lull under each policy, on
     /// the driver that `auto` chooses for it and on epoll.
-    pub fn peers(service: PeerService, polling: PollingConfig) -> Vec<Self> {
-        let lull = |(policy, driver)| Self::Echo {
-            service,
-            peer: Peer::Lull,
-            network: Some((policy, driver, polling)),
-            work: Duration::ZERO,
-        };
-        let others = service.others().iter();
-        let others = others.map(|&peer| Self::Echo { service, peer, network: None, work: Duration::ZERO });
+    pub fn peers(service: PeerService) -> Vec<Self> {
+        let of = |(peer, policy)| Self::Echo { service, peer, policy, work: Duration::ZERO };
+        let others = service.others().iter().map(|&peer| (peer, None));
         let runs = [
             (Policy::Vanilla, DriverKind::Uring),
             (Policy::Vanilla, DriverKind::Epoll),
@@ -76,7 +67,7 @@ impl Contender {
             (Policy::KernelPolling, DriverKind::Epoll),
             (Policy::KernelPolling, DriverKind::Uring),
         ];
-        others.chain(runs.map(lull)).collect()
+        others.chain(runs.map(|policy| (Peer::Lull, Some(policy)))).map(of).collect()
     }
 
     /// A server as it runs, and the same under kernel polling from outside, once for each latency
@@ -92,11 +83,12 @@ impl Contender {
                 format!("{policy}, {driver}{polling}")
             }
             Self::Lull { policy, driver, .. } => format!("{policy}, {driver}"),
-            Self::Echo { network: Some((policy, driver, _)), work, .. } if work.is_zero() => {
-                format!("lull, {policy}, {driver}")
-            }
-            Self::Echo { network: Some((policy, driver, _)), work, .. } => {
-                format!("lull, {policy}, {driver}, {} µs of work", work.as_micros())
+            Self::Echo { policy: Some((policy, driver)), work, .. } => {
+                let work = match work.as_micros() {
+                    0 => String::new(),
+                    micros => format!(", {micros} µs of work"),
+                };
+                format!("lull, {policy}, {driver}{work}")
             }
             Self::Echo { peer, .. } => peer.name().to_owned(),
             Self::Program { server, attached: None } => server.name.clone(),
@@ -114,23 +106,13 @@ impl Contender {
         self
     }
 
-    /// Whether a kernel thread is to poll its queue all the time, also while other contenders are
-    /// measured.
-    pub(super) fn has_polling_thread(&self) -> bool {
-        self.policy().is_some_and(|(policy, _)| policy == Policy::KernelThread)
-    }
-
-    pub fn is_vanilla(&self) -> bool {
-        self.policy().is_some_and(|(policy, _)| policy == Policy::Vanilla)
-    }
-
-    /// Whether its network work has another core than its worker.
-    pub(super) fn packs(&self) -> bool {
-        self.policy().is_some_and(|(policy, _)| policy == Policy::Packing)
+    /// Whether it is Lull's under this policy.
+    pub fn runs(&self, policy: Policy) -> bool {
+        self.policy().is_some_and(|(it, _)| it == policy)
     }
 
     pub fn polls(&self) -> bool {
-        self.is_attached() || self.policy().is_some_and(|(policy, _)| policy == Policy::KernelPolling)
+        self.is_attached() || self.runs(Policy::KernelPolling)
     }
 
     pub fn is_attached(&self) -> bool {
@@ -140,7 +122,7 @@ impl Contender {
     pub fn policy(&self) -> Option<(Policy, DriverKind)> {
         match self {
             Self::Lull { policy, driver, .. } => Some((*policy, *driver)),
-            Self::Echo { network, .. } => network.map(|(policy, driver, _)| (policy, driver)),
+            Self::Echo { policy, .. } => *policy,
             Self::Program { .. } => None,
         }
     }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use loadgen::Workload;
+use policies::Policy;
 use serde::Serialize;
 
 use super::contender::Contender;
@@ -97,7 +98,7 @@ impl Experiment {
     pub fn new(contenders: Vec<Contender>, quick: bool) -> Self {
         let fours = contenders.len() as f64 / 4.0;
         let mut references: Vec<usize> =
-            (0..contenders.len()).filter(|index| contenders[*index].is_vanilla()).collect();
+            (0..contenders.len()).filter(|index| contenders[*index].runs(Policy::Vanilla)).collect();
         if references.is_empty() {
             references.push(0);
         }
@@ -138,7 +139,7 @@ impl Experiment {
 
     /// Why a contender can't be compared with the others on these cores, if it can't.
     pub fn not_comparable(&self, contender: usize, cores: CoreAssignment) -> Option<String> {
-        let shares_a_core = cores.packing == cores.client && self.contenders[contender].packs();
+        let shares_a_core = cores.packing == cores.client && self.contenders[contender].runs(Policy::Packing);
         shares_a_core.then(|| "without a third core its network work shares the fleet's".to_owned())
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use policies::Policy;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use serde::Serialize;
@@ -35,7 +36,7 @@ pub struct Outcome {
 /// The thread of kernel-thread polls from the start to the end of the comparison.
 fn check_polling_threads(contenders: &[Contender], cores: CoreAssignment) -> Result<(), Error> {
     let refuse = |reason| Err(Error::PollingThread { core: cores.packing, reason });
-    match contenders.iter().filter(|contender| contender.has_polling_thread()).count() {
+    match contenders.iter().filter(|contender| contender.runs(Policy::KernelThread)).count() {
         0 => Ok(()),
         _ if cores.packing == cores.client => {
             refuse("the fleet runs there; name a third core with --packing-cores, or leave kernel-thread out")
@@ -144,8 +145,6 @@ impl Experiment {
 
 #[cfg(test)]
 mod tests {
-    use policies::Policy;
-
     use super::*;
 
     #[test]

@@ -20,7 +20,7 @@ use super::server_command::{ServerCommand, with_reply_length};
 use crate::Error;
 use crate::cores::CoreAssignment;
 use crate::fleet::{FleetConfig, FleetLoad, FleetPacing, FleetRequests};
-use crate::network::Network;
+use crate::network::{Network, PollingConfig};
 use crate::peers::{EchoServerSpec, RequestShape};
 use crate::processes::{
     AttachSpec, ExperimentProcess, FleetSpec, ProcessRole, ProgramSpec, RunningPolicy, ServerReady,
@@ -69,10 +69,9 @@ impl RunningContender {
         };
         let (server, address, policy) = start_server(contender, &testbed, cores, memory)?;
         let interface = testbed.server.run(|| host::interface(SERVER_INTERFACE).map_err(io::Error::other))?;
-        let packs = contender.policy().is_some_and(|(policy, _)| policy == Policy::Packing);
         // As it runs: on a kernel without kernel-thread, vanilla does.
         let polled = policy.as_ref().is_some_and(|policy| policy.ran == Policy::KernelThread.name());
-        let receiver = if packs || polled { cores.packing } else { cores.server };
+        let receiver = if contender.runs(Policy::Packing) || polled { cores.packing } else { cores.server };
         // A thread that polls all the time needs no interrupt.
         let model = if polled { Receiver::Fifo } else { experiment.receiver };
         let sets_receiver = !polled && (model != Receiver::Fifo || policy.is_none());
@@ -217,17 +216,15 @@ fn start_server(
             address: IpAddr::V4(SERVER_ADDRESS),
             memory,
         }),
-        Contender::Echo { service, peer, network: of_lull, work } => {
-            ProcessRole::EchoServer(EchoServerSpec {
-                peer: *peer,
-                core: cores.server,
-                service: *service,
-                shape: RequestShape::SMALL,
-                address: SERVER_ADDRESS,
-                network: of_lull.map(|(policy, driver, polling)| network(policy, driver, polling)),
-                work: *work,
-            })
-        }
+        Contender::Echo { service, peer, policy, work } => ProcessRole::EchoServer(EchoServerSpec {
+            peer: *peer,
+            core: cores.server,
+            service: *service,
+            shape: RequestShape::SMALL,
+            address: SERVER_ADDRESS,
+            network: policy.map(|(policy, driver)| network(policy, driver, PollingConfig::default())),
+            work: *work,
+        }),
         Contender::Program { server: ServerCommand { program, arguments, name }, .. } => {
             let (program, arguments, core) = (program.clone(), arguments.clone(), cores.server);
             let role = ProcessRole::Program(ProgramSpec { program, arguments, core });

@@ -49,7 +49,7 @@ pub fn compare(flags: &CompareFlags) -> Result<(), Failure> {
 
 pub fn peers(flags: &PeerFlags) -> Result<(), Failure> {
     let service = flags.service;
-    let contenders = Contender::peers(service, PollingConfig::default());
+    let contenders = Contender::peers(service);
     let mut experiment = Experiment::new(contenders, flags.run.quick);
     experiment.requests = requests_for(service);
     experiment.references = vec![0];
@@ -140,9 +140,7 @@ pub fn steps(flags: &StepsFlags) -> Result<(), Failure> {
 /// A server beside itself, and beside one that computes longer for each request.
 pub fn self_test(flags: &SelfTestFlags) -> Result<(), Failure> {
     let work = Duration::from_micros(flags.work.into());
-    let server =
-        |work| Contender::lull_echo(Policy::Vanilla, DriverKind::Epoll, PollingConfig::default(), work);
-    let contenders = vec![server(Duration::ZERO), server(Duration::ZERO), server(work)];
+    let contenders = [Duration::ZERO, Duration::ZERO, work].map(Contender::working).into();
     let experiment = Experiment {
         references: vec![0],
         // Low enough that the slowest server is far from saturated: a busier server batches more.
