@@ -176,7 +176,7 @@ impl Comparison {
                 let core = self.cores.packing;
                 format!("{name}: attaching took at most {most:.1} % of core {core}, which is not part of CPU µs/req")
             }));
-            let attached = turns().filter_map(|turn| turn.load_detail()?.attach.as_ref());
+            let attached = turns().filter_map(|turn| turn.detail.as_ref()?.attach.as_ref());
             let mut reasons: Vec<&String> = attached.flat_map(|attach| &attach.stepped_back).collect();
             let count = reasons.len();
             reasons.sort_unstable();
@@ -188,7 +188,7 @@ impl Comparison {
         for load in &results.loads {
             let sum = |field: fn(&LoadDetail) -> u64| -> u64 {
                 let turns = results.rounds(load).flatten().flatten();
-                turns.filter_map(|turn| turn.load_detail().map(field)).sum()
+                turns.filter_map(|turn| turn.detail.as_deref().map(field)).sum()
             };
             let (name, drops, again) = (&load.name, sum(|it| it.drops), sum(|it| it.retransmitted));
             if drops + again > 0 {

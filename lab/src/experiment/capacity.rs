@@ -4,7 +4,7 @@ use super::plan::{Experiment, STEAL_LIMIT};
 use super::running::RunningContender;
 use crate::Error;
 use crate::fleet::{FleetLoad, FleetPacing};
-use crate::rounds::{ANSWERED, Detail, Figure, TriedWindow, Turn};
+use crate::rounds::{ANSWERED, Figure, Turn};
 
 /// By how much a search steps until it has a rate on either side of the capacity: the first one,
 /// and those that begin where an earlier one ended.
@@ -37,19 +37,17 @@ pub(super) fn search(
     experiment: &Experiment,
 ) -> Result<Turn, Error> {
     let Experiment { capacity_p99_us, trial_warm_up, trial_duration: duration, .. } = *experiment;
-    let (mut windows, mut invalid, mut steal) = (Vec::new(), None, 0.0f64);
+    let (mut invalid, mut steal) = (None, 0.0f64);
     let mut window = |rate: f64, warm_up: f64| -> Result<Option<bool>, Error> {
         let turn = contender.measure(&FleetLoad { pacing: FleetPacing::Open { rate }, warm_up, duration })?;
         let stolen = turn.steal.unwrap_or(0.0);
-        let (qps, p99) = (turn.get(Figure::Throughput), turn.get(Figure::P99));
         let counts = stolen <= STEAL_LIMIT && turn.invalid.is_none();
-        let holds = counts.then_some(p99 <= capacity_p99_us && turn.get(Figure::Answered) >= ANSWERED);
+        let holds = turn.get(Figure::P99) <= capacity_p99_us && turn.get(Figure::Answered) >= ANSWERED;
         if counts {
             steal = steal.max(stolen);
         }
-        windows.push(TriedWindow { rate, qps, p99, steal: stolen, holds });
         invalid = turn.invalid.or(invalid.take());
-        Ok(holds)
+        Ok(counts.then_some(holds))
     };
     let mut undecided = false;
     let mut holds = |rate: f64| {
@@ -63,7 +61,7 @@ pub(super) fn search(
         Start::Found(rate) => bisect(rate * STEP.powf(shift - 0.5), STEP, &mut holds)?,
     };
     let mut turn = found.turn(capacity_p99_us);
-    (turn.steal, turn.detail) = (Some(steal), Some(Detail::Search(windows)));
+    turn.steal = Some(steal);
     if undecided {
         let reason = invalid.unwrap_or_else(|| "steal".to_owned());
         turn.invalid = Some(format!("windows were disturbed again and again: {reason}"));

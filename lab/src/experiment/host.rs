@@ -9,7 +9,7 @@ use policies::counters::{CpuTime, Delta, PerfReading, Snapshot};
 
 use crate::cores::CoreAssignment;
 use crate::fleet::FleetMeasurement;
-use crate::rounds::{AttachProgress, Detail, Figure, LoadDetail, Turn};
+use crate::rounds::{AttachProgress, Figure, LoadDetail, Turn};
 use crate::testbed::Receiver;
 
 pub(super) struct HostReading {
@@ -164,12 +164,12 @@ pub(super) fn fleet_turn(
         stepped_back: [&before.progress.stepped_back[..], &after.progress.stepped_back].concat(),
         changes: [&before.progress.changes[..], &after.progress.changes].concat(),
     });
-    turn.detail = Some(Detail::Load(Box::new(LoadDetail {
+    turn.detail = Some(Box::new(LoadDetail {
         fleet: FleetMeasurement { latencies: Vec::new(), windows: Vec::new(), ..fleet },
         retransmitted: after.retransmitted.saturating_sub(before.retransmitted),
         drops: after.drops.saturating_sub(before.drops),
         attach,
-    })));
+    }));
     turn
 }
 

@@ -27,6 +27,4 @@ pub(crate) use results::tests::results_of;
 pub use results::{LoadResult, Measured, Results, Round, Row, Status};
 pub(crate) use runner::Phases;
 pub use runner::Runner;
-pub use turn::{
-    AttachProgress, Detail, LoadDetail, LoadKind, LoadPlan, Measurement, TakenTurn, TriedWindow, Turn,
-};
+pub use turn::{AttachProgress, LoadDetail, LoadKind, LoadPlan, Measurement, TakenTurn, Turn};

@@ -29,30 +29,10 @@ pub struct Turn {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub steal: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub detail: Option<Detail>,
+    pub detail: Option<Box<LoadDetail>>,
 }
 
-/// What else was counted in a turn.
-#[derive(Debug, Clone, Serialize)]
-#[serde(untagged)]
-pub enum Detail {
-    /// Of a search for the capacity: the windows that were tried.
-    Search(Vec<TriedWindow>),
-    Load(Box<LoadDetail>),
-}
-
-#[derive(Debug, Clone, Copy, Serialize)]
-pub struct TriedWindow {
-    pub rate: f64,
-    pub qps: f64,
-    /// 99th percentile of the latency, µs.
-    pub p99: f64,
-    /// CPU time that the hypervisor took (steal), as a share of one core.
-    pub steal: f64,
-    /// Whether the rate is within the capacity; `None` if the machine was disturbed.
-    pub holds: Option<bool>,
-}
-
+/// What else was counted under a load of the fleet.
 #[derive(Debug, Clone, Serialize)]
 pub struct LoadDetail {
     /// Without its latencies and windows.
@@ -97,13 +77,6 @@ impl Turn {
     /// NaN if the turn doesn't have the figure.
     pub fn get(&self, figure: Figure) -> f64 {
         self.figures.get(&figure).copied().unwrap_or(f64::NAN)
-    }
-
-    pub fn load_detail(&self) -> Option<&LoadDetail> {
-        match &self.detail {
-            Some(Detail::Load(detail)) => Some(detail),
-            _ => None,
-        }
     }
 }
 
