@@ -42,8 +42,7 @@ pub enum Command {
     /// Measure what crossings between user space and kernel cost a request, and what avoiding them
     /// can save
     Model(LoopbackFlags),
-    /// Compare wait strategies: round trips of messages and their CPU time, and a memcached server
-    /// at low load
+    /// Compare wait strategies: round trips of messages between threads, and their CPU time
     Waiting(LoopbackFlags),
     /// Count instructions, interrupts and context switches of a request under each policy on
     /// emulated NICs: no timing, no noise
