@@ -90,9 +90,9 @@ struct BouncedLine(AtomicU32);
 /// measured for `duration`; 10 ms are enough. Both cores are busy meanwhile. Takes up to half a
 /// second longer if something else occupies one of the cores.
 ///
-/// A hypervisor may move a virtual machine's cores between parts of the chip that share a last-level
-/// cache and parts that don't. A thread that only computes does not notice, and steal stays at 0,
-/// but everything that crosses cores becomes several times slower or faster.
+/// A hypervisor may move a virtual machine's cores between parts of the chip that share a
+/// last-level cache and parts that don't. A thread that only computes does not notice, and steal
+/// stays at 0, but everything that crosses cores becomes several times slower or faster.
 pub fn round_trip(core_a: u32, core_b: u32, duration: Duration) -> io::Result<f64> {
     if core_a == core_b {
         let error = format!("core {core_a} has no distance from itself: a distance needs two cores");

@@ -15,14 +15,14 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! There is one instrument: an [`Experiment`](experiment::Experiment) of contenders under loads. Each
-//! contender runs in two network namespaces joined by a veth pair, the server in one and a fleet of
-//! clients in the other. They take turns in interleaved rounds, and the report has their figures
-//! beside the reference's. The subcommands of the `lab` command are presets of it.
+//! There is one instrument: an [`Experiment`](experiment::Experiment) of contenders under loads.
+//! Each contender runs in two network namespaces joined by a veth pair, the server in one and a
+//! fleet of clients in the other. They take turns in interleaved rounds, and the report has their
+//! figures beside the reference's. The subcommands of the `lab` command are presets of it.
 //!
-//! `lab` is not for loading a server on another machine, which [`loadgen`] does, and not for finding
-//! out whether an interface can poll, which `policies explain` says. A veth pair is not a network
-//! card: what stands in for its interrupt costs more than one.
+//! `lab` is not for loading a server on another machine, which [`loadgen`] does, and not for
+//! finding out whether an interface can poll, which `policies explain` says. A veth pair is not a
+//! network card: what stands in for its interrupt costs more than one.
 //!
 //! From the bottom up:
 //!

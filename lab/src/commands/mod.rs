@@ -2,8 +2,8 @@
 //!
 //! `compare`, `peers`, `attach`, `steps` and `self-test` are an
 //! [`Experiment`](crate::experiment::Experiment) each, whose report is a
-//! [`Comparison`](comparison::Comparison); `paper` is a series of them. `check`, `model` and `waiting`
-//! measure on loopback.
+//! [`Comparison`](comparison::Comparison); `paper` is a series of them. `check`, `model` and
+//! `waiting` measure on loopback.
 
 pub mod check;
 pub mod comparison;

@@ -35,7 +35,7 @@ impl Connection {
                 sent => sent?,
             };
             self.unsent.extend_from_slice(&replies[sent..]);
-            // A short read has emptied a stream's buffer: the next bytes are another event (epoll(7)).
+            // A short read has emptied a stream's buffer: more bytes are another event (epoll(7)).
             if length < buffer.len() && self.unsent.is_empty() && !is_read_closed {
                 return Err(ErrorKind::WouldBlock.into());
             }

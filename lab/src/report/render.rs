@@ -1,5 +1,5 @@
-//! A document as Markdown, whose tables are legible on a terminal, too, and as one HTML page; and the
-//! files that have them.
+//! A document as Markdown, whose tables are legible on a terminal, too, and as one HTML page; and
+//! the files that have them.
 
 use std::fmt::Write;
 use std::fs;

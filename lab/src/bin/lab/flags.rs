@@ -135,8 +135,8 @@ pub struct CompareFlags {
     pub run: RunFlags,
     /// What to compare: POLICY[:DRIVER[:D[:K]]], with a latency budget D in microseconds and a CPU
     /// budget K in percent. Ratios refer to the better vanilla, or without one to the first
-    /// [default: vanilla on epoll and on uring, and on auto packing (with a third core), suppression
-    /// and kernel-polling]
+    /// [default: vanilla on epoll and on uring, and on auto packing (with a third core),
+    /// suppression and kernel-polling]
     #[arg(long, value_delimiter = ',', value_name = "LIST", conflicts_with = "latency_budget")]
     pub contenders: Vec<Contender>,
     /// Median delays that kernel polling may cost, in microseconds; it is compared once for each

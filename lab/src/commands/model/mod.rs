@@ -190,9 +190,9 @@ impl ModelReport {
             let plan = plan(server.name(), server.reply(), phases.next_limit()?);
             runner.measure(plan, &names, |index| {
                 let (cpu_us, waits) = server.measure(DRIVERS[index], cores, &config)?;
-                // Beside the worker's waits, on epoll a record is received by one `recv(2)`, and its
-                // reply sent by one `send(2)`. On a ring both are operations, for which the waits
-                // submit.
+                // Beside the worker's waits, on epoll a record is received by one `recv(2)`, and
+                // its reply sent by one `send(2)`. On a ring both are operations, for which the
+                // waits submit.
                 let transfers = if DRIVERS[index] == DriverKind::Uring { 0.0 } else { 2.0 };
                 let mut turn = request_cost(cpu_us, waits + transfers, crossing_us);
                 turn.set(Figure::Waits, waits);
