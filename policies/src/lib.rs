@@ -13,7 +13,7 @@
 //! }
 //! // Loopback has no NAPI: there is nothing to set, and a note says so.
 //! assert!(plan.steps.is_empty());
-//! println!("{}", plan.notes.join("\n"));
+//! println!("{}", plan.notes[0]);
 //! # Ok::<(), policies::Error>(())
 //! ```
 //!
@@ -22,16 +22,25 @@
 //! `/run/lull` first. They are restored when the [`Guard`] is dropped, on SIGINT and SIGTERM, and
 //! after SIGKILL by the next [`apply`], by [`recover`] or by `policies restore`.
 //!
-//! | Folder | Content |
+//! # Not for
+//! - A program on the runtime: its `Builder` plans, applies and supervises by this crate.
+//! - Polling itself: a worker's waits poll. This crate sets what the kernel needs for that.
+//! - Distributing flows over queues: RSS and ntuple rules are shown, and stay as they are.
+//! - Other kernels than Linux, and kernel polling on one before 6.13.
+//!
+//! # Where things are
+//! | Module | Content |
 //! |---|---|
 //! | [`host`] | interfaces, queues, interrupts, CPUs as they are now |
 //! | `knob` | a [`Knob`]: who may set it, how it is read and written |
-//! | `plan` | the [`Plan`] for a policy, with its [`Settings`] |
+//! | `plan` | the [`Plan`] for a policy, with its [`Settings`] and [`Note`]s |
 //! | `journal` | old values on disk, and restoring them |
 //! | `apply` | carries out a plan; the [`Guard`] |
 //! | [`controller`] | chooses how a queue is driven, from what its worker measures |
 //! | `supervise` | the [`Supervisor`] that keeps a policy in effect, and sets what the controller chooses |
+//! | [`status`] | what workers publish for `policies watch` |
 //! | [`counters`] | interrupts, packets, softirqs and CPU time of a run |
+//! | [`socket_options`], [`epoll_params`], [`pidfd`] | a socket's NAPI, an epoll instance's polling, descriptors of other processes |
 //! | [`netlink`] | rtnetlink, netdev and ethtool requests |
 //!
 //! # Features
@@ -53,15 +62,13 @@ compile_error!(
     "Lull drives the Linux kernel's NAPI polling: it builds for Linux only (6.13 or later for interrupt suspension)"
 );
 
-mod affinity;
 mod apply;
-mod atomic_file;
 #[cfg(feature = "tools")]
 pub mod attach;
 pub mod controller;
 pub mod counters;
 mod cpus;
-pub mod descriptors;
+pub mod epoll_params;
 mod error;
 #[cfg(feature = "tools")]
 pub mod explain;
@@ -71,20 +78,21 @@ mod journal;
 mod knob;
 mod names;
 pub mod netlink;
+pub mod pidfd;
 mod plan;
 mod policy;
 pub mod prometheus_text;
 pub mod signals;
+pub mod socket_options;
+pub mod status;
 mod supervise;
 pub mod thread_time;
-mod worker_status;
 
-pub use affinity::Affinity;
 pub use apply::{AdaptedQueue, Applied, Guard, Outcome, QueueDelegate, apply};
 pub use cpus::{Cpus, InvalidCpus, Pid};
 pub use error::Error;
 pub use grace_time::{GraceTime, InvalidGraceTime};
-pub use host::capabilities::missing_capabilities;
+pub use host::machine::missing_capabilities;
 pub use host::numa::{NumaNode, Topology, nearest_cores};
 pub use host::{Interface, RxQueue, TxQueue};
 #[cfg(fuzzing)]
@@ -97,6 +105,6 @@ pub use journal::{
 pub use knob::permission::{NotPermitted, may_set};
 pub use knob::{Knob, Value};
 pub use names::UnknownName;
-pub use plan::{Plan, Settings, Step, SuppressionValues};
-pub use policy::{Policy, Processing, WorkerWait};
-pub use supervise::{Change, ChangeStep, QueueChange, QueueRequests, Supervisor, SupervisorHooks, status};
+pub use plan::{Note, Plan, Settings, Step, SuppressionValues};
+pub use policy::{Affinity, Policy, Processing, WorkerWait};
+pub use supervise::{Change, ChangeStep, QueueChange, QueueRequests, Supervisor, SupervisorHooks};

@@ -172,18 +172,6 @@ impl Builder {
         self
     }
 
-    /// Bans the interrupts of the queues from an irqbalance that runs when the runtime starts,
-    /// until its end. Default: no, and with [`Affinity::Pin`] an interrupt that irqbalance moves is
-    /// moved back within a second.
-    ///
-    /// irqbalance forgets the ban when it is restarted, so it is asked again within ten seconds.
-    /// irqbalance answers root only. If the process has dropped root, it can't check or renew the
-    /// ban, and reports that through [`Builder::on_host_change`].
-    pub fn ban_irqbalance(mut self, ban: bool) -> Self {
-        self.code.ban_irqbalance = ban;
-        self
-    }
-
     /// How much longer than under vanilla a request may wait under kernel polling, in exchange for
     /// CPU time. Default: 0. See [`LatencyBudget`].
     pub fn latency_budget(mut self, budget: LatencyBudget) -> Self {

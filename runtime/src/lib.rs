@@ -91,7 +91,7 @@ mod worker;
 
 pub use policies::Error as HostError;
 pub use policies::controller::{CpuBudget, LatencyBudget, QueueMode, QueueSettings};
-pub use policies::descriptors::EpollParams;
+pub use policies::epoll_params::EpollParams;
 pub use policies::netlink::netdev::Napi;
 pub use policies::status::QueueStatus;
 pub use policies::{Affinity, Applied, Change, Cpus, GraceTime, JournalDir, Policy, UnknownName};

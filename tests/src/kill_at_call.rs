@@ -11,6 +11,13 @@ use nix::unistd::Pid;
 
 use crate::seccomp;
 
+/// Older forms of system calls with a lasting effect, which some architectures lack.
+#[cfg(target_arch = "x86_64")]
+pub const OLDER: [i64; 5] =
+    [libc::SYS_rename, libc::SYS_unlink, libc::SYS_mkdir, libc::SYS_rmdir, libc::SYS_link];
+#[cfg(not(target_arch = "x86_64"))]
+pub const OLDER: [i64; 0] = [];
+
 #[derive(Debug, Clone)]
 pub struct SystemCall {
     pub thread: Pid,

@@ -5,10 +5,12 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use lab::cores::AwakeCores;
-use lab::testbed::{CLIENT_INTERFACE, Namespace, SERVER_INTERFACE, Testbed};
+use lab::testbed::{
+    CLIENT_INTERFACE, INTERRUPT_THREAD_PRIORITY, Namespace, SERVER_INTERFACE, Testbed, poll_by_threads,
+};
 use policies::host::{self, scheduler};
-use policies::netlink::netdev::{Napi, NapiSetting, Netdev};
-use policies::{Cpus, Pid, Policy};
+use policies::netlink::netdev::Napi;
+use policies::{Cpus, Policy};
 use runtime::{Builder, Runtime};
 
 use crate::isolated::driver;
@@ -17,8 +19,16 @@ use crate::isolated::driver;
 /// several times what the tests measure. Without the permission they measure that.
 static AWAKE: OnceLock<Option<AwakeCores>> = OnceLock::new();
 
-/// Makes the testbed, keeps idle cores awake, and moves the calling thread to the server's side.
+/// As [`enter_plain`], with real-time kernel threads on core 0 in the place of the interrupts that a
+/// veth's queues have not.
 pub fn enter(queues: u32) -> Testbed {
+    let testbed = enter_plain(queues);
+    poll_by_threads(&testbed.server, SERVER_INTERFACE, 0, INTERRUPT_THREAD_PRIORITY).unwrap();
+    testbed
+}
+
+/// Makes the testbed, keeps idle cores awake, and moves the calling thread to the server's side.
+pub fn enter_plain(queues: u32) -> Testbed {
     let testbed = Testbed::new(queues).unwrap();
     AWAKE.get_or_init(|| AwakeCores::request().ok());
     // The test harness has threads, so only this one moves; runtimes are made from it.
@@ -35,6 +45,13 @@ pub fn napi() -> Napi {
     napi
 }
 
+/// Steers the packets of the server's first queue to a core. Each policy stops that where a thread
+/// polls the queue, so that it has something to restore.
+pub fn steer_to(core: u32) {
+    let file = format!("/sys/class/net/{SERVER_INTERFACE}/queues/rx-0/rps_cpus");
+    std::fs::write(file, Cpus::one(core).to_mask()).unwrap();
+}
+
 /// Whether the interrupts of the server's first queue are deferred.
 pub fn is_deferred() -> bool {
     napi().defer_hard_irqs != Some(0)
@@ -45,29 +62,11 @@ pub fn ip(arguments: &[&str]) {
     assert!(Command::new("ip").args(arguments).status().unwrap().success(), "{arguments:?}");
 }
 
-/// The real-time priority of the kernel thread that receives for the client, above those of tests'
-/// threads.
-const RECEIVING_PRIORITY: u32 = 50;
-
 /// Gives the client's queues kernel threads on core 1. Without them the softirqs of the server's
 /// core receive what the server sends, and a real-time server that never sleeps would keep them
 /// from running.
 pub fn receive_on_client_core(testbed: &Testbed) {
-    let prepare = || {
-        let napis =
-            || host::interface(CLIENT_INTERFACE).unwrap().queues.into_iter().filter_map(|queue| queue.napi);
-        let mut netdev = Netdev::open()?;
-        for napi in napis() {
-            netdev.set_napi(napi.id, NapiSetting::Threaded, 1)?;
-        }
-        for napi in napis() {
-            let thread = napi.pid.and_then(|pid| Pid::from_raw(pid.try_into().ok()?)).expect("a thread");
-            Cpus::one(1).pin(Some(thread))?;
-            scheduler::set_fifo_priority(thread, RECEIVING_PRIORITY)?;
-        }
-        Ok(())
-    };
-    testbed.client.run(prepare).unwrap();
+    poll_by_threads(&testbed.client, CLIENT_INTERFACE, 1, INTERRUPT_THREAD_PRIORITY).unwrap();
 }
 
 /// A runtime on the server's side, its workers on core 0.

@@ -47,7 +47,7 @@ pub(super) struct RunningContender {
     /// Cycles, instructions and cache misses of the server's core, if the machine counts them.
     perf: Option<PerfCounters>,
     cores: ServerCores,
-    /// Whether what receives is set here: as another one than that of the server's policy.
+    /// Whether what receives is set here, and not by the server's policy.
     sets_receiver: bool,
     adapts: bool,
     /// How many programs on the fleet's core attach to servers of other contenders.
@@ -67,14 +67,16 @@ impl RunningContender {
             FleetRequests::Memcached(workload) => (workload.records, workload_memory(workload)),
             FleetRequests::Text { .. } => (0, 0),
         };
+        let packs = contender.runs(Policy::Packing);
+        experiment.receiver.prepare(&testbed, if packs { cores.packing } else { cores.server })?;
         let (server, address, policy) = start_server(contender, &testbed, cores, memory)?;
         let interface = testbed.server.run(|| host::interface(SERVER_INTERFACE).map_err(io::Error::other))?;
         // As it runs: on a kernel without kernel-thread, vanilla does.
         let polled = policy.as_ref().is_some_and(|policy| policy.ran == Policy::KernelThread.name());
-        let receiver = if contender.runs(Policy::Packing) || polled { cores.packing } else { cores.server };
+        let receiver = if packs || polled { cores.packing } else { cores.server };
         // A thread that polls all the time needs no interrupt.
         let model = if polled { Receiver::Fifo } else { experiment.receiver };
-        let sets_receiver = !polled && (model != Receiver::Fifo || policy.is_none());
+        let sets_receiver = !polled;
         let server_cores = ServerCores { cores, receiver, model };
         keep_receiver(sets_receiver, server_cores, &testbed, server.id())?;
         let fleet = start_fleet(experiment, &testbed, address, cores, records, seed)?;

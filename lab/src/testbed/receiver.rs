@@ -8,16 +8,38 @@ use policies::{Cpus, host};
 use rustix::process::Pid;
 use serde::{Deserialize, Serialize};
 
+use super::namespace::Namespace;
 use super::veth::{SERVER_INTERFACE, Testbed};
+
+/// The priority that the kernel gives its interrupt threads (`sched_set_fifo`): `SCHED_FIFO` 50.
+pub const INTERRUPT_THREAD_PRIORITY: u32 = 50;
+
+/// Gives each queue of an interface a kernel thread that packets wake, on a core: with a
+/// `SCHED_FIFO` priority, or with 0 an ordinary one. Policies leave its class, and move it to the
+/// core where the queue's interrupt would go.
+pub fn poll_by_threads(namespace: &Namespace, interface: &str, core: u32, priority: u32) -> io::Result<()> {
+    namespace.run(|| {
+        let mut netdev = Netdev::open()?;
+        for queue in host::interface(interface).map_err(io::Error::other)?.queues {
+            let Some(napi) = queue.napi else { continue };
+            // A thread of before is ended: who looks at it has noted its class.
+            netdev.set_napi(napi.id, NapiSetting::Threaded, 0)?;
+            netdev.set_napi(napi.id, NapiSetting::Threaded, 1)?;
+            let Some(thread) = thread_of(&mut netdev, napi.id)? else { continue };
+            Cpus::one(core).pin(Some(thread))?;
+            host::scheduler::set_fifo_priority(thread, priority)?;
+        }
+        Ok(())
+    })
+}
 
 /// What stands in for the interrupt of a server's queue. No one of them is an interrupt; how far
 /// results depend on the choice says how far to trust them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Receiver {
-    /// A real-time kernel thread on the core of the interrupt, as Lull's policies have it on a
-    /// device without interrupts. It preempts the server, as an interrupt does, but for a context
-    /// switch more.
+    /// A real-time kernel thread on the core of the interrupt. It preempts the server, as an
+    /// interrupt does, but for a context switch more.
     #[default]
     Fifo,
     /// The NAPI's kernel thread as it comes (`SCHED_OTHER`), on the same core. It takes turns with
@@ -40,24 +62,28 @@ impl Receiver {
         }
     }
 
+    /// Before the server starts: starts the threads that receive its packets on a core.
+    pub(crate) fn prepare(self, testbed: &Testbed, core: u32) -> io::Result<()> {
+        let threads = |priority| poll_by_threads(&testbed.server, SERVER_INTERFACE, core, priority);
+        match self {
+            Self::Fifo => threads(INTERRUPT_THREAD_PRIORITY),
+            Self::Thread => threads(0),
+            // The server's policy may stop steering.
+            Self::Rps => Ok(()),
+        }
+    }
+
     /// Makes it receive the packets of a server that runs, on a core.
     pub fn receive(self, testbed: &Testbed, server: u32, core: u32) -> io::Result<()> {
+        if self != Self::Rps {
+            return self.prepare(testbed, core);
+        }
         testbed.server.run(|| {
             let mut netdev = Netdev::open()?;
             for queue in host::interface(SERVER_INTERFACE).map_err(io::Error::other)?.queues {
                 let Some(napi) = queue.napi else { continue };
-                // A thread of before is ended: who looks at it has noted its class.
                 netdev.set_napi(napi.id, NapiSetting::Threaded, 0)?;
-                if self == Self::Rps {
-                    fs::write(rps_cpus(server, queue.index), Cpus::one(core).to_mask())?;
-                    continue;
-                }
-                netdev.set_napi(napi.id, NapiSetting::Threaded, 1)?;
-                let Some(thread) = thread_of(&mut netdev, napi.id)? else { continue };
-                Cpus::one(core).pin(Some(thread))?;
-                if self == Self::Fifo {
-                    host::scheduler::set_fifo_priority(thread, host::scheduler::INTERRUPT_THREAD_PRIORITY)?;
-                }
+                fs::write(rps_cpus(server, queue.index), Cpus::one(core).to_mask())?;
             }
             Ok(())
         })

@@ -12,7 +12,7 @@ use policies::host::{Receiving, Recording};
 use policies::{Cpus, GraceTime, Interface, Plan, Policy, Settings, SuppressionValues, host, nearest_cores};
 
 use crate::attach::{AttachArguments, RunArguments, TargetArguments};
-use crate::error::CommandError;
+use crate::output::CommandError;
 use crate::output::Format;
 use crate::watch::WatchArguments;
 
@@ -53,9 +53,6 @@ pub enum Command {
         interface: String,
         #[command(flatten)]
         plan: PlanArguments,
-        /// Keep a running irqbalance from moving the interface's interrupts until `restore`
-        #[arg(long)]
-        ban_irqbalance: bool,
     },
     /// Restore what `apply`, or a program that was killed, left set
     Restore {
@@ -220,7 +217,7 @@ pub struct PlanArguments {
 }
 
 impl PlanArguments {
-    pub fn plan(&self, subject: &Subject, ban_irqbalance: bool) -> Result<Plan, CommandError> {
+    pub fn plan(&self, subject: &Subject) -> Result<Plan, CommandError> {
         let interface = subject.interface();
         let worker_cores = match self.workers {
             Some(Workers::All) => subject.nearest_cores(self.planned_queues(interface))?,
@@ -233,7 +230,6 @@ impl PlanArguments {
             rx_ring: self.rx_ring,
             queues: self.queues.as_ref().map(|queues| queues.iter().collect()),
             worker_cores,
-            ban_irqbalance,
             packing_cores: self.packing_cores.clone(),
             defer_hard_irqs: values.defer_hard_irqs,
             gro_flush_timeout: GraceTime::Fixed(values.grace_time),

@@ -4,7 +4,6 @@
 
 mod arguments;
 mod attach;
-mod error;
 mod output;
 mod prometheus;
 mod status;
@@ -15,14 +14,13 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser};
 use policies::explain::Explanation;
 use policies::host::Recording;
-use policies::{JournalDir, Knob, Lifetime, Plan, host};
+use policies::{JournalDir, Lifetime, Plan, host};
 use serde_json::json;
 
 use arguments::{Cli, Command, Subject};
-use error::CommandError;
 use output::{
-    Format, PREVENTED, list_table, print_explanation, print_interface, print_left_journals, print_line,
-    print_plan, print_restore_reports,
+    CommandError, Format, PREVENTED, list_table, print_explanation, print_interface, print_left_journals,
+    print_line, print_plan, print_restore_reports,
 };
 
 fn main() -> ExitCode {
@@ -62,13 +60,13 @@ fn run(cli: &Cli) -> Result<ExitCode, CommandError> {
         }
         Command::Plan { interface, plan: arguments } => {
             let subject = interface.read()?;
-            let plan = arguments.plan(&subject, false)?;
+            let plan = arguments.plan(&subject)?;
             cli.format.print(&json!(plan), || print_plan(&plan));
             Ok(if plan.is_prevented { PREVENTED.into() } else { ExitCode::SUCCESS })
         }
-        Command::Apply { interface, plan, ban_irqbalance } => {
+        Command::Apply { interface, plan } => {
             let subject = Subject::Host(host::interface(interface)?);
-            apply(&plan.plan(&subject, *ban_irqbalance)?, &journals, cli.format)
+            apply(&plan.plan(&subject)?, &journals, cli.format)
         }
         Command::Explain { interface, target: Some(target), .. } => {
             attach::explain(target.into(), interface.as_deref(), &journals, cli.format)
@@ -125,24 +123,17 @@ fn explain(explanation: &Explanation, format: Format) -> ExitCode {
     if explanation.prevents() { PREVENTED.into() } else { ExitCode::SUCCESS }
 }
 
-/// Nothing of `apply` stays to ask it again.
-const IRQBALANCE_FORGETS: &str = "irqbalance forgets its bans when it is restarted: run this command again then, or let systemd \
-     do it (contrib/irqbalance-policies.conf)";
-
 fn apply(plan: &Plan, journals: &JournalDir, format: Format) -> Result<ExitCode, CommandError> {
     let guard = policies::apply(plan, Lifetime::Host, journals)?;
     // The plan in effect, which may be of another policy than the one that was asked for.
     let plan = &guard.plan().clone();
     let applied = guard.keep();
-    let mut notes = plan.notes.clone();
-    let bans = applied.iter().any(|step| matches!(step.knob, Knob::IrqbalanceBan { .. }));
-    notes.extend(bans.then(|| IRQBALANCE_FORGETS.to_owned()));
     let complete = applied.iter().all(|step| step.outcome.is_ok());
-    format.print(&json!({ "applied": applied, "notes": notes }), || {
+    format.print(&json!({ "applied": applied, "notes": plan.notes }), || {
         for step in &applied {
             print_line!("{}: {step}", plan.interface);
         }
-        notes.iter().for_each(|note| print_line!("note: {note}"));
+        plan.notes.iter().for_each(|note| print_line!("note: {note}"));
         if applied.is_empty() {
             print_line!("nothing to set on {} for {}", plan.interface, plan.policy);
         } else {

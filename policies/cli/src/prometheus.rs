@@ -3,127 +3,107 @@
 use policies::controller::QueueMode;
 use policies::counters::{RxPackets, Snapshot};
 use policies::netlink::netdev::Napi;
+use policies::prometheus_text::Kind::{Counter, Gauge};
 use policies::prometheus_text::{Kind, Page};
 use policies::status::QueueStatus;
 use policies::{Error, JournalDir, host, status};
 
 /// A metric's labels; their values are made for the page.
 type Labels = Vec<(&'static str, String)>;
-type Setting = fn(&Napi) -> Option<u64>;
-type Micros = fn(&QueueStatus) -> Option<u64>;
+
+/// A setting of a queue's NAPI: its name, its help, and its value.
+type Setting = (&'static str, &'static str, fn(&Napi) -> Option<u64>);
+
+const SETTINGS: [Setting; 3] = [
+    ("lull_napi_defer_hard_irqs", "Empty polls that re-arm the timer instead of the interrupt.", |napi| {
+        napi.defer_hard_irqs
+    }),
+    ("lull_napi_gro_flush_timeout_nanoseconds", "Grace time after an empty poll.", |napi| {
+        napi.gro_flush_timeout
+    }),
+    (
+        "lull_napi_irq_suspend_timeout_nanoseconds",
+        "Longest time that interrupts stay suspended without a poll.",
+        |napi| napi.irq_suspend_timeout,
+    ),
+];
+
+/// A time of a queue under kernel polling: its name, its help, and its value in microseconds.
+type QueueTime = (&'static str, &'static str, fn(&QueueStatus) -> Option<u64>);
+
+const QUEUE_TIMES: [QueueTime; 4] = [
+    (
+        "lull_queue_grace_time_nanoseconds",
+        "Time that the timer leaves a queue to its worker in the present mode.",
+        |status| Some(status.grace_time_us),
+    ),
+    (
+        "lull_queue_poll_interval_nanoseconds",
+        "Longest sleep of a worker between two polls in timed mode; 0 in others.",
+        |status| Some(status.poll_interval_us),
+    ),
+    (
+        "lull_queue_spin_nanoseconds",
+        "Time that a worker polls before it sleeps, beyond the first poll.",
+        |status| Some(status.spin_us),
+    ),
+    ("lull_latency_budget_nanoseconds", "Delay that polling may cost in exchange for CPU time.", |status| {
+        status.latency_budget_us
+    }),
+];
 
 pub fn metrics(name: &str, journals: &JournalDir) -> Result<String, Error> {
     let interface = host::interface(name)?;
     let snapshot = Snapshot::take(&interface)?;
-    let totals = snapshot.totals();
     let mut page = Page::default();
-    let interface_label = || ("interface", name.to_owned());
-    let queue_labels = |queue: &str, number: u32| -> Labels {
-        vec![interface_label(), ("queue", format!("{queue}-{number}"))]
+    let of_interface = |rest: &[(&'static str, String)]| -> Labels {
+        [("interface", name.to_owned())].into_iter().chain(rest.iter().cloned()).collect()
     };
-    let rx_irqs = totals.irqs.iter().map(|&(queue, count)| (queue_labels("rx", queue), count));
-    let tx_irqs = totals.tx_irqs.iter().map(|&(queue, count)| (queue_labels("tx", queue), count));
-    add(
-        &mut page,
-        "lull_queue_interrupts_total",
-        Kind::Counter,
-        "Interrupts of a queue.",
-        rx_irqs.chain(tx_irqs),
-    );
-    match totals.rx_packets {
+    let of_queue = |kind: &str, number: u32| of_interface(&[("queue", format!("{kind}-{number}"))]);
+    let rx_irqs = snapshot.irqs.iter().map(|&(queue, count)| (of_queue("rx", queue), count));
+    let tx_irqs = snapshot.tx_irqs.iter().map(|&(queue, count)| (of_queue("tx", queue), count));
+    let help = "Interrupts of a queue.";
+    add(&mut page, "lull_queue_interrupts_total", Counter, help, rx_irqs.chain(tx_irqs));
+    match &snapshot.rx_packets {
         RxPackets::PerQueue(queues) => {
-            let packets = queues.iter().map(|&(queue, count)| (queue_labels("rx", queue), count));
-            add(
-                &mut page,
-                "lull_queue_received_packets_total",
-                Kind::Counter,
-                "Packets received by a queue.",
-                packets,
-            );
+            let packets = queues.iter().map(|&(queue, count)| (of_queue("rx", queue), count));
+            let help = "Packets received by a queue.";
+            add(&mut page, "lull_queue_received_packets_total", Counter, help, packets);
         }
         RxPackets::Interface(sum) => {
-            add(
-                &mut page,
-                "lull_received_packets_total",
-                Kind::Counter,
-                "Packets received by the interface, whose driver does not count by queue.",
-                [(vec![interface_label()], *sum)],
-            );
+            let help = "Packets received by the interface, whose driver does not count by queue.";
+            add(&mut page, "lull_received_packets_total", Counter, help, [(of_interface(&[]), *sum)]);
         }
     }
-    add(
-        &mut page,
-        "lull_busy_poll_packets_total",
-        Kind::Counter,
-        "Packets received by busy polls in the network namespace.",
-        [(Vec::new(), totals.busy_poll_rx_packets)],
-    );
-    let softirqs = totals.net_rx.iter().enumerate();
-    add(
-        &mut page,
-        "lull_net_rx_softirqs_total",
-        Kind::Counter,
-        "NET_RX softirqs of a CPU.",
-        softirqs.map(|(cpu, &count)| (vec![("cpu", cpu.to_string())], count)),
-    );
-    let threads = totals.napi_threads.iter().map(|it| {
-        let mut labels = queue_labels("rx", it.queue);
-        labels.push(("thread", it.thread.to_string()));
+    let help = "Packets received by busy polls in the network namespace.";
+    let polled = [(Vec::new(), snapshot.busy_poll_rx_packets)];
+    add(&mut page, "lull_busy_poll_packets_total", Counter, help, polled);
+    let softirqs = snapshot.net_rx.iter().enumerate();
+    let softirqs = softirqs.map(|(cpu, &count)| (vec![("cpu", cpu.to_string())], count));
+    add(&mut page, "lull_net_rx_softirqs_total", Counter, "NET_RX softirqs of a CPU.", softirqs);
+    let threads = snapshot.napi_threads.iter().map(|it| {
+        let labels = with(&of_queue("rx", it.queue), ("thread", it.thread.to_string()));
         (labels, u64::try_from(it.cpu_time.as_nanos()).unwrap_or(u64::MAX))
     });
-    add(
-        &mut page,
-        "lull_napi_thread_cpu_nanoseconds_total",
-        Kind::Counter,
-        "CPU time of the kernel thread that polls a queue, since it was started.",
-        threads,
-    );
+    let help = "CPU time of the kernel thread that polls a queue, since it was started.";
+    add(&mut page, "lull_napi_thread_cpu_nanoseconds_total", Counter, help, threads);
     let napis = || interface.queues.iter().filter_map(|queue| Some((queue.index, queue.napi.as_ref()?)));
-    let settings: [(&'static str, &'static str, Setting); 3] = [
-        (
-            "lull_napi_defer_hard_irqs",
-            "Empty polls that re-arm the timer instead of the interrupt.",
-            |napi| napi.defer_hard_irqs,
-        ),
-        ("lull_napi_gro_flush_timeout_nanoseconds", "Grace time after an empty poll.", |napi| {
-            napi.gro_flush_timeout
-        }),
-        (
-            "lull_napi_irq_suspend_timeout_nanoseconds",
-            "Longest time that interrupts stay suspended without a poll.",
-            |napi| napi.irq_suspend_timeout,
-        ),
-    ];
-    for (metric, help, value) in settings {
-        let values = napis().filter_map(|(queue, napi)| Some((queue_labels("rx", queue), value(napi)?)));
-        add(&mut page, metric, Kind::Gauge, help, values);
+    for (metric, help, value) in SETTINGS {
+        let values = napis().filter_map(|(queue, napi)| Some((of_queue("rx", queue), value(napi)?)));
+        add(&mut page, metric, Gauge, help, values);
     }
     let workers = status::workers(journals, interface.index);
     let times = workers.iter().flat_map(|worker| {
-        let labels = |activity: &str| {
-            vec![
-                interface_label(),
-                ("worker", worker.worker.to_string()),
-                ("thread", worker.thread.to_string()),
-                ("activity", activity.to_owned()),
-            ]
-        };
-        [
-            (labels("useful"), worker.running_ns),
-            (labels("polling"), worker.polling_ns),
-            (labels("idle"), worker.parked_ns),
-        ]
+        let worker_labels =
+            of_interface(&[("worker", worker.worker.to_string()), ("thread", worker.thread.to_string())]);
+        [("useful", worker.running_ns), ("polling", worker.polling_ns), ("idle", worker.parked_ns)]
+            .map(|(activity, time)| (with(&worker_labels, ("activity", activity.to_owned())), time))
     });
-    add(
-        &mut page,
-        "lull_worker_nanoseconds_total",
-        Kind::Counter,
-        "Time that a worker spent running tasks (useful), polling or idle.",
-        times,
-    );
+    let help = "Time that a worker spent running tasks (useful), polling or idle.";
+    add(&mut page, "lull_worker_nanoseconds_total", Counter, help, times);
     let driven = napis().filter_map(|(queue, napi)| {
         let worker = workers.iter().find(|worker| worker.napi == napi.id)?;
-        Some((queue_labels("rx", queue), worker.queue?))
+        Some((of_queue("rx", queue), worker.queue?))
     });
     queues(&mut page, &driven.collect::<Vec<_>>());
     Ok(page.into_text())
@@ -134,48 +114,16 @@ fn queues(page: &mut Page, queues: &[(Labels, QueueStatus)]) {
     let modes = queues.iter().flat_map(|(labels, status)| {
         QueueMode::ALL.map(|mode| (with(labels, ("mode", mode.to_string())), u64::from(status.mode == mode)))
     });
-    add(
-        page,
-        "lull_queue_mode",
-        Kind::Gauge,
-        "1 for the mode in which a queue is driven, 0 for others.",
-        modes,
-    );
+    let help = "1 for the mode in which a queue is driven, 0 for others.";
+    add(page, "lull_queue_mode", Gauge, help, modes);
     let adapted = queues.iter().filter(|(_, status)| status.latency_budget_us.is_some());
-    add(
-        page,
-        "lull_queue_trials_nanoseconds_total",
-        Kind::Counter,
-        "Time in which polling was tried, or given up for a moment to measure interrupts.",
-        adapted.map(|(labels, status)| (labels.clone(), status.trials_us * 1_000)),
-    );
-    let times: [(&'static str, &'static str, Micros); 4] = [
-        (
-            "lull_queue_grace_time_nanoseconds",
-            "Time that the timer leaves a queue to its worker in the present mode.",
-            |status| Some(status.grace_time_us),
-        ),
-        (
-            "lull_queue_poll_interval_nanoseconds",
-            "Longest sleep of a worker between two polls in timed mode; 0 in others.",
-            |status| Some(status.poll_interval_us),
-        ),
-        (
-            "lull_queue_spin_nanoseconds",
-            "Time that a worker polls before it sleeps, beyond the first poll.",
-            |status| Some(status.spin_us),
-        ),
-        (
-            "lull_latency_budget_nanoseconds",
-            "Delay that polling may cost in exchange for CPU time.",
-            |status| status.latency_budget_us,
-        ),
-    ];
-    for (metric, help, micros) in times {
-        let values = queues
-            .iter()
-            .filter_map(|(labels, status)| Some((labels.clone(), micros(status)?.saturating_mul(1_000))));
-        add(page, metric, Kind::Gauge, help, values);
+    let trials = adapted.map(|(labels, status)| (labels.clone(), status.trials_us * 1_000));
+    let help = "Time in which polling was tried, or given up for a moment to measure interrupts.";
+    add(page, "lull_queue_trials_nanoseconds_total", Counter, help, trials);
+    for (metric, help, micros) in QUEUE_TIMES {
+        let nanos = |status: &QueueStatus| Some(micros(status)?.saturating_mul(1_000));
+        let values = queues.iter().filter_map(|(labels, status)| Some((labels.clone(), nanos(status)?)));
+        add(page, metric, Gauge, help, values);
     }
 }
 

@@ -6,8 +6,8 @@ use std::time::{Duration, SystemTime};
 use policies::{JournalDir, JournalSummary, Lifetime, status, summaries};
 use serde_json::json;
 
-use crate::error::CommandError;
-use crate::output::{Format, or_dash, print_line, table, write_error};
+use crate::output::CommandError;
+use crate::output::{Format, print_line, table, write_error};
 
 pub fn print(journals: &JournalDir, format: Format) -> Result<ExitCode, CommandError> {
     let (found, unreadable) = summaries(journals)?;
@@ -40,7 +40,7 @@ pub fn print(journals: &JournalDir, format: Format) -> Result<ExitCode, CommandE
                 summary.policy.to_string(),
                 summary.queues.to_string(),
                 owner(summary),
-                or_dash(summary.since.map(ago)),
+                ago(summary.since),
                 settings(summary),
                 if modes.is_empty() { "-".to_owned() } else { modes.join(", ") },
             ]);

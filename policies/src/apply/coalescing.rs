@@ -16,7 +16,7 @@ use crate::netlink::errno;
 use crate::netlink::ethtool::{Coalescing, Ethtool};
 
 /// A parameter, its target, what came of it, and the value that is the writer's from now on, as in
-/// [`write_verified`](super::write_verified::write_verified).
+/// [`write_verified`](super::outcome::write_verified).
 type Attempt = (Coalescing, u32, Outcome, Option<Value>);
 
 trait CoalescingDevice {

@@ -1,19 +1,19 @@
-//! An applied plan that restores the host when it is dropped.
+//! An applied plan that restores the host when it is dropped, once, from its journal.
 
 use std::io;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::adapted_queue::{AdaptedQueue, QueueDelegate};
-use super::outcome::{Applied, Outcome};
-use super::undo::{Undo, lock, restore_once, restore_or_log};
-use super::write_verified::write_verified;
+use super::outcome::{Applied, Outcome, write_verified};
 use crate::controller::QueueSettings;
 use crate::error::Error;
 use crate::host::device::Device;
-use crate::journal::{JournalDir, RestoreReport};
+use crate::host::machine::has_net_admin;
+use crate::host::net_namespace::NetNamespace;
+use crate::journal::{Journal, JournalDir, JournalFile, RestoreReport, restore_journal};
 use crate::knob::{Knob, Value};
 use crate::plan::Plan;
-use crate::signals::Registration;
+use crate::signals::{self, Registration};
 
 /// A plan that has been applied.
 ///
@@ -119,12 +119,6 @@ impl Guard {
         reapplied
     }
 
-    /// Runs `action`, unless the host has been restored; it is not restored meanwhile.
-    pub(crate) fn while_applied<R>(&self, action: impl FnOnce() -> R) -> Option<R> {
-        let undo = lock(&self.undo);
-        undo.is_some().then(action)
-    }
-
     /// Sets the values with which the controller drives a queue, unless the host has been restored.
     /// They become the targets that [`Guard::reapply`] keeps. `delegate` sets them if this process
     /// may not.
@@ -180,4 +174,107 @@ impl Drop for Guard {
         self.signals.take();
         restore_or_log(&self.directory, &self.undo);
     }
+}
+
+/// A journal and its file. The slot of a [`Guard`](super::Guard) is empty after the restore.
+#[derive(Debug)]
+pub(super) struct Undo {
+    /// `None` if the journal is empty and could not be written.
+    pub(super) file: Option<JournalFile>,
+    pub(super) journal: Journal,
+    /// Whether another process restores what this one may not.
+    pub(super) has_delegate: bool,
+}
+
+impl Undo {
+    pub(super) fn new(journal: Journal) -> Self {
+        Self { file: None, journal, has_delegate: false }
+    }
+
+    /// Writes the journal. Knobs may be set only after it records their old values.
+    pub(super) fn write(&mut self, directory: &JournalDir) -> Result<(), Error> {
+        match directory.write(&mut self.journal) {
+            // The file that it replaces is unlocked after this one was locked.
+            Ok(file) => self.file = Some(file),
+            // Without a change there is nothing to restore: a process without write permission can
+            // run on an interface that was configured for it.
+            Err(_) if self.journal.entries.is_empty() && self.journal.is_own() => {}
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+}
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Restores the host on SIGINT and SIGTERM, in the calling thread's network namespace: signals are
+/// handled on a thread of any.
+pub(super) fn restore_on_termination(
+    directory: &JournalDir,
+    undo: &Arc<Mutex<Option<Undo>>>,
+) -> Result<Registration, Error> {
+    let (directory, undo) = (directory.clone(), Arc::clone(undo));
+    let namespace = NetNamespace::current().map_err(Error::kernel("open the network namespace"))?;
+    let restore = move || {
+        if let Err(error) = namespace.run(|| restore_or_log(&directory, &undo)) {
+            tracing::error!("cannot enter the network namespace to restore it: {error}");
+        }
+    };
+    signals::on_termination(restore).map_err(Error::kernel("watch for signals"))
+}
+
+/// As [`restore_once`], for those who can't return an error. Without the privilege to restore it
+/// leaves the journal to the process that has it, if there is one.
+pub(super) fn restore_or_log(directory: &JournalDir, undo: &Mutex<Option<Undo>>) {
+    if !has_net_admin() && lock(undo).take_if(|undo| undo.has_delegate).is_some() {
+        tracing::info!(
+            "this process may not restore its settings; the one that sets its queues' values does"
+        );
+        return;
+    }
+    match restore_once(directory, undo) {
+        Some(Ok(report)) => {
+            report.failures().for_each(|failure| tracing::error!("{failure}; run `policies restore`"));
+        }
+        Some(Err(error)) => {
+            tracing::error!("a journal of settings stays: {error}; run `policies restore`");
+        }
+        None => {}
+    }
+}
+
+/// Restores the host and removes the journal; `None` if that was done before.
+///
+/// It restores also if the directory can't be locked: as long as the journal is held, no other
+/// process restores or replaces these values. Then the journal stays, and that is the error.
+///
+/// Lock order: the journal directory, then the slot, as in `apply`. A signal that arrives during
+/// `apply` waits for it.
+pub(super) fn restore_once(
+    directory: &JournalDir,
+    undo: &Mutex<Option<Undo>>,
+) -> Option<Result<RestoreReport, Error>> {
+    let locked = directory.lock();
+    let mut slot = lock(undo);
+    // The file is held until it was removed.
+    let mut undo = slot.take()?;
+    let before = undo.journal.entries.clone();
+    let report = restore_journal(&mut undo.journal);
+    if report.failed() {
+        // The journal stays, so that a later restore can try again.
+        let written = if undo.journal.entries == before {
+            Ok(())
+        } else {
+            locked.and_then(|_locked| undo.write(directory))
+        };
+        if written.is_err() {
+            report.failures().for_each(|failure| tracing::error!("{failure}"));
+        }
+        return Some(written.map(|()| report));
+    }
+    let Undo { file, .. } = undo;
+    let Some(file) = file else { return Some(Ok(report)) };
+    Some(locked.and_then(|_locked| directory.remove(&file.path)).map(|()| report))
 }

@@ -7,17 +7,17 @@ use std::time::{Duration, Instant};
 use super::event::{AttachEvent, InstanceName};
 use super::held_queue::{HeldQueue, InstanceKey};
 use super::instance::{Holds, Instance, is_nested};
+use super::instance::{QueueMap, QueueName};
 use super::load::{Load, Traffic};
 use super::process::{self, Descriptors, EpollReader, ThreadWait};
-use super::queue_map::{QueueMap, QueueName};
 use super::reporter::Reporter;
 use super::steer::Steerer;
 use super::target::{AttachConfig, ProcessFinder};
 use crate::controller::MachineCosts;
-use crate::descriptors::EpollParams;
+use crate::epoll_params::EpollParams;
 use crate::error::Error;
-use crate::host::identity::{ProcessIdentity, network_namespace};
 use crate::host::net_namespace::NetNamespace;
+use crate::host::process::{ProcessIdentity, network_namespace};
 use crate::supervise::Change;
 
 /// How often the controllers are asked.

@@ -7,25 +7,25 @@ use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use super::event::{AttachEvent, InstanceName};
+use super::instance::QueueName;
 use super::load::{Load, LoadMeter};
-use super::queue_map::QueueName;
 use super::target::AttachConfig;
-use super::watchdog::Watchdog;
+use super::watchdog::{Step, Watchdog};
 use crate::apply::{Applied, EpollJournal, apply};
 use crate::controller::{
     Budgets, ControllerLimits, MachineCosts, PollingController, QueueMode, QueueSettings, Reason,
 };
-use crate::descriptors::EpollParams;
+use crate::epoll_params::EpollParams;
 use crate::error::Error;
 use crate::grace_time::GraceTime;
-use crate::host::identity::ProcessIdentity;
+use crate::host::process::ProcessIdentity;
 use crate::host::{Interface, interface_by_index};
 use crate::journal::{Lifetime, RestoreOutcome};
 use crate::knob::Knob;
 use crate::plan::{Plan, Settings};
 use crate::policy::Policy;
+use crate::status::QueueStatus;
 use crate::supervise::{ChangeStep, QueueChange, QueueRequests, Supervisor, SupervisorHooks};
-use crate::worker_status::QueueStatus;
 
 /// How long a queue stays at plain interrupts after an instance has left it.
 const PAUSE_AFTER_LEAVING: Duration = Duration::from_secs(1);
@@ -211,7 +211,8 @@ impl HeldQueue {
         // In deferral mode no wait has to poll.
         let polled_share = if in_effect.mode == QueueMode::Deferral { 1.0 } else { polled_share };
         let polled = (load.epoch.packets as f64 * polled_share) as u64;
-        let harm = self.watchdog.step(!in_effect.is_plain(), load.delay, drops, load.epoch.packets, polled);
+        let seen = Step { delay: load.delay, drops, packets: load.epoch.packets, polled };
+        let harm = self.watchdog.take(!in_effect.is_plain(), seen);
         if let Some(back) = harm {
             self.hold_back(back.pause, Reason::Failed);
             events.push(AttachEvent::SteppedBack { queue: self.name.clone(), reason: back.reason });

@@ -1,12 +1,68 @@
-//! An epoll instance of another process: which NAPIs the packets of its sockets come from.
+//! Epoll instances of other processes, and the queues of the network namespace: which NAPIs the
+//! packets of an instance's sockets come from, and whose these are.
 
 use std::collections::BTreeMap;
 use std::io;
 
+use serde::Serialize;
+
 use super::process::{EpollReader, HeldSocket};
-use super::queue_map::{QueueMap, QueueName};
-use crate::descriptors::{Descriptors, EpollParams, incoming_napi_id};
-use crate::host::identity::ProcessIdentity;
+use crate::epoll_params::EpollParams;
+use crate::error::Error;
+use crate::host::process::ProcessIdentity;
+use crate::host::{Interface, interfaces};
+use crate::pidfd::Descriptors;
+use crate::socket_options::incoming_napi_id;
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct QueueName {
+    pub interface: String,
+    pub queue: u32,
+    #[serde(skip)]
+    pub(crate) ifindex: u32,
+}
+
+impl std::fmt::Display for QueueName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} rx-{}", self.interface, self.queue)
+    }
+}
+
+/// The NAPIs of the calling thread's network namespace.
+#[derive(Debug, Default)]
+pub(super) struct QueueMap {
+    queues: BTreeMap<u32, QueueName>,
+    pub(super) interfaces: Vec<Interface>,
+}
+
+impl QueueMap {
+    pub(super) fn read() -> Result<Self, Error> {
+        let interfaces = interfaces()?;
+        let mut queues = BTreeMap::new();
+        for interface in &interfaces {
+            for queue in &interface.queues {
+                let Some(napi) = &queue.napi else { continue };
+                let name = QueueName {
+                    interface: interface.name.clone(),
+                    queue: queue.index,
+                    ifindex: interface.index,
+                };
+                queues.insert(napi.id, name);
+            }
+        }
+        Ok(Self { queues, interfaces })
+    }
+
+    /// The queue of a NAPI. `None` if it is no longer there: sockets keep the id of the last
+    /// packet's NAPI.
+    pub(super) fn queue(&self, napi: u32) -> Option<&QueueName> {
+        self.queues.get(&napi)
+    }
+
+    pub(super) fn interface(&self, queue: &QueueName) -> Option<&Interface> {
+        self.interfaces.iter().find(|interface| interface.index == queue.ifindex)
+    }
+}
 
 /// How many sockets are looked at at once. Each is duplicated for some microseconds, in which the
 /// process's closing it would take effect only afterwards.

@@ -5,8 +5,8 @@ use std::fs;
 use std::io;
 use std::time::{Duration, Instant};
 
+use super::instance::QueueName;
 use super::process::{RunTimes, run_times};
-use super::queue_map::QueueName;
 use crate::controller::{Delays, Epoch, MachineCosts, QueueMode, QueueSettings, receiving_time};
 use crate::counters::busy_poll_rx_packets;
 use crate::netlink::netdev::Netdev;

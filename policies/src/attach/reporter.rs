@@ -8,8 +8,8 @@ use serde::Serialize;
 
 use super::event::{AttachEvent, InstanceName};
 use super::held_queue::HeldQueue;
+use super::instance::{QueueMap, QueueName};
 use super::load::Load;
-use super::queue_map::{QueueMap, QueueName};
 use crate::counters::Snapshot;
 use crate::journal::JournalDir;
 use crate::status::{QueueStatus, StatusFile, WorkerStatus};
@@ -207,8 +207,7 @@ fn interrupts(queues: &BTreeMap<QueueName, HeldQueue>, map: &QueueMap) -> BTreeM
         }
         let Ok(snapshot) = Snapshot::take(interface) else { continue };
         for name in held {
-            let totals = snapshot.totals();
-            let count = totals.irqs.iter().find(|(queue, _)| *queue == name.queue);
+            let count = snapshot.irqs.iter().find(|(queue, _)| *queue == name.queue);
             counts.extend(count.map(|(_, count)| (name.clone(), *count)));
         }
     }

@@ -9,11 +9,11 @@ use rustix::net::{getsockname, sockopt};
 use super::event::AttachEvent;
 use super::process::EpollReader;
 use crate::apply::Steering;
-use crate::descriptors::Descriptors;
 use crate::error::Error;
-use crate::host::identity::ProcessIdentity;
+use crate::host::process::ProcessIdentity;
 use crate::host::{Interface, interface, interface_of_address};
 use crate::journal::JournalDir;
+use crate::pidfd::Descriptors;
 
 /// Listeners by their address; each as a process's descriptor, by its inode.
 type Groups = BTreeMap<SocketAddr, BTreeMap<u64, (ProcessIdentity, i32)>>;

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use crate::controller::LatencyBudget;
 use crate::error::Error;
-use crate::host::identity::ProcessIdentity;
-use crate::host::process_stat::ProcessStat;
+use crate::host::process::ProcessIdentity;
+use crate::host::process::ProcessStat;
 use crate::journal::JournalDir;
 
 /// The mount points of a control group hierarchy that holds units: version 2, hybrid, version 1.

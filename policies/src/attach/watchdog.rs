@@ -29,12 +29,16 @@ pub(super) struct StepBack {
     pub(super) pause: Duration,
 }
 
+/// What was seen of a queue in 50 ms.
 #[derive(Debug, Clone, Copy, Default)]
-struct Step {
-    delay: Duration,
-    drops: u64,
-    packets: u64,
-    polled: u64,
+pub(super) struct Step {
+    /// The mean delay of the server's threads until they got a core.
+    pub(super) delay: Duration,
+    /// Packets that the interface has lost.
+    pub(super) drops: u64,
+    pub(super) packets: u64,
+    /// Those of them that busy polls have received.
+    pub(super) polled: u64,
 }
 
 #[derive(Debug)]
@@ -52,19 +56,10 @@ impl Watchdog {
         Self { plain: VecDeque::new(), polling: VecDeque::new(), next_pause: FIRST_PAUSE }
     }
 
-    /// Takes in a step of 50 ms: the mean delay of the threads until they got a core, the packets
-    /// that the interface has lost, those that it has received, and those of them that busy polls
-    /// have received.
-    pub(super) fn step(
-        &mut self,
-        polls: bool,
-        delay: Duration,
-        drops: u64,
-        packets: u64,
-        polled: u64,
-    ) -> Option<StepBack> {
+    /// Takes in a step, in which the queue polled or had plain interrupts.
+    pub(super) fn take(&mut self, polls: bool, step: Step) -> Option<StepBack> {
         let steps = if polls { &mut self.polling } else { &mut self.plain };
-        steps.push_back(Step { delay, drops, packets, polled });
+        steps.push_back(step);
         if steps.len() > STEPS {
             steps.pop_front();
         }
@@ -122,49 +117,44 @@ fn highest_but_one_percent(steps: &VecDeque<Step>) -> Duration {
 mod tests {
     use super::*;
 
-    const SHORT: Duration = Duration::from_micros(50);
+    /// Of a queue that polls well.
+    const GOOD: Step = Step { delay: Duration::from_micros(50), drops: 0, packets: 100, polled: 90 };
+    const LONG: Duration = Duration::from_millis(10);
 
-    fn steps(
-        watchdog: &mut Watchdog,
-        count: usize,
-        polls: bool,
-        delay: Duration,
-        drops: u64,
-        polled: u64,
-    ) -> Option<StepBack> {
-        (0..count).find_map(|_| watchdog.step(polls, delay, drops, 100, polled))
+    fn take(watchdog: &mut Watchdog, count: usize, polls: bool, step: Step) -> Option<StepBack> {
+        (0..count).find_map(|_| watchdog.take(polls, step))
     }
 
     #[test]
     fn a_queue_that_polls_well_is_left_alone() {
         let mut watchdog = Watchdog::new();
-        assert_eq!(steps(&mut watchdog, 50, false, SHORT, 0, 0), None);
-        assert_eq!(steps(&mut watchdog, 500, true, SHORT, 0, 90), None);
+        assert_eq!(take(&mut watchdog, 50, false, Step { polled: 0, ..GOOD }), None);
+        assert_eq!(take(&mut watchdog, 500, true, GOOD), None);
         // One pause of the machine.
-        assert_eq!(watchdog.step(true, Duration::from_millis(180), 0, 100, 90), None);
-        assert_eq!(steps(&mut watchdog, 500, true, SHORT, 0, 90), None);
+        assert_eq!(watchdog.take(true, Step { delay: Duration::from_millis(180), ..GOOD }), None);
+        assert_eq!(take(&mut watchdog, 500, true, GOOD), None);
     }
 
     #[test]
     fn delays_drops_and_waits_that_never_poll_are_harm() {
-        let long = Duration::from_millis(10);
-        let harm = |plain: Duration, delay, drops, polled| {
+        let harm = |plain: Duration, polling: Step| {
             let mut watchdog = Watchdog::new();
-            steps(&mut watchdog, 50, false, plain, 0, 0);
-            steps(&mut watchdog, 100, true, delay, drops, polled).map(|back| back.reason)
+            take(&mut watchdog, 50, false, Step { delay: plain, polled: 0, ..GOOD });
+            take(&mut watchdog, 100, true, polling).map(|back| back.reason)
         };
-        assert!(harm(SHORT, long, 0, 90).unwrap().contains("for a core"));
-        assert_eq!(harm(long, long, 0, 90), None, "the machine is always that busy");
-        let mut watchdog = Watchdog::new();
-        assert_eq!(steps(&mut watchdog, 50, true, long, 0, 90), None, "nothing to compare with");
-        assert!(harm(SHORT, SHORT, 50, 90).unwrap().contains("loses"));
-        assert!(harm(SHORT, SHORT, 0, 0).unwrap().contains("timeout is 0"));
+        let slow = Step { delay: LONG, ..GOOD };
+        assert!(harm(GOOD.delay, slow).unwrap().contains("for a core"));
+        assert_eq!(harm(LONG, slow), None, "the machine is always that busy");
+        assert_eq!(take(&mut Watchdog::new(), 50, true, slow), None, "nothing to compare with");
+        assert!(harm(GOOD.delay, Step { drops: 50, ..GOOD }).unwrap().contains("loses"));
+        assert!(harm(GOOD.delay, Step { polled: 0, ..GOOD }).unwrap().contains("timeout is 0"));
     }
 
     #[test]
     fn each_pause_is_twice_as_long_as_the_one_before() {
         let mut watchdog = Watchdog::new();
-        let mut pause = || steps(&mut watchdog, 100, true, SHORT, 0, 0).unwrap().pause.as_secs();
+        let mut pause =
+            || take(&mut watchdog, 100, true, Step { polled: 0, ..GOOD }).unwrap().pause.as_secs();
         assert_eq!([pause(), pause(), pause(), pause(), pause()], [8, 16, 32, 64, 64]);
     }
 }

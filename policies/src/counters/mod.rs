@@ -2,10 +2,6 @@
 //! feature `tools`; without it only received packets.
 
 #[cfg(feature = "tools")]
-mod cpu_time;
-#[cfg(feature = "tools")]
-mod delta;
-#[cfg(feature = "tools")]
 mod napi_threads;
 #[cfg(feature = "tools")]
 mod perf;
@@ -15,10 +11,8 @@ mod snapshot;
 
 #[cfg(feature = "tools")]
 pub use self::{
-    cpu_time::CpuTime,
-    delta::{Delta, PacketsPer},
     napi_threads::NapiThread,
     perf::{PerfCounters, PerfReading, PerfTarget},
-    snapshot::{Snapshot, Totals},
+    snapshot::{CpuTime, Delta, PacketsPer, Snapshot},
 };
 pub use received::{RxPackets, busy_poll_rx_packets};

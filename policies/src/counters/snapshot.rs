@@ -1,47 +1,38 @@
-//! Reads the counters of an interface and of the machine.
+//! The counters of an interface and of the machine at one moment, and what changed between two.
 
 use std::fs;
 use std::io;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use super::cpu_time::CpuTicks;
-use super::delta::Delta;
+use procfs::{CurrentSI, KernelStats};
+use serde::Serialize;
+
 use super::napi_threads::NapiThread;
 use super::received::{RxPackets, busy_poll_rx_packets};
 use crate::error::Error;
 use crate::host::{Interface, irq};
 
-/// The counters of one interface and of the machine at one moment.
+/// The counters of one interface and of the machine at one moment, since the machine booted or the
+/// interface was created.
 ///
 /// Network counters are those of the calling thread's network namespace.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct Snapshot {
     taken: Instant,
-    rx_packets: RxPackets,
-    net_rx: Vec<u64>,
+    pub rx_packets: RxPackets,
+    pub net_rx: Vec<u64>,
     received_by_cpu: Vec<u64>,
-    napi_threads: Vec<NapiThread>,
-    irqs: QueueCounts,
-    tx_irqs: QueueCounts,
-    has_interrupts: bool,
-    busy_poll_rx_packets: u64,
-    cpus: Vec<CpuTicks>,
-}
-
-/// The counters of a snapshot, since the machine booted or the interface was created.
-#[derive(Debug, Clone, Copy)]
-#[non_exhaustive]
-pub struct Totals<'a> {
-    pub rx_packets: &'a RxPackets,
+    /// What each kernel thread that polls a queue has done since it was started.
+    pub napi_threads: Vec<NapiThread>,
     /// Interrupts of each receive queue: `(queue, interrupts)`.
-    pub irqs: &'a [(u32, u64)],
+    pub irqs: Vec<(u32, u64)>,
     /// Interrupts of each transmit queue that doesn't share one with a receive queue.
-    pub tx_irqs: &'a [(u32, u64)],
-    pub net_rx: &'a [u64],
+    pub tx_irqs: Vec<(u32, u64)>,
+    has_interrupts: bool,
     /// Packets that busy polls received, in the network namespace (`BusyPollRxPackets`).
     pub busy_poll_rx_packets: u64,
-    /// What each kernel thread that polls a queue has done since it was started.
-    pub napi_threads: &'a [NapiThread],
+    cpus: Vec<CpuTicks>,
 }
 
 type QueueCounts = Vec<(u32, u64)>;
@@ -66,18 +57,6 @@ impl Snapshot {
                 .map_err(Error::kernel("read /proc/thread-self/net/netstat"))?,
             cpus: CpuTicks::read_all().map_err(Error::kernel("read /proc/stat"))?,
         })
-    }
-
-    /// The counters since the machine booted or the interface was created.
-    pub fn totals(&self) -> Totals<'_> {
-        Totals {
-            rx_packets: &self.rx_packets,
-            irqs: &self.irqs,
-            tx_irqs: &self.tx_irqs,
-            net_rx: &self.net_rx,
-            busy_poll_rx_packets: self.busy_poll_rx_packets,
-            napi_threads: &self.napi_threads,
-        }
     }
 
     pub fn since(&self, before: &Snapshot) -> Delta {
@@ -180,6 +159,118 @@ fn parse_softnet_stat(text: &str) -> Option<Vec<u64>> {
 /// The difference of two readings of a counter that the kernel keeps in 32 bits.
 fn received_since(now: u64, then: u64) -> u64 {
     now.wrapping_sub(then) & u64::from(u32::MAX)
+}
+
+/// What changed between two snapshots.
+#[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
+pub struct Delta {
+    /// Wall-clock time between the snapshots.
+    pub elapsed: Duration,
+    pub rx_packets: RxPackets,
+    pub net_rx: Vec<u64>,
+    /// Packets that each CPU handed to protocols, whether in a softirq, in a kernel thread or in a
+    /// busy poll. The index is the CPU's number. Counts all interfaces of all network namespaces,
+    /// and packets that GRO merged as one (`processed` in `/proc/net/softnet_stat`).
+    pub received_by_cpu: Vec<u64>,
+    /// What the kernel threads that poll the interface's queues did; empty if none has one.
+    pub napi_threads: Vec<NapiThread>,
+    /// Interrupts of each receive queue: `(queue, interrupts)`. Empty on a device without
+    /// interrupts.
+    pub irqs: Vec<(u32, u64)>,
+    /// Interrupts of each transmit queue that doesn't share one with a receive queue.
+    pub tx_irqs: Vec<(u32, u64)>,
+    /// Packets that busy polls received, in the network namespace (`BusyPollRxPackets`).
+    pub busy_poll_rx_packets: u64,
+    pub cpus: Vec<CpuTime>,
+    pub(super) has_interrupts: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct PacketsPer {
+    /// `"packets per interrupt"`; on a device without interrupts
+    /// `"packets per kernel thread wake"`, or `"packets per softirq"` if no kernel thread polls its
+    /// queues.
+    pub name: &'static str,
+    /// The ratio; infinite if there were packets and no events, NaN if there was neither.
+    pub value: f64,
+}
+
+impl Delta {
+    /// The share of the received packets that busy polls received, 0 to 1.
+    pub fn busy_poll_share(&self) -> f64 {
+        let packets = self.rx_packets.total();
+        if packets == 0 { 0.0 } else { (self.busy_poll_rx_packets as f64 / packets as f64).min(1.0) }
+    }
+
+    /// Packets per receive interrupt (Table 5 of the paper). On a device without interrupts: per
+    /// wake-up of the kernel threads that poll its queues, or per NET_RX softirq of the machine if
+    /// there is none.
+    pub fn packets_per_interrupt(&self) -> PacketsPer {
+        let (name, events) = if self.has_interrupts {
+            ("packets per interrupt", self.irqs.iter().map(|(_, count)| count).sum::<u64>())
+        } else if !self.napi_threads.is_empty() {
+            ("packets per kernel thread wake", self.napi_threads.iter().map(|thread| thread.wakes).sum())
+        } else {
+            ("packets per softirq", self.net_rx.iter().sum())
+        };
+        PacketsPer { name, value: self.rx_packets.total() as f64 / events as f64 }
+    }
+}
+
+/// How one CPU spent an interval. The kernel counts in ticks of 10 ms (`USER_HZ`).
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct CpuTime {
+    /// Not idle: user, system, interrupts.
+    pub busy: Duration,
+    /// Part of `busy`: softirqs, except those that ran on behalf of a system call.
+    pub softirq: Duration,
+    /// Idle, or waiting for I/O.
+    pub idle: Duration,
+    /// Taken by the hypervisor.
+    pub steal: Duration,
+}
+
+/// The counters of one CPU in `/proc/stat`, in ticks of `USER_HZ`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct CpuTicks {
+    busy: u64,
+    softirq: u64,
+    idle: u64,
+    steal: u64,
+}
+
+impl CpuTicks {
+    /// The ticks of each CPU since boot.
+    pub(super) fn read_all() -> io::Result<Vec<Self>> {
+        let stats = KernelStats::current().map_err(io::Error::other)?;
+        Ok(stats
+            .cpu_time
+            .into_iter()
+            .map(|cpu| {
+                let softirq = cpu.softirq.unwrap_or(0);
+                Self {
+                    busy: cpu.user + cpu.nice + cpu.system + cpu.irq.unwrap_or(0) + softirq,
+                    softirq,
+                    idle: cpu.idle + cpu.iowait.unwrap_or(0),
+                    steal: cpu.steal.unwrap_or(0),
+                }
+            })
+            .collect())
+    }
+
+    pub(super) fn since(&self, before: &CpuTicks) -> CpuTime {
+        let tick = Duration::from_secs(1) / u32::try_from(procfs::ticks_per_second()).unwrap_or(100);
+        let time = |now: u64, then: u64| tick * u32::try_from(now.saturating_sub(then)).unwrap_or(u32::MAX);
+        CpuTime {
+            busy: time(self.busy, before.busy),
+            softirq: time(self.softirq, before.softirq),
+            idle: time(self.idle, before.idle),
+            steal: time(self.steal, before.steal),
+        }
+    }
 }
 
 #[cfg(test)]

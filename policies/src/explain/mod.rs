@@ -23,13 +23,12 @@ use serde::Serialize;
 
 use crate::counters::Snapshot;
 use crate::error::Error;
-use crate::host::capabilities::{has_net_admin, in_initial_user_namespace};
-use crate::host::identity::network_namespace;
-use crate::host::irqbalance::Irqbalance;
-use crate::host::{Driver, HostFacts, Interface, Receiving, Recording, RxQueue};
+use crate::host::machine::{has_net_admin, in_initial_user_namespace};
+use crate::host::process::network_namespace;
+use crate::host::{HostFacts, Interface, Receiving, Recording, RxQueue};
 use crate::journal::{JournalDir, LeftJournal, queue_holders};
 use crate::netlink::netdev::Napi;
-use crate::supervise::status;
+use crate::status;
 
 /// How much a finding affects kernel polling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -78,7 +77,7 @@ impl Explanation {
         findings.check_nearness(interface, &host, status::workers(journals, interface.index));
         findings.check_steering(interface);
         findings.check_receiving(interface, &Receiving::of(interface));
-        findings.check_other_processes(interface, journals)?;
+        findings.check_other_processes(interface, &host, journals)?;
         findings.check_settings(interface, &host);
         if interface.up {
             findings.check_traffic(interface)?;
@@ -190,11 +189,6 @@ impl FindingList {
                 plural(napis, "NAPI")
             ));
         }
-        if let Some(known) = Driver::find(driver) {
-            self.add_ok(format!("Of the driver {driver} is known: {}.", known.describe()));
-        } else {
-            self.add_ok(format!("Nothing is known here of the driver {driver}."));
-        }
         if interface.hides_napis() {
             self.add_problem(
                 Severity::Prevents,
@@ -214,10 +208,7 @@ impl FindingList {
         }
         self.check_interrupts(interface);
         if napis > 0 && !interface.has_interrupts() && interface.device.is_none() {
-            self.add_ok(format!(
-                "{name} has no interrupts, so the sender's core polls its queues. A policy gives each queue a \
-                 real-time kernel thread in place of an interrupt; kernel polling suspends its wake-ups."
-            ));
+            self.add_ok(format!("{name} has no interrupts, so the sender's core polls its queues."));
         }
         if napis > 0 && !interface.keeps_napi_settings() {
             self.add_problem(
@@ -347,7 +338,7 @@ impl FindingList {
                     format!("echo 0 > /sys/class/net/{name}/threaded"),
                 ),
                 (true, None) => {
-                    self.add_ok(format!("A kernel thread stands in for the interrupt of rx-{index}."))
+                    self.add_ok(format!("A kernel thread polls rx-{index} in the place of an interrupt."))
                 }
                 (false, _) => {}
             }
@@ -408,30 +399,18 @@ impl FindingList {
         }
     }
 
-    /// Without root its list can't be read, and any interrupt may be moved.
-    fn check_irqbalance(&mut self, interface: &Interface, irqbalance: &Irqbalance) {
-        let banned = irqbalance.banned().unwrap_or_default();
-        let rx = interface.queues.iter().filter_map(|queue| queue.irq);
-        let tx = interface.tx_queues.iter().filter_map(|queue| queue.irq);
-        if rx.chain(tx).all(|irq| banned.contains(&irq)) {
-            return;
-        }
-        self.add_problem(
-            Severity::Degrades,
-            format!(
-                "irqbalance runs (process {}) and moves interrupts every ten seconds. A ban that it was asked for is lost \
-                 when it is restarted.",
-                irqbalance.pid
-            ),
-            format!("policies apply {} … --ban-irqbalance", interface.name),
-        );
-    }
-
-    fn check_other_processes(&mut self, interface: &Interface, journals: &JournalDir) -> Result<(), Error> {
-        if interface.has_interrupts()
-            && let Some(irqbalance) = Irqbalance::find()
-        {
-            self.check_irqbalance(interface, &irqbalance);
+    fn check_other_processes(
+        &mut self,
+        interface: &Interface,
+        host: &HostFacts,
+        journals: &JournalDir,
+    ) -> Result<(), Error> {
+        if let Some(irqbalance) = host.irqbalance.filter(|_| interface.has_interrupts()) {
+            self.add_problem(
+                Severity::Degrades,
+                format!("irqbalance runs (process {irqbalance}) and moves interrupts every ten seconds."),
+                format!("stop it, or start it with --banirq=NUMBER for each interrupt of {}", interface.name),
+            );
         }
         for left in unreadable_journals(interface.index, journals)? {
             self.add_problem(

@@ -2,7 +2,7 @@
 
 use super::{Finding, FindingList, Severity};
 use crate::host::{Cpus, HostFacts, Interface, Pid, RxQueue};
-use crate::worker_status::WorkerStatus;
+use crate::status::WorkerStatus;
 
 /// An interface's device, and the cores of what receives for it.
 struct Nearness<'a> {

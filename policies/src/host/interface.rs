@@ -2,10 +2,31 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::drivers::{Driver, Since};
 use crate::cpus::Cpus;
 use crate::netlink::ethtool::{Channels, Coalescing, RxRing};
 use crate::netlink::netdev::Napi;
+
+/// Drivers whose NAPIs keep their settings while the link is down (`netif_napi_add_config`), by
+/// their names in sysfs: in Linux 7.3, and most of them before. `docs/policies/drivers.md` has the
+/// evidence, and what else is known of drivers.
+const KEEP_SETTINGS: [&str; 11] = [
+    "bnxt_en",
+    "ena",
+    "fbnic",
+    "iavf",
+    "ice",
+    "idpf",
+    "igb",
+    "mlx4_core",
+    "mlx5_core",
+    "netdevsim",
+    "virtio_net",
+];
+/// Drivers that enable a queue's interrupt after each poll, whatever `napi_complete_done` returns.
+const IGNORE_DEFERRAL: [&str; 2] = ["mana", "vmxnet3"];
+/// Drivers that with large receive offload hand packets on without their NAPI
+/// (`netif_receive_skb`).
+const LRO_HIDES_NAPIS: [&str; 1] = ["vmxnet3"];
 
 /// A network interface of the calling thread's network namespace.
 #[derive(Debug, Clone, Serialize)]
@@ -96,8 +117,11 @@ impl Interface {
     /// Whether the settings of its NAPIs survive that its link goes down and up, by what is known
     /// of its driver.
     pub fn keeps_napi_settings(&self) -> bool {
-        let known = self.driver.as_deref().and_then(Driver::find);
-        known.is_some_and(|driver| driver.keeps_settings != Since::Never)
+        self.is_of(&KEEP_SETTINGS)
+    }
+
+    fn is_of(&self, drivers: &[&str]) -> bool {
+        self.driver.as_deref().is_some_and(|driver| drivers.contains(&driver))
     }
 
     /// Whether any receive queue's interrupt is known. A veth has none: its packets arrive on the
@@ -119,7 +143,7 @@ impl Interface {
         Some((format!("delays its interrupts (rx-usecs {delay})"), format!("{command} rx-usecs 0")))
     }
 
-    /// Whether the queue may have an interrupt that was not found. Nothing stands in for it then.
+    /// Whether the queue may have an interrupt that was not found. Policies leave it as it is then.
     pub fn irq_is_unknown(&self, queue: &RxQueue) -> bool {
         queue.irq.is_none() && self.device.is_some()
     }
@@ -127,15 +151,13 @@ impl Interface {
     /// Whether sockets get no NAPI id from the driver as it is set, so that nobody can poll for
     /// them.
     pub(crate) fn hides_napis(&self) -> bool {
-        let known = self.driver.as_deref().and_then(Driver::find);
-        self.lro == Some(true) && known.is_some_and(|driver| driver.lro_hides_napis)
+        self.lro == Some(true) && self.is_of(&LRO_HIDES_NAPIS)
     }
 
     /// Whether its driver enables a queue's interrupt after each poll, whatever deferral and
     /// suspension say.
     pub(crate) fn ignores_deferral(&self) -> bool {
-        let known = self.driver.as_deref().and_then(Driver::find);
-        known.is_some_and(|driver| driver.honours_deferral == Some(false))
+        self.is_of(&IGNORE_DEFERRAL)
     }
 
     /// Which interfaces below receive for it; `None` if none does.
@@ -176,5 +198,30 @@ pub(crate) mod sysfs {
 
     pub(crate) fn xps_cpus(interface: &str, queue: u32) -> PathBuf {
         class_net(interface).join(format!("queues/tx-{queue}/xps_cpus"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn the_page_of_drivers_says_what_is_known_here() {
+        let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/policies/drivers.md");
+        let page = std::fs::read_to_string(page).unwrap();
+        // After the head and the line below it.
+        let rows = page.lines().skip_while(|line| !line.starts_with("| Driver |")).skip(2);
+        let rows = rows.take_while(|line| line.starts_with("| "));
+        let rows: Vec<Vec<&str>> = rows.map(|row| row.split('|').skip(1).map(str::trim).collect()).collect();
+        let drivers = |column: usize, is_meant: fn(&str) -> bool| -> Vec<&str> {
+            let meant = rows.iter().filter(|row| is_meant(row[column])).map(|row| row[0]);
+            // One device with two drivers, of which sysfs names the lower.
+            meant.map(|name| if name == "mlx4_en" { "mlx4_core" } else { name }).collect()
+        };
+        assert_eq!(drivers(4, |settings_stay| settings_stay != "no"), KEEP_SETTINGS);
+        assert_eq!(drivers(6, |deferral| deferral == "no"), IGNORE_DEFERRAL);
+        assert_eq!(drivers(8, |remark| remark.contains("large receive offload is on")), LRO_HIDES_NAPIS);
     }
 }

@@ -1,21 +1,16 @@
 //! The host as it is now: interfaces, queues, NAPIs, interrupts and CPUs. Reads only, except for
-//! interrupt affinity, the scheduling of kernel threads and irqbalance's ban list.
+//! interrupt affinity and the scheduling of kernel threads.
 
-pub(crate) mod capabilities;
 pub(crate) mod device;
 mod discover;
-mod drivers;
 mod facts;
-mod host_facts;
-pub(crate) mod identity;
 mod interface;
 pub(crate) mod irq;
 mod irq_names;
-pub mod irqbalance;
-mod machine;
+pub(crate) mod machine;
 pub(crate) mod net_namespace;
 pub(crate) mod numa;
-pub(crate) mod process_stat;
+pub(crate) mod process;
 mod receiving;
 mod recording;
 pub mod scheduler;
@@ -23,10 +18,9 @@ pub mod scheduler;
 pub use crate::cpus::{Cpus, InvalidCpus, Pid};
 pub use discover::{interface, interface_of_address, interfaces};
 pub(crate) use discover::{interface_by_index, wait_for_queues};
-pub use drivers::{DRIVERS, Driver, Evidence, Since};
-pub(crate) use host_facts::HostFacts;
 pub(crate) use interface::sysfs;
 pub use interface::{Interface, NapiThreadSettings, RxQueue, TxQueue};
+pub(crate) use machine::HostFacts;
 pub use machine::Machine;
 pub use receiving::Receiving;
 pub use recording::{Recording, UnusableRecording};

@@ -12,7 +12,7 @@ use std::thread;
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 
-use super::identity::network_namespace;
+use super::process::network_namespace;
 
 #[derive(Debug)]
 pub(crate) struct NetNamespace {

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use super::discover;
 use super::facts::InterfaceFacts;
-use super::host_facts::HostFacts;
 use super::interface::Interface;
+use super::machine::HostFacts;
 use super::receiving::Receiving;
 use crate::cpus::Cpus;
 use crate::error::Error;
@@ -31,7 +31,7 @@ pub struct Recording {
     pub origin: String,
     pub(crate) host: HostFacts,
     interface: InterfaceFacts,
-    /// Older recordings lack it.
+    /// Recordings that were written after a driver's source lack it.
     #[serde(default)]
     receiving: Receiving,
 }
@@ -125,7 +125,7 @@ impl Recording {
         Interface::from_facts(&self.interface)
     }
 
-    /// How it spreads packets, and what it has dropped. Empty in recordings of older versions.
+    /// How it spreads packets, and what it has dropped.
     pub fn receiving(&self) -> &Receiving {
         &self.receiving
     }

@@ -5,11 +5,8 @@
 use std::io;
 use std::mem::MaybeUninit;
 
-use super::process_stat::ProcessStat;
+use super::process::ProcessStat;
 use crate::cpus::Pid;
-
-/// The priority that the kernel gives its interrupt threads (`sched_set_fifo`): `SCHED_FIFO` 50.
-pub const INTERRUPT_THREAD_PRIORITY: u32 = 50;
 
 /// A thread's `SCHED_FIFO` priority, 1 to 99; 0 for an ordinary thread (`SCHED_OTHER`). Takes a
 /// thread id.

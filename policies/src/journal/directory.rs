@@ -6,12 +6,11 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use super::files::{AtomicFile, JournalLock, hold_file, is_file_held, without_locks};
 use super::found::{self, Found, FoundJournal, UnreadableJournal};
-use super::locks::{JournalLock, hold_file, is_file_held, without_locks};
 use super::record::{Journal, Lifetime};
-use crate::atomic_file::AtomicFile;
 use crate::error::Error;
-use crate::host::identity::{boot_id, network_namespace, start_time};
+use crate::host::process::{boot_id, network_namespace, start_time};
 
 /// The directory of journals; `/run/lull` by default.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -96,7 +95,7 @@ impl JournalDir {
                 Found::Gone => {}
             }
         }
-        contents.journals.sort_by_key(|journal| Reverse(journal.order()));
+        contents.journals.sort_by_key(|journal| Reverse(journal.journal.sequence));
         contents.unreadable.sort_by(|one, other| one.left.path.cmp(&other.left.path));
         Ok(contents)
     }
@@ -116,27 +115,26 @@ impl JournalDir {
     /// If the file can't be written or locked. The journal that it was to replace is unchanged.
     pub(crate) fn write(&self, journal: &mut Journal) -> Result<JournalFile, Error> {
         fs::DirBuilder::new().recursive(true).mode(0o755).create(&self.0).map_err(Error::journal(&self.0))?;
-        if let Some(sequence) = journal.sequence {
-            return self.write_file(journal, sequence);
+        if journal.sequence > 0 {
+            return self.write_file(journal);
         }
-        let sequence = self.next_sequence()?;
-        journal.sequence = Some(sequence);
-        let written = self.write_file(journal, sequence);
+        journal.sequence = self.next_sequence()?;
+        let written = self.write_file(journal);
         if written.is_err() {
             // Another journal may get the number.
-            journal.sequence = None;
+            journal.sequence = 0;
         }
         written
     }
 
-    fn write_file(&self, journal: &Journal, sequence: u64) -> Result<JournalFile, Error> {
+    fn write_file(&self, journal: &Journal) -> Result<JournalFile, Error> {
         let owner = match journal.lifetime {
             Lifetime::Process => journal.writer.pid.to_string(),
             Lifetime::Host => "host".to_owned(),
         };
         // Index instead of the interface's name, which may change. The process id is only for the
         // reader: in containers that share the directory, several processes may have the same one.
-        let name = format!("{}-{}-{owner}-s{sequence}.json", journal.namespace, journal.ifindex);
+        let name = format!("{}-{}-{owner}-s{}.json", journal.namespace, journal.ifindex, journal.sequence);
         let path = self.0.join(name);
         let file = self.write_to(&path, journal, journal.lifetime == Lifetime::Process)?;
         Ok(JournalFile { path, lock: (journal.lifetime == Lifetime::Process).then_some(file) })
@@ -192,7 +190,7 @@ pub(super) fn sequence_of(name: &str) -> Option<u64> {
     name.strip_suffix(".json")?.rsplit('-').next()?.strip_prefix('s')?.parse().ok()
 }
 
-/// Removes the status file (`supervise/status.rs`) of a process that was killed.
+/// Removes the status file (`status.rs`) of a process that was killed.
 fn remove_abandoned_status_file(path: &Path) {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let pid = |name: &str| name.rsplit('-').next()?.parse::<u32>().ok();

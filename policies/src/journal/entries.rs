@@ -6,9 +6,11 @@ use std::io;
 
 use serde::{Deserialize, Serialize};
 
-use crate::descriptors::{Descriptors, EpollParams, stop_steering};
-use crate::host::identity::{ProcessIdentity, ProcessState};
+use crate::epoll_params::EpollParams;
+use crate::host::process::{ProcessIdentity, ProcessState};
 use crate::knob::{Knob, Value};
+use crate::pidfd::Descriptors;
+use crate::socket_options::stop_steering;
 
 /// The values of a knob that the journal's writer may have set. Only these are replaced by the old
 /// value; any other was set by somebody else.
@@ -91,29 +93,16 @@ impl EpollEntry {
 
     /// Sets the old parameters again.
     pub(crate) fn restore(&self) -> RestoreOutcome {
-        match self.process.state() {
-            ProcessState::Running => {}
-            ProcessState::Ended => return RestoreOutcome::Gone,
-            ProcessState::Hidden => return RestoreOutcome::of_hidden_process(),
-        }
-        match self.try_restore() {
-            Ok(outcome) => outcome,
-            // It has ended meanwhile.
-            Err(_) if !self.process.is_alive() => RestoreOutcome::Gone,
-            Err(error) => RestoreOutcome::Failed { reason: error.to_string() },
-        }
+        restore_of(&self.process, || self.try_restore())
     }
 
     /// What [`EpollEntry::restore`] would do.
     pub(super) fn preview(&self) -> RestoreOutcome {
-        match self.process.state() {
-            ProcessState::Running if self.is_set() => {
-                RestoreOutcome::WouldRestore { now: "polls".to_owned(), old: format!("{:?}", self.old) }
-            }
-            ProcessState::Running => RestoreOutcome::Restored,
-            ProcessState::Ended => RestoreOutcome::Gone,
-            ProcessState::Hidden => RestoreOutcome::of_hidden_process(),
-        }
+        restore_of(&self.process, || {
+            let would =
+                RestoreOutcome::WouldRestore { now: "polls".to_owned(), old: format!("{:?}", self.old) };
+            Ok(if self.is_set() { would } else { RestoreOutcome::Restored })
+        })
     }
 
     fn try_restore(&self) -> io::Result<RestoreOutcome> {
@@ -153,36 +142,27 @@ impl ListenerEntry {
     /// What [`ListenerEntry::restore`] would do. Whether the group has a program is not known
     /// without removing it.
     pub(super) fn preview(&self) -> RestoreOutcome {
-        match self.process.state() {
-            ProcessState::Running => RestoreOutcome::WouldRestore {
-                now: "steered".to_owned(),
-                old: "chosen by the hash".to_owned(),
-            },
-            ProcessState::Ended => RestoreOutcome::Gone,
-            ProcessState::Hidden => RestoreOutcome::of_hidden_process(),
-        }
+        restore_of(&self.process, || {
+            let (now, old) = ("steered".to_owned(), "chosen by the hash".to_owned());
+            Ok(RestoreOutcome::WouldRestore { now, old })
+        })
     }
 
     /// Removes the program. The group chooses by the connection's hash again.
     pub(crate) fn restore(&self) -> RestoreOutcome {
-        match self.process.state() {
-            ProcessState::Running => {}
-            ProcessState::Ended => return RestoreOutcome::Gone,
-            ProcessState::Hidden => return RestoreOutcome::of_hidden_process(),
-        }
-        let listener = Descriptors::of(&self.process).and_then(|process| process.duplicate(self.descriptor));
-        let result = listener.and_then(|socket| stop_steering(&socket));
-        match result.map_err(|error| (error.raw_os_error(), error)) {
-            Ok(()) => RestoreOutcome::Restored,
-            // It was not set yet, or removed by somebody else.
-            Err((Some(libc::ENOENT), _)) => RestoreOutcome::Restored,
-            // The listener was closed, and the number may be that of something else.
-            Err((Some(libc::EBADF | libc::ENOTSOCK | libc::EINVAL | libc::ENOPROTOOPT), _)) => {
-                RestoreOutcome::Gone
+        restore_of(&self.process, || {
+            let listener = Descriptors::of(&self.process)?.duplicate(self.descriptor);
+            let result = listener.and_then(|socket| stop_steering(&socket));
+            match result.map_err(|error| (error.raw_os_error(), error)) {
+                // Or it was not set yet, or removed by somebody else.
+                Ok(()) | Err((Some(libc::ENOENT), _)) => Ok(RestoreOutcome::Restored),
+                // The listener was closed, and the number may be that of something else.
+                Err((Some(libc::EBADF | libc::ENOTSOCK | libc::EINVAL | libc::ENOPROTOOPT), _)) => {
+                    Ok(RestoreOutcome::Gone)
+                }
+                Err((_, error)) => Err(error),
             }
-            Err(_) if !self.process.is_alive() => RestoreOutcome::Gone,
-            Err((_, error)) => RestoreOutcome::Failed { reason: error.to_string() },
-        }
+        })
     }
 }
 
@@ -215,11 +195,26 @@ impl RestoreOutcome {
     pub(crate) fn is_failure(&self) -> bool {
         matches!(self, RestoreOutcome::Failed { .. })
     }
+}
 
-    pub(super) fn of_hidden_process() -> Self {
-        let reason =
-            "this process can't see it; restore as root in the PID namespace in which `policies attach` ran";
-        RestoreOutcome::Failed { reason: reason.to_owned() }
+/// The outcome of restoring something of another process.
+fn restore_of(
+    process: &ProcessIdentity,
+    restore: impl FnOnce() -> io::Result<RestoreOutcome>,
+) -> RestoreOutcome {
+    match process.state() {
+        ProcessState::Running => {}
+        ProcessState::Ended => return RestoreOutcome::Gone,
+        ProcessState::Hidden => {
+            let reason = "this process can't see it; restore as root in the PID namespace in which `policies attach` ran";
+            return RestoreOutcome::Failed { reason: reason.to_owned() };
+        }
+    }
+    match restore() {
+        Ok(outcome) => outcome,
+        // It has ended meanwhile.
+        Err(_) if !process.is_alive() => RestoreOutcome::Gone,
+        Err(error) => RestoreOutcome::Failed { reason: error.to_string() },
     }
 }
 

@@ -9,10 +9,9 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use super::locks::is_file_held;
+use super::files::is_file_held;
 use super::record::{Journal, JournalHeader, Lifetime, VERSION};
 use crate::error::Error;
-use crate::host::identity::ProcessState;
 
 #[derive(Debug)]
 pub(super) enum Found {
@@ -30,8 +29,6 @@ pub(crate) struct FoundJournal {
     pub(crate) journal: Journal,
     /// Whether a process holds the file's lock.
     is_held: bool,
-    /// When the file was written, by the wall clock: seconds and nanoseconds.
-    modified: (i64, i64),
 }
 
 impl FoundJournal {
@@ -41,10 +38,6 @@ impl FoundJournal {
         if self.journal.lifetime == Lifetime::Host {
             return false;
         }
-        if self.journal.sequence.is_none() {
-            // Earlier versions hold no lock.
-            return writer.state() == ProcessState::Ended;
-        }
         if self.is_held {
             // A process that was forked from the writer, and has inherited its descriptors, does
             // not own the settings.
@@ -53,15 +46,6 @@ impl FoundJournal {
         // A file that was copied over the journal of a running process is not the one that this has
         // locked. What this process does not hold, it has left to others.
         !writer.is_alive() || writer.has_id(std::process::id())
-    }
-
-    /// Journals with higher keys were written later. By the clock only among those of earlier
-    /// versions, which are the oldest.
-    pub(super) fn order(&self) -> (u64, (i64, i64)) {
-        match self.journal.sequence {
-            Some(sequence) => (sequence, (0, 0)),
-            None => (0, self.modified),
-        }
     }
 }
 
@@ -156,12 +140,7 @@ pub(super) fn parse(path: &Path, file: Content, boot: &str) -> Found {
         return unreadable(path, &reason, "restore with the program that wrote it", is_held);
     }
     match serde_json::from_slice(&file.text) {
-        Ok(journal) => Found::Journal(FoundJournal {
-            path: path.to_owned(),
-            journal,
-            is_held: file.is_held,
-            modified: file.modified,
-        }),
+        Ok(journal) => Found::Journal(FoundJournal { path: path.to_owned(), journal, is_held: file.is_held }),
         Err(error) => unreadable(path, &error, DAMAGED, is_held),
     }
 }
@@ -187,12 +166,10 @@ impl From<io::Error> for Problem {
     }
 }
 
-/// A file's content, whether a process holds its lock, and when it was written, as in
-/// [`FoundJournal`].
+/// A file's content, and whether a process holds its lock.
 pub(super) struct Content {
     pub(super) text: Vec<u8>,
     pub(super) is_held: bool,
-    pub(super) modified: (i64, i64),
 }
 
 /// The content and the lock of the same file. `None` if there is none.
@@ -218,8 +195,7 @@ fn open(path: &Path) -> Result<Option<Content>, Problem> {
         // The owner replaces the file when it records more. Then the lock is on the new one.
         match fs::symlink_metadata(path) {
             Ok(now) if (now.dev(), now.ino()) == (metadata.dev(), metadata.ino()) => {
-                let modified = (metadata.mtime(), metadata.mtime_nsec());
-                return Ok(Some(Content { text, is_held, modified }));
+                return Ok(Some(Content { text, is_held }));
             }
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),

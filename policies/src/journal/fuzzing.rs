@@ -15,7 +15,7 @@ pub fn read_journal(name: &str, text: &[u8], boot: &str) {
     let path = Path::new("/run/lull").join(name);
     let _ = sequence_of(name);
     for is_held in [false, true] {
-        let content = Content { text: text.to_vec(), is_held, modified: (0, 0) };
+        let content = Content { text: text.to_vec(), is_held };
         match found::parse(&path, content, boot) {
             Found::Journal(found) => check(&found),
             Found::Unreadable(unreadable) => {
@@ -32,7 +32,7 @@ pub fn read_journal(name: &str, text: &[u8], boot: &str) {
 }
 
 fn check(found: &FoundJournal) {
-    let _ = (found.order(), found.is_abandoned());
+    let _ = found.is_abandoned();
     let journal = &found.journal;
     for entry in &journal.entries {
         // A value that is set and has not been changed since is restored.

@@ -3,10 +3,10 @@
 
 mod directory;
 mod entries;
+pub(crate) mod files;
 mod found;
 #[cfg(fuzzing)]
 pub mod fuzzing;
-pub(crate) mod locks;
 mod queue_holders;
 mod record;
 mod restore;

@@ -9,7 +9,7 @@ use super::found::{FoundJournal, LeftJournal};
 use super::record::Lifetime;
 use crate::error::Error;
 use crate::host::Cpus;
-use crate::host::process_stat::ProcessStat;
+use crate::host::process::ProcessStat;
 use crate::policy::Policy;
 
 /// Queues of an interface on which a running process has applied a policy.
@@ -53,8 +53,8 @@ pub struct JournalSummary {
     pub process: Option<String>,
     /// Whether the process has ended without restoring what it had set for its own lifetime.
     pub is_left: bool,
-    /// When it was applied, in seconds since 1970. `None` in journals of earlier versions.
-    pub since: Option<u64>,
+    /// When it was applied, in seconds since 1970.
+    pub since: u64,
     /// The number of knobs whose old value it keeps.
     pub knobs: usize,
     /// The number of epoll instances and listeners of other processes that were set.

@@ -1,6 +1,5 @@
 //! The content of a journal: the policy on an interface, and the old value of each knob.
 
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
@@ -8,13 +7,12 @@ use serde::{Deserialize, Serialize};
 use super::entries::{Entry, EpollEntry, ListenerEntry, OwnedValues};
 use crate::host::Interface;
 use crate::host::device::Device;
-use crate::host::identity::{ProcessIdentity, boot_id, network_namespace};
+use crate::host::process::{ProcessIdentity, boot_id, network_namespace};
 use crate::knob::{Knob, Value};
 use crate::plan::Plan;
 use crate::policy::Policy;
 
 pub(super) const VERSION: u32 = 2;
-static NEXT_NUMBER: AtomicU32 = AtomicU32::new(0);
 
 /// How long an applied plan stays in effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,17 +31,12 @@ pub(crate) struct Journal {
     pub(crate) interface: String,
     pub(crate) ifindex: u32,
     pub(crate) lifetime: Lifetime,
-    /// Distinguishes several journals of one writer. Earlier versions name files by it.
-    number: u32,
-    /// Higher than that of each journal that was in the directory before. `None` until the journal
-    /// is written, and in those of earlier versions, which also held no lock.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) sequence: Option<u64>,
+    /// Higher than that of each journal that was in the directory before; 0 until it is written.
+    pub(super) sequence: u64,
     pub(crate) queues: Vec<u32>,
     pub(crate) writer: ProcessIdentity,
-    /// When the policy was applied, in seconds since 1970. Earlier versions did not record it.
-    #[serde(default)]
-    pub(super) since: Option<u64>,
+    /// When the policy was applied, in seconds since 1970.
+    pub(super) since: u64,
     boot: String,
     pub(super) namespace: u64,
     /// In the order of the plan's steps.
@@ -107,14 +100,10 @@ impl Journal {
             interface: interface.to_owned(),
             ifindex,
             lifetime,
-            number: match lifetime {
-                Lifetime::Process => NEXT_NUMBER.fetch_add(1, Ordering::Relaxed),
-                Lifetime::Host => 0,
-            },
-            sequence: None,
+            sequence: 0,
             queues,
             writer: ProcessIdentity::current(),
-            since: SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).ok().map(|since| since.as_secs()),
+            since: SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs(),
             boot: boot_id(),
             namespace: network_namespace(),
             entries: Vec::new(),

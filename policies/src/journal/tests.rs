@@ -13,7 +13,7 @@ use super::directory::{Contents, JournalDir, JournalFile};
 use super::queue_holders::journals_of;
 use super::record::{Journal, Lifetime};
 use super::restore::{recover, restore_all};
-use crate::host::identity::ProcessIdentity;
+use crate::host::process::ProcessIdentity;
 use crate::policy::Policy;
 
 /// No interface has this index, so there is nothing to restore.
@@ -66,7 +66,7 @@ fn ended() -> ProcessIdentity {
 
 fn let_go(file: JournalFile) {
     let path = file.path.clone();
-    super::locks::let_go(file, &path);
+    super::files::let_go(file, &path);
 }
 
 /// Changes a file in place, so that its lock stays.
@@ -74,14 +74,6 @@ fn edit(path: &Path, change: impl FnOnce(&mut Value)) {
     let mut journal: Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
     change(&mut journal);
     fs::write(path, serde_json::to_vec(&journal).unwrap()).unwrap();
-}
-
-/// As an earlier version has written it.
-fn make_unnumbered(path: &Path) {
-    edit(path, |journal| {
-        journal.as_object_mut().unwrap().remove("sequence");
-        journal["writer"].as_object_mut().unwrap().remove("pid_namespace");
-    });
 }
 
 fn set_modified(path: &Path, seconds_ago: u64) {
@@ -153,10 +145,10 @@ fn a_status_file_is_removed_without_its_lock_though_another_process_has_the_id()
     let pid = std::process::id();
     let path = directory.journals.path().join(format!("1-2-{pid}.workers"));
     let file = File::create(&path).unwrap();
-    super::locks::hold_file(&file).unwrap();
+    super::files::hold_file(&file).unwrap();
     directory.read();
     assert!(path.exists());
-    super::locks::let_go(file, &path);
+    super::files::let_go(file, &path);
     directory.read();
     assert!(!path.exists());
 }
@@ -183,28 +175,11 @@ fn a_file_that_was_copied_over_a_running_processs_journal_is_not_abandoned() {
 }
 
 #[test]
-fn a_journal_of_an_earlier_version_belongs_to_its_process_without_a_lock() {
-    let directory = Directory::new();
-    let (mut child, writer) = running();
-    let path = directory.write(Lifetime::Process, writer).path;
-    make_unnumbered(&path);
-    assert_eq!(directory.abandoned(), [false]);
-    child.kill().unwrap();
-    child.wait().unwrap();
-    assert_eq!(directory.abandoned(), [true]);
-    assert_eq!(recover(&directory.journals).unwrap().reports.len(), 1);
-    assert!(!directory.journals.path().exists());
-}
-
-#[test]
 fn journals_are_read_newest_first_whatever_the_clock_says() {
     let directory = Directory::new();
     let files: Vec<JournalFile> =
         (0..4).map(|_| directory.write(Lifetime::Process, ProcessIdentity::current())).collect();
     let [one, two, three, four] = &files[..] else { unreachable!("four were written") };
-    // The first two as an earlier version has written them: they have only the time.
-    make_unnumbered(&one.path);
-    make_unnumbered(&two.path);
     for (file, seconds_ago) in [(one, 300), (two, 200), (three, 100), (four, 400)] {
         set_modified(&file.path, seconds_ago);
     }
@@ -280,7 +255,7 @@ fn an_unreadable_journal_of_a_running_process_or_of_elsewhere_is_not_left_behind
     let directory = Directory::new();
     let held = directory.write(Lifetime::Process, ProcessIdentity::current());
     fs::write(&held.path, "{").unwrap();
-    let namespace = crate::host::identity::network_namespace();
+    let namespace = crate::host::process::network_namespace();
     fs::write(held.path.with_file_name("1-7-host-s1.json"), "{").unwrap();
     let recovery = recover(&directory.journals).unwrap();
     assert!(!recovery.failed(), "{recovery:?}");

@@ -4,7 +4,6 @@
 pub(crate) mod coalescing_limits;
 pub(crate) mod permission;
 mod read;
-mod recorded;
 mod write;
 
 use std::fmt;
@@ -36,8 +35,6 @@ pub enum Knob {
     RpsFlowCount { queue: u32 },
     /// The CPUs that send through the queue (`xps_cpus`).
     XpsCpus { queue: u32 },
-    /// Whether irqbalance is banned from moving an interrupt: 1 or 0.
-    IrqbalanceBan { irq: u32 },
     /// The CPUs that the receive queue's interrupt may go to (`smp_affinity_list`).
     IrqAffinity {
         queue: u32,
@@ -110,7 +107,6 @@ impl fmt::Display for Knob {
             Knob::RpsCpus { queue } => write!(f, "rx-{queue} rps_cpus"),
             Knob::RpsFlowCount { queue } => write!(f, "rx-{queue} rps_flow_cnt"),
             Knob::XpsCpus { queue } => write!(f, "tx-{queue} xps_cpus"),
-            Knob::IrqbalanceBan { irq } => write!(f, "irqbalance bans irq {irq}"),
             Knob::IrqAffinity { queue, irq } => write!(f, "rx-{queue} irq {irq} affinity"),
             Knob::TxIrqAffinity { queue, irq } => write!(f, "tx-{queue} irq {irq} affinity"),
             Knob::DeferHardIrqs => write!(f, "napi_defer_hard_irqs"),
@@ -143,7 +139,6 @@ impl Knob {
             Knob::Channels { .. }
             | Knob::RxRing
             | Knob::Coalesce { .. }
-            | Knob::IrqbalanceBan { .. }
             | Knob::DeferHardIrqs
             | Knob::GroFlushTimeout => None,
         }
@@ -166,7 +161,6 @@ impl Knob {
                 "packets are steered to other cores after they were polled"
             }
             Knob::XpsCpus { .. } => "packets may be sent through queues of other workers",
-            Knob::IrqbalanceBan { .. } => "irqbalance moves the interrupt again within ten seconds",
             Knob::IrqAffinity { .. } if policy.uses_packing_cores() => {
                 "the queue interrupts a core that is not a packing core"
             }
@@ -185,15 +179,12 @@ impl Knob {
             Knob::NapiThreadAffinity { .. } if policy.has_polling_threads() => {
                 "the polling thread could take a worker's core, and vanilla runs instead"
             }
-            Knob::NapiThreadPriority { .. } if policy.has_polling_threads() => {
-                "the polling thread would leave its core to no other thread, and vanilla runs instead"
-            }
             Knob::NapiThreaded { .. } | Knob::NapiThreadAffinity { .. } => {
                 "the kernel chooses the core that polls the queue"
             }
+            // Only a policy with polling threads sets it.
             Knob::NapiThreadPriority { .. } => {
-                "the kernel thread that polls the queue waits its turn beside other threads of its core; \
-                 an interrupt would preempt them"
+                "the polling thread would leave its core to no other thread, and vanilla runs instead"
             }
         }
     }

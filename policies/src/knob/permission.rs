@@ -7,9 +7,9 @@ use rustix::fs::{Access, access};
 use rustix::thread::CapabilitySet;
 
 use super::Knob;
-use crate::host::capabilities::{has_capability, in_initial_user_namespace};
 use crate::host::device::Device;
 use crate::host::irq;
+use crate::host::machine::{has_capability, in_initial_user_namespace};
 
 /// Why a process may not set a knob.
 #[derive(Debug, thiserror::Error)]
@@ -20,9 +20,6 @@ pub enum NotPermitted {
     /// The process has a capability only in its own user namespace.
     #[error("needs {0} in the initial user namespace")]
     UserNamespace(&'static str),
-    /// irqbalance accepts requests from root only.
-    #[error("irqbalance accepts requests from root only")]
-    NotRoot,
     #[error("the kernel manages the affinity of irq {0}; user space can't set it")]
     ManagedIrq(u32),
     /// The knob's file can't be written.
@@ -56,10 +53,6 @@ pub(crate) fn may_set_on(knob: &Knob, device: &Device) -> Result<(), NotPermitte
             needs_initial_user_namespace("CAP_SYS_NICE")
         }
         Knob::Channels { .. } | Knob::RxRing | Knob::Coalesce { .. } => needs_net_admin(),
-        Knob::IrqbalanceBan { .. } => {
-            let root = rustix::process::geteuid().is_root();
-            root.then_some(()).ok_or(NotPermitted::NotRoot)
-        }
         Knob::IrqAffinity { irq, .. } | Knob::TxIrqAffinity { irq, .. } => {
             if irq::is_managed(*irq) {
                 return Err(NotPermitted::ManagedIrq(*irq));

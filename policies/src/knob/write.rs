@@ -5,7 +5,6 @@ use std::io;
 
 use rustix::io::Errno;
 
-use super::read::running_irqbalance;
 use super::{Knob, Value};
 use crate::host::device::Device;
 use crate::host::{Cpus, irq, scheduler};
@@ -50,13 +49,6 @@ impl Knob {
                 Knob::RpsFlowCount { .. } | Knob::DeferHardIrqs | Knob::GroFlushTimeout,
                 Value::Number(number),
             ) => fs::write(self.file(device).ok_or(io::ErrorKind::InvalidInput)?, number.to_string())?,
-            (Knob::IrqbalanceBan { irq }, Value::Number(banned)) => {
-                let irqbalance = running_irqbalance()?;
-                let mut irqs = irqbalance.banned()?;
-                irqs.retain(|other| other != irq);
-                irqs.extend((*banned != 0).then_some(*irq));
-                irqbalance.ban(&irqs)?;
-            }
             (Knob::IrqAffinity { .. } | Knob::TxIrqAffinity { .. }, Value::Cpus(cpus)) => {
                 set_affinity(self.interrupt(device).ok_or(io::ErrorKind::InvalidInput)??, cpus)?;
             }

@@ -9,7 +9,7 @@ use std::io;
 use serde::{Deserialize, Serialize};
 
 use super::Request;
-use super::generic::{Family, Frame, GenericConnection};
+use super::generic::{Frame, GenericConnection};
 use super::message::Attribute;
 
 const FEATURES_GET: u8 = 11;
@@ -57,13 +57,6 @@ mod features {
     pub const BIT: u16 = 1;
     pub const BIT_NAME: u16 = 2;
     pub const BIT_VALUE: u16 = 3;
-}
-
-#[derive(Debug, Clone)]
-pub struct EthtoolFamily;
-
-impl Family for EthtoolFamily {
-    const NAME: &'static str = "ethtool";
 }
 
 /// An interrupt coalescing parameter of a device (`ethtool -C`).
@@ -167,7 +160,7 @@ pub struct Rss {
 }
 
 #[derive(Debug)]
-pub struct Ethtool(GenericConnection<EthtoolFamily>);
+pub struct Ethtool(GenericConnection);
 
 impl Ethtool {
     /// Opens a connection.
@@ -175,7 +168,7 @@ impl Ethtool {
     /// # Errors
     /// `NotFound` on kernels before 5.6, which lack the family.
     pub fn open() -> io::Result<Self> {
-        GenericConnection::open().map(Self)
+        GenericConnection::open("ethtool").map(Self)
     }
 
     /// The coalescing parameters that the device supports, with their values.
@@ -286,7 +279,7 @@ impl Ethtool {
             *entries.entry(queue).or_insert(0) += 1;
         }
         let all = self.0.request(RSS_GET, &[header(ifindex)], Request::Dump);
-        let others = |frames: Vec<Frame<_>>| {
+        let others = |frames: Vec<Frame>| {
             frames
                 .iter()
                 .filter(|frame| frame.number(rss::CONTEXT).is_some_and(|context| context > 0))
@@ -329,7 +322,7 @@ impl Ethtool {
         self.set(FEATURES_SET, ifindex, Attribute::nested(features::WANTED, &[bits]))
     }
 
-    fn get(&mut self, command: u8, ifindex: u32) -> io::Result<Frame<EthtoolFamily>> {
+    fn get(&mut self, command: u8, ifindex: u32) -> io::Result<Frame> {
         let frames = self.0.request(command, &[header(ifindex)], Request::Acknowledged(0))?;
         frames.into_iter().next().ok_or_else(|| io::Error::other("the kernel sent no reply"))
     }

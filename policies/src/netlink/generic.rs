@@ -1,8 +1,6 @@
 //! Generic netlink: families with commands (`include/uapi/linux/genetlink.h`).
 
-use std::fmt::Debug;
 use std::io;
-use std::marker::PhantomData;
 
 use netlink_sys::protocols::NETLINK_GENERIC;
 
@@ -36,31 +34,23 @@ mod controller {
 /// `struct genlmsghdr`: command, version, two reserved bytes.
 const HEADER: usize = 4;
 
-pub trait Family: Debug + Clone + 'static {
-    /// The name under which the kernel registers the family.
-    const NAME: &'static str;
-}
-
-/// A reply of family `F`: its attributes.
+/// A reply of a family: its attributes.
 #[derive(Debug, Clone)]
-pub struct Frame<F> {
-    attributes: Vec<Attribute>,
-    family: PhantomData<F>,
-}
+pub struct Frame(Vec<Attribute>);
 
-impl<F> Frame<F> {
+impl Frame {
     pub fn number(&self, kind: u16) -> Option<u64> {
-        number_in(&self.attributes, kind)
+        number_in(&self.0, kind)
     }
 
     /// The bytes of the first attribute of a type.
     pub fn bytes(&self, kind: u16) -> Option<&[u8]> {
-        self.attributes.iter().find(|attribute| attribute.kind() == kind).map(Attribute::value)
+        self.0.iter().find(|attribute| attribute.kind() == kind).map(Attribute::value)
     }
 
     /// The attributes in the first one of a type; empty if there is none.
     pub fn inner(&self, kind: u16) -> Vec<Attribute> {
-        let found = self.attributes.iter().find(|attribute| attribute.kind() == kind);
+        let found = self.0.iter().find(|attribute| attribute.kind() == kind);
         found.map(Attribute::inner).unwrap_or_default()
     }
 }
@@ -69,35 +59,35 @@ fn number_in(attributes: &[Attribute], kind: u16) -> Option<u64> {
     attributes.iter().find(|attribute| attribute.kind() == kind)?.as_number()
 }
 
+/// A connection to one family.
 #[derive(Debug)]
-pub struct GenericConnection<F> {
+pub struct GenericConnection {
     connection: Connection,
     family_id: u16,
-    family: PhantomData<F>,
 }
 
-impl<F: Family> GenericConnection<F> {
-    /// Opens a socket and resolves the family's id.
+impl GenericConnection {
+    /// Opens a socket and resolves the id of the family that the kernel has registered under a name.
     ///
     /// # Errors
     /// `NotFound` if the kernel has no such family; otherwise the error of opening the socket.
-    pub fn open() -> io::Result<Self> {
+    pub fn open(family: &str) -> io::Result<Self> {
         let mut connection = Connection::open(NETLINK_GENERIC)?;
-        let query = [Attribute::text(controller::FAMILY_NAME, F::NAME)];
+        let query = [Attribute::text(controller::FAMILY_NAME, family)];
         let replies =
             send(&mut connection, controller::ID, controller::GET_FAMILY, &query, Request::Acknowledged(0))
                 .map_err(|error| match error.kind() {
                 io::ErrorKind::NotFound => io::Error::new(
                     io::ErrorKind::NotFound,
-                    format!("this kernel has no generic netlink family {:?}", F::NAME),
+                    format!("this kernel has no generic netlink family {family:?}"),
                 ),
                 _ => error,
             })?;
         let family_id = replies
             .iter()
             .find_map(|reply| u16::try_from(number_in(reply, controller::FAMILY_ID)?).ok())
-            .ok_or_else(|| io::Error::other(format!("the kernel returned no id for {:?}", F::NAME)))?;
-        Ok(Self { connection, family_id, family: PhantomData })
+            .ok_or_else(|| io::Error::other(format!("the kernel returned no id for {family:?}")))?;
+        Ok(Self { connection, family_id })
     }
 
     /// The largest value that the kernel accepts for an attribute of a command
@@ -129,9 +119,9 @@ impl<F: Family> GenericConnection<F> {
         command: u8,
         attributes: &[Attribute],
         request: Request,
-    ) -> io::Result<Vec<Frame<F>>> {
+    ) -> io::Result<Vec<Frame>> {
         let replies = send(&mut self.connection, self.family_id, command, attributes, request)?;
-        Ok(replies.into_iter().map(|attributes| Frame { attributes, family: PhantomData }).collect())
+        Ok(replies.into_iter().map(Frame).collect())
     }
 }
 

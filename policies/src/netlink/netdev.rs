@@ -8,7 +8,7 @@ use std::io;
 use serde::{Deserialize, Serialize};
 
 use super::Request;
-use super::generic::{Family, Frame, GenericConnection};
+use super::generic::{Frame, GenericConnection};
 use super::message::Attribute;
 
 const QUEUE_GET: u8 = 10;
@@ -50,13 +50,6 @@ mod qstats {
 /// The value of [`NapiSetting::Threaded`] for a kernel thread that polls all the time and keeps the
 /// interrupt masked (`NETDEV_NAPI_THREADED_BUSY_POLL`).
 pub const THREADED_BUSY_POLL: u64 = 2;
-
-#[derive(Debug, Clone)]
-pub struct NetdevFamily;
-
-impl Family for NetdevFamily {
-    const NAME: &'static str = "netdev";
-}
 
 /// A NAPI: the poll context of a queue, with its settings. Settings that the kernel doesn't report
 /// are `None`.
@@ -127,7 +120,7 @@ pub struct ReportedQueue {
 }
 
 #[derive(Debug)]
-pub struct Netdev(GenericConnection<NetdevFamily>);
+pub struct Netdev(GenericConnection);
 
 impl Netdev {
     /// Opens a connection.
@@ -135,7 +128,7 @@ impl Netdev {
     /// # Errors
     /// `NotFound` on kernels before 6.3, which don't have the family.
     pub fn open() -> io::Result<Self> {
-        GenericConnection::open().map(Self)
+        GenericConnection::open("netdev").map(Self)
     }
 
     /// The receive queues and the transmit queues of an interface (Linux 6.8).
@@ -227,8 +220,8 @@ impl Netdev {
             Attribute::number(qstats::SCOPE, qstats::SCOPE_QUEUE),
         ];
         let frames = self.0.request(QSTATS_GET, &attributes, Request::Dump)?;
-        let is_rx = |frame: &&Frame<_>| frame.number(qstats::QUEUE_TYPE) == Some(queue::TYPE_RX);
-        let count = |frame: &Frame<_>| {
+        let is_rx = |frame: &&Frame| frame.number(qstats::QUEUE_TYPE) == Some(queue::TYPE_RX);
+        let count = |frame: &Frame| {
             let count = counters.iter().find_map(|counter| frame.number(*counter));
             Some((frame.number(qstats::QUEUE_ID)? as u32, count?))
         };
@@ -236,7 +229,7 @@ impl Netdev {
     }
 }
 
-fn parse_napi(frame: &Frame<NetdevFamily>) -> Option<Napi> {
+fn parse_napi(frame: &Frame) -> Option<Napi> {
     Some(Napi {
         id: frame.number(napi::ID)? as u32,
         irq: frame.number(napi::IRQ).map(|irq| irq as u32),

@@ -1,7 +1,8 @@
 //! Works out the steps that give an interface a policy. Reads the host, changes nothing.
 
+mod note;
 mod placement;
-pub(crate) mod planner;
+mod planner;
 mod ring;
 mod settings;
 
@@ -12,6 +13,7 @@ use crate::grace_time::nanos;
 use crate::knob::{Knob, Value};
 use crate::policy::Policy;
 
+pub use note::Note;
 pub use settings::{Settings, SuppressionValues};
 
 #[derive(Debug, Clone, Serialize)]
@@ -47,7 +49,7 @@ pub struct Plan {
     pub settings: Settings,
     pub steps: Vec<Step>,
     /// What the policy needs and this host lacks, and what is unusual about the interface.
-    pub notes: Vec<String>,
+    pub notes: Vec<Note>,
     /// Whether the policy can't run in full, as a note says.
     pub is_prevented: bool,
 }

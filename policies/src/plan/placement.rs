@@ -2,20 +2,17 @@
 
 use std::collections::BTreeSet;
 
+use super::note::Note;
 use super::planner::Planner;
-use crate::host::scheduler::INTERRUPT_THREAD_PRIORITY;
 use crate::host::{Cpus, Interface, RxQueue};
 use crate::knob::{Knob, Value};
 use crate::netlink::netdev::{Napi, THREADED_BUSY_POLL};
 use crate::policy::Processing;
 
-const NEEDS_LINUX_6_19: &str =
-    "this kernel has no kernel threads that poll all the time (they need Linux 6.19); vanilla runs instead";
-
 impl Planner<'_> {
     /// Assigns each queue's receive processing to a core: by interrupt affinity; for a queue
-    /// without an interrupt by a kernel thread that polls it; or by packet steering, where it can't
-    /// have a thread.
+    /// without an interrupt by the affinity of the kernel thread that polls it; or by packet
+    /// steering, where it has none.
     pub(super) fn place_processing(&mut self, interface: &Interface) {
         let processing = self.policy.processing();
         let packing = match processing {
@@ -24,12 +21,10 @@ impl Planner<'_> {
             Processing::PollingThreads => self.place_polling_threads(interface),
         };
         if packing.is_none() && self.settings.worker_cores.is_empty() {
-            self.notes
-                .push("workers are not pinned, so interrupts and packet steering stay unchanged".into());
-            return;
+            return self.notes.push(Note::WorkersNotPinned);
         }
         self.note_remote_workers(interface);
-        self.handle_irqbalance();
+        self.note_irqbalance();
         let cores = packing.clone().unwrap_or_else(|| self.settings.worker_cores.clone());
         let mut placed: Vec<u32> = Vec::new();
         for (position, queue) in self.rx.clone().into_iter().enumerate() {
@@ -49,18 +44,12 @@ impl Planner<'_> {
                         self.stop_napi_thread(queue);
                     }
                 }
-                // It may have one: what stands in for an interrupt would be polled beside it. A
-                // note says so.
+                // It may have one. A note says so.
                 None if interface.irq_is_unknown(queue) => {}
                 None if packing.is_some() && processing == Processing::PollingThreads => {
                     self.stop_steering(queue)
                 }
-                None if queue.napi.as_ref().is_some_and(|napi| napi.threaded.is_some()) => {
-                    self.stop_steering(queue);
-                    self.start_napi_thread(queue, core);
-                }
-                None if self.policy.busy_polls() => self.stop_steering(queue),
-                None => self.steer(queue, core),
+                None => self.place_without_interrupt(queue, core),
             }
         }
         self.note_shared_interrupts();
@@ -94,12 +83,12 @@ impl Planner<'_> {
         let queues: Vec<&RxQueue> = self.rx.iter().copied().filter(can_have_thread).collect();
         if queues.is_empty() {
             if self.rx.iter().any(|queue| queue.napi.is_some()) {
-                self.prevent(NEEDS_LINUX_6_19.to_owned());
+                self.prevent(Note::NoPollingThreads);
             }
             return None;
         }
         if self.host.has_polling_threads == Some(false) {
-            self.prevent(NEEDS_LINUX_6_19.to_owned());
+            self.prevent(Note::NoPollingThreads);
         }
         let cores = self.packing_cores(interface, queues.len());
         self.note_shared_cores(&cores, queues.len());
@@ -141,37 +130,22 @@ impl Planner<'_> {
     fn note_shared_cores(&mut self, cores: &[u32], threads: usize) {
         let all: Cpus = cores.iter().copied().collect();
         if cores.len() < threads {
-            self.notes.push(format!(
-                "{threads} kernel threads poll on cores {all}; those that share a core take turns of some \
-                 milliseconds, in which the other queues wait. Name a packing core for each queue, or fewer queues"
-            ));
+            self.notes.push(Note::SharedPollingCores { threads, cores: all });
         }
         let shared: Cpus =
             cores.iter().copied().filter(|core| self.settings.worker_cores.contains(core)).collect();
         if !shared.is_empty() {
-            self.notes.push(format!(
-                "a kernel thread polls all the time on cores {shared}, which have workers, and takes up to half of each; \
-                 leave a core without a worker, and name it as packing core"
-            ));
+            self.notes.push(Note::PollingOnWorkers { cores: shared });
         }
     }
 
     /// irqbalance rebalances every ten seconds and overwrites the affinities that the plan sets.
-    fn handle_irqbalance(&mut self) {
-        let mut irqs: Vec<u32> = self.rx.iter().filter_map(|queue| queue.irq).collect();
-        irqs.extend(self.tx.iter().filter_map(|queue| queue.irq));
-        irqs.sort_unstable();
-        irqs.dedup();
-        let Some(irqbalance) = self.host.irqbalance.filter(|_| !irqs.is_empty()) else { return };
-        if !self.settings.ban_irqbalance {
-            self.notes.push(format!(
-                "irqbalance runs (process {irqbalance}) and will move these interrupts again; --ban-irqbalance prevents \
-                 that"
-            ));
-            return;
-        }
-        for irq in irqs {
-            self.set(Knob::IrqbalanceBan { irq }, Value::Number(1), "irqbalance does not move the interrupt");
+    fn note_irqbalance(&mut self) {
+        let Some(pid) = self.host.irqbalance else { return };
+        let rx = self.rx.iter().filter_map(|queue| queue.irq);
+        let irqs: BTreeSet<u32> = rx.chain(self.tx.iter().filter_map(|queue| queue.irq)).collect();
+        if !irqs.is_empty() {
+            self.notes.push(Note::Irqbalance { pid, irqs: irqs.into_iter().collect() });
         }
     }
 
@@ -179,11 +153,7 @@ impl Planner<'_> {
         let irqs: Vec<u32> = self.rx.iter().filter_map(|queue| queue.irq).collect();
         let distinct: BTreeSet<u32> = irqs.iter().copied().collect();
         if distinct.len() < irqs.len() {
-            self.notes.push(format!(
-                "{} receive queues share {}: those that share one are received on one core, whatever worker they are of",
-                irqs.len(),
-                if distinct.len() == 1 { "one interrupt".to_owned() } else { format!("{} interrupts", distinct.len()) }
-            ));
+            self.notes.push(Note::SharedInterrupts { queues: irqs.len(), interrupts: distinct.len() });
         }
     }
 
@@ -193,11 +163,7 @@ impl Planner<'_> {
         let far: Cpus =
             self.settings.worker_cores.iter().copied().filter(|&core| !near.contains(core)).collect();
         if !near.is_empty() && !far.is_empty() {
-            self.notes.push(format!(
-                "{} is on NUMA node {node} (cores {near}), and workers are on cores {far} of other nodes; \
-                 their packets cross the NUMA interconnect",
-                interface.name
-            ));
+            self.notes.push(Note::RemoteWorkers { interface: interface.name.clone(), node, near, far });
         }
     }
 
@@ -234,31 +200,31 @@ impl Planner<'_> {
         );
     }
 
-    /// A real-time kernel thread stands in for the interrupt of a queue that has none: a packet
-    /// wakes it, it preempts the worker, and it polls the queue on the core where the interrupt
-    /// would go. Otherwise the queue is polled on the core that sends (a veth's `ndo_start_xmit`
-    /// raises NET_RX there), and packet steering moves only what comes after the poll and GRO.
-    fn start_napi_thread(&mut self, queue: &RxQueue, core: Cpus) {
-        let index = queue.index;
-        self.set(
-            Knob::NapiThreaded { queue: index },
-            Value::Number(1),
-            "the queue has no interrupt; a kernel thread that packets wake stands in for it",
-        );
-        self.set(
-            Knob::NapiThreadAffinity { queue: index },
-            Value::Cpus(core),
-            if self.policy.processing() == Processing::PackingCores {
-                "the thread polls the queue on a packing core"
-            } else {
-                "the thread polls the queue on its worker's core"
-            },
-        );
-        self.set(
-            Knob::NapiThreadPriority { queue: index },
-            Value::Number(INTERRUPT_THREAD_PRIORITY.into()),
-            "the thread preempts others, as an interrupt does (SCHED_FIFO)",
-        );
+    /// A queue without an interrupt is polled on the core that sends (a veth's `ndo_start_xmit`
+    /// raises NET_RX there), or by a kernel thread that somebody has started and packets wake. That
+    /// goes to the core where an interrupt would go.
+    fn place_without_interrupt(&mut self, queue: &RxQueue, core: Cpus) {
+        let napi = queue.napi.as_ref();
+        let polls_always = napi.is_some_and(Napi::has_polling_thread);
+        if napi.is_some_and(|napi| napi.threaded.is_some_and(|on| on > 0)) && !polls_always {
+            self.stop_steering(queue);
+            self.set(
+                Knob::NapiThreadAffinity { queue: queue.index },
+                Value::Cpus(core),
+                match self.policy.processing() {
+                    Processing::PackingCores => "the thread polls the queue on a packing core",
+                    _ => "the thread polls the queue on its worker's core",
+                },
+            );
+            return;
+        }
+        if polls_always {
+            self.stop_napi_thread(queue);
+        }
+        match self.policy.busy_polls() {
+            true => self.stop_steering(queue),
+            false => self.steer(queue, core),
+        }
     }
 
     /// Without a thread, packet steering at least moves protocol processing off the sender's core.

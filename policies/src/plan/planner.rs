@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::note::Note;
 use super::ring::{bounded_suspend_timeout, frames_note, suspend_timeout_note, within_ring};
 use super::settings::Settings;
 use super::{Plan, Step};
@@ -13,10 +14,6 @@ use crate::knob::permission::may_set_on;
 use crate::knob::{Knob, Value};
 use crate::netlink::ethtool::Coalescing;
 use crate::policy::{Policy, Processing, WorkerWait};
-
-/// How the note begins which says that a device has fewer queues than it had. It stays when the
-/// steps are planned again.
-pub(crate) const QUEUES_TAKEN: &str = "a worker polls one queue, so";
 
 impl Plan {
     /// Plans a policy for an interface. Reads the host, changes nothing.
@@ -47,7 +44,7 @@ impl Plan {
             rx: interface.queues.iter().filter(|queue| selected(queue.index)).collect(),
             tx: interface.tx_queues.iter().filter(|queue| selected(queue.index)).collect(),
             steps: Vec::new(),
-            notes: interface.notes.clone(),
+            notes: interface.notes.iter().cloned().map(Note::Interface).collect(),
             is_prevented: false,
         };
         planner.add_all(interface);
@@ -96,13 +93,13 @@ pub(super) struct Planner<'a> {
     pub(super) rx: Vec<&'a RxQueue>,
     pub(super) tx: Vec<&'a TxQueue>,
     steps: Vec<Step>,
-    pub(super) notes: Vec<String>,
+    pub(super) notes: Vec<Note>,
     is_prevented: bool,
 }
 
 impl Planner<'_> {
     /// Notes what keeps the policy from running in full.
-    pub(super) fn prevent(&mut self, note: String) {
+    pub(super) fn prevent(&mut self, note: Note) {
         self.notes.push(note);
         self.is_prevented = true;
     }
@@ -118,34 +115,27 @@ impl Planner<'_> {
     /// last the per-NAPI values, because writing a sysfs default overwrites every NAPI's value.
     fn add_all(&mut self, interface: &Interface) {
         let policy = self.policy;
+        let name = || interface.name.clone();
         if self.rx.iter().all(|queue| queue.napi.is_none()) && policy != Policy::Vanilla {
-            self.prevent(format!(
-                "{} has no NAPI that can be configured, so {policy} has nothing to poll or defer",
-                interface.name
-            ));
+            self.prevent(Note::NothingToPoll { interface: name(), policy });
         }
         if interface.hides_napis() && policy.suspends_interrupts() {
-            self.prevent(format!(
-                "sockets get no NAPI to poll while {0} joins packets itself: ethtool -K {0} lro off",
-                interface.name
-            ));
+            self.prevent(Note::LroHidesNapis { interface: name() });
         }
         if interface.ignores_deferral() && policy.busy_polls() {
-            let driver = interface.driver.as_deref().unwrap_or_default();
-            let note = format!(
-                "the driver {driver} enables a queue's interrupt after each poll, also while it is deferred or suspended"
-            );
+            let driver = interface.driver.clone().unwrap_or_default();
+            let note = Note::DriverIgnoresDeferral { driver };
             match policy.suspends_interrupts() {
                 true => self.prevent(note),
                 // The device's coalescing is left.
                 false => self.notes.push(note),
             }
         }
-        self.notes.extend(interface.note_on_lower());
+        self.notes.extend(interface.note_on_lower().map(Note::Interface));
         self.note_more_queues_than_workers(interface);
-        for queue in self.settings.queues.iter().flatten() {
-            if !interface.queues.iter().any(|found| found.index == *queue) {
-                self.notes.push(format!("{} has no queue {queue}", interface.name));
+        for &queue in self.settings.queues.iter().flatten() {
+            if !interface.queues.iter().any(|found| found.index == queue) {
+                self.notes.push(Note::NoSuchQueue { interface: name(), queue });
             }
         }
         self.set_queue_count(interface);
@@ -168,104 +158,65 @@ impl Planner<'_> {
         if !on_workers || workers == 0 || queues <= workers {
             return;
         }
-        let polls = if self.policy.busy_polls() { "; a worker polls one queue" } else { "" };
-        let remedy = match interface.channels {
-            Some(channels) if channels.max as usize >= workers && self.settings.queues.is_none() => {
-                format!("; --channels {workers} leaves a queue for each worker")
-            }
-            _ => String::new(),
-        };
-        self.notes.push(format!(
-            "{queues} queues for {workers} worker{}: a worker's core receives for up to {} queues{polls}{remedy}",
-            if workers == 1 { "" } else { "s" },
-            queues.div_ceil(workers)
-        ));
+        let can_have_fewer = self.settings.queues.is_none()
+            && interface.channels.is_some_and(|channels| channels.max as usize >= workers);
+        let polls = self.policy.busy_polls();
+        self.notes.push(Note::MoreQueuesThanWorkers { queues, workers, polls, can_have_fewer });
     }
 
     fn set_queue_count(&mut self, interface: &Interface) {
         let Some(wanted) = self.settings.channels else { return };
-        match interface.channels {
-            None => self.notes.push(format!(
-                "{} does not support changing its number of queues (ethtool channels); it keeps {}",
-                interface.name,
-                interface.queues.len()
-            )),
-            Some(channels) if wanted == 0 || wanted > channels.max => self.notes.push(format!(
-                "{} supports 1 to {} queues, not {wanted}; it keeps {}",
-                interface.name, channels.max, channels.count
-            )),
-            Some(channels) => {
-                self.set(
-                    Knob::Channels { combined: channels.combined },
-                    Value::Number(wanted.into()),
-                    "one queue for each worker",
-                );
-                if channels.count != wanted {
-                    self.notes.push(format!(
-                        "the other steps are planned again once the device has {wanted} queues; the device \
-                         drops packets while it rebuilds its queues"
-                    ));
-                }
-                if self.policy.busy_polls() && wanted < channels.count {
-                    let (name, count) = (&interface.name, channels.count);
-                    self.notes.push(format!(
-                        "{QUEUES_TAKEN} {name} has {wanted} of its {count} queues until the policy ends; \
-                         --channels {count} keeps all"
-                    ));
-                }
-            }
+        let name = interface.name.clone();
+        let Some(channels) = interface.channels else {
+            let count = interface.queues.len();
+            return self.notes.push(Note::FixedQueueCount { interface: name, count });
+        };
+        let (most, present) = (channels.max, channels.count);
+        if wanted == 0 || wanted > most {
+            return self.notes.push(Note::QueueCountRefused { interface: name, wanted, most, present });
+        }
+        let knob = Knob::Channels { combined: channels.combined };
+        self.set(knob, Value::Number(wanted.into()), "one queue for each worker");
+        if present != wanted {
+            self.notes.push(Note::PlannedAgain { queues: wanted });
+        }
+        if self.policy.busy_polls() && wanted < present {
+            self.notes.push(Note::QueuesTaken { interface: name, left: wanted, before: present });
         }
     }
 
     fn set_rx_ring(&mut self, interface: &Interface) {
         let Some(wanted) = self.settings.rx_ring else { return };
-        let name = &interface.name;
-        match interface.rx_ring {
-            None => {
-                self.notes.push(format!("{name} does not support changing its receive rings (ethtool rings)"))
-            }
-            Some(ring) if wanted == 0 || wanted > ring.max => self.notes.push(format!(
-                "{name} supports receive rings of at most {} descriptors, not {wanted}; they keep {}",
-                ring.max, ring.size
-            )),
-            Some(ring) => {
-                let target = Value::Number(wanted.into());
-                self.set(
-                    Knob::RxRing,
-                    target,
-                    "packets that the device can keep during a pause of the application",
-                );
-                if ring.size != wanted {
-                    self.notes
-                        .push("the device drops packets while it rebuilds its receive rings".to_owned());
-                }
-            }
+        let name = interface.name.clone();
+        let Some(ring) = interface.rx_ring else {
+            return self.notes.push(Note::FixedRings { interface: name });
+        };
+        let (most, present) = (ring.max, ring.size);
+        if wanted == 0 || wanted > most {
+            return self.notes.push(Note::RingSizeRefused { interface: name, wanted, most, present });
+        }
+        let purpose = "packets that the device can keep during a pause of the application";
+        self.set(Knob::RxRing, Value::Number(wanted.into()), purpose);
+        if present != wanted {
+            self.notes.push(Note::RingsRebuilt);
         }
     }
 
     /// Delays interrupts as far as the device allows.
     fn set_coalescing(&mut self, interface: &Interface) {
         if interface.coalescing.is_empty() {
-            self.notes.push(format!(
-                "{} does not support interrupt coalescing (ethtool); only deferral delays interrupts",
-                interface.name
-            ));
-            return;
+            return self.notes.push(Note::NoCoalescing { interface: interface.name.clone() });
         }
         let others = interface.queues.len() - self.rx.len();
         if others > 0 {
-            self.notes.push(format!(
-                "interrupt coalescing is of the whole device, and {others} of its queues are not of this plan; \
-                 it stays unchanged, and only deferral delays interrupts"
-            ));
-            return;
+            return self.notes.push(Note::CoalescingOfOtherQueues { others });
         }
         for parameter in Coalescing::ALL {
             let supported = interface.coalescing.iter().any(|(which, _)| *which == parameter);
             if supported {
                 let wanted = self.settings.suppression.target(parameter);
                 let target = within_ring(parameter, wanted, self.planned_ring(interface));
-                self.notes.extend(frames_note(parameter, target, wanted));
+                self.notes.extend(frames_note(target, wanted));
                 self.set(
                     Knob::Coalesce { parameter },
                     Value::Number(target.into()),
@@ -276,7 +227,7 @@ impl Planner<'_> {
                     },
                 );
             } else if !parameter.is_switch() {
-                self.notes.push(format!("{} has no {}", interface.name, parameter.name()));
+                self.notes.push(Note::NoParameter { interface: interface.name.clone(), parameter });
             }
         }
     }
@@ -286,10 +237,7 @@ impl Planner<'_> {
     /// request's latency.
     fn note_moderation(&mut self, interface: &Interface) {
         if let Some((what, remedy)) = interface.moderation() {
-            let name = &interface.name;
-            self.notes.push(format!(
-                "{name} {what}, which adds to the latency at low load; `{remedy}` turns that off for the whole device"
-            ));
+            self.notes.push(Note::Moderation { interface: interface.name.clone(), what, remedy });
         }
     }
 
@@ -356,11 +304,9 @@ impl Planner<'_> {
                 let grace_target = self.target(&grace, nanos(wanted.grace_time), present(&grace));
                 self.set(defer, defer_target, purposes.defer);
                 self.set(grace, grace_target, purposes.grace);
-                let note =
-                    "this kernel defers interrupts for the whole device; per-NAPI deferral needs Linux 6.13";
                 match self.policy.suspends_interrupts() {
-                    true => self.prevent(format!("{note}, and so does suspension")),
-                    false => self.notes.push(note.to_owned()),
+                    true => self.prevent(Note::DeviceWideDeferral { suspends: true }),
+                    false => self.notes.push(Note::DeviceWideDeferral { suspends: false }),
                 }
             }
             return;
@@ -396,9 +342,7 @@ impl Planner<'_> {
                     },
                 );
             } else if polling {
-                self.prevent(format!(
-                    "rx-{index}: this kernel has no irq-suspend-timeout (it needs Linux 6.13)"
-                ));
+                self.prevent(Note::NoSuspendTimeout { queue: index });
             }
         }
     }

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use super::note::Note;
 use super::settings::Settings;
 use super::{Plan, Step};
 use crate::controller::{ControllerLimits, QueueSettings};
@@ -11,10 +12,10 @@ use crate::knob::{Knob, Value};
 use crate::netlink::ethtool::Coalescing;
 
 impl Plan {
-    /// Adapts the steps whose value depends on the size of the receive rings, which was planned to
-    /// be `before`. Returns those that have changed.
-    pub(crate) fn fit_ring(&mut self, before: Option<u32>, size: u32) -> Vec<Step> {
-        let mut changed = self.fit_suspend_timeouts(before, size);
+    /// Adapts the steps whose value depends on the size of the receive rings. Returns those that
+    /// have changed.
+    pub(crate) fn fit_ring(&mut self, size: u32) -> Vec<Step> {
+        let mut changed = self.fit_suspend_timeouts(size);
         changed.extend(self.fit_rx_frames(size).cloned());
         changed
     }
@@ -28,21 +29,18 @@ impl Plan {
         if planned == step.target {
             return None;
         }
-        let old = planned.number().and_then(|planned| u32::try_from(planned).ok());
-        let old = old.and_then(|old| frames_note(parameter, old, wanted));
-        self.notes.retain(|note| Some(note) != old.as_ref());
-        self.notes.extend(frames_note(parameter, target, wanted));
+        self.notes.retain(|note| !matches!(note, Note::FewerFrames { .. }));
+        self.notes.extend(frames_note(target, wanted));
         Some(step)
     }
 
     /// Adapts the steps that set the suspend timeout to the size of the receive rings. Returns
     /// those that have changed.
-    fn fit_suspend_timeouts(&mut self, before: Option<u32>, size: u32) -> Vec<Step> {
+    fn fit_suspend_timeouts(&mut self, size: u32) -> Vec<Step> {
         if !self.policy.suspends_interrupts() || self.policy.adapts(self.settings.gro_flush_timeout) {
             return Vec::new();
         }
-        let old = suspend_timeout_note(&self.settings, before);
-        self.notes.retain(|note| Some(note) != old.as_ref());
+        self.notes.retain(|note| !matches!(note, Note::ShorterSuspendTimeout { .. }));
         self.notes.extend(suspend_timeout_note(&self.settings, Some(size)));
         let target = Value::Number(nanos(bounded_suspend_timeout(&self.settings, Some(size))));
         let timeouts =
@@ -57,13 +55,8 @@ impl Plan {
     }
 }
 
-pub(super) fn frames_note(parameter: Coalescing, target: u32, wanted: u32) -> Option<String> {
-    (target < wanted).then(|| {
-        format!(
-            "{} is {target} instead of {wanted}: half of the receive ring, so that it never overflows before the interrupt",
-            parameter.name()
-        )
-    })
+pub(super) fn frames_note(target: u32, wanted: u32) -> Option<Note> {
+    (target < wanted).then_some(Note::FewerFrames { target, wanted })
 }
 
 /// The number of packets that delay an interrupt must fit the ring: the device drops those that
@@ -87,18 +80,16 @@ fn slots(ring: Option<u32>) -> u32 {
     ring.unwrap_or(ControllerLimits::default().ring_slots)
 }
 
-pub(super) fn suspend_timeout_note(settings: &Settings, ring: Option<u32>) -> Option<String> {
+pub(super) fn suspend_timeout_note(settings: &Settings, ring: Option<u32>) -> Option<Note> {
     let rate = settings.peak_packet_rate?;
     let (wanted, bounded) = (settings.irq_suspend_timeout, bounded_suspend_timeout(settings, ring));
-    let unknown = if ring.is_none() { " (the size is not known)" } else { "" };
-    (bounded < wanted).then(|| {
-        format!(
-            "irq-suspend-timeout is {} µs instead of {} µs: half of a receive ring of {} descriptors{unknown} does not \
-             fill within it at {rate} packets/s of a queue",
-            bounded.as_micros(),
-            wanted.as_micros(),
-            slots(ring),
-        )
+    let (micros, wanted) = (bounded.as_micros(), wanted.as_micros());
+    (micros < wanted).then_some(Note::ShorterSuspendTimeout {
+        micros,
+        wanted,
+        ring: slots(ring),
+        ring_is_known: ring.is_some(),
+        rate,
     })
 }
 
@@ -160,13 +151,13 @@ mod tests {
             steps: vec![Step { knob, current: None, target, purpose: "", forbidden: None }],
             is_prevented: false,
         };
-        assert!(plan.fit_suspend_timeouts(Some(1024), 1024).is_empty());
-        let changed = plan.fit_suspend_timeouts(Some(1024), 256);
+        assert!(plan.fit_suspend_timeouts(1024).is_empty());
+        let changed = plan.fit_suspend_timeouts(256);
         assert_eq!(changed.len(), 1);
         assert_eq!(changed[0].target, Value::Number(1_250_000));
         assert_eq!(plan.steps[0].target, Value::Number(1_250_000));
         assert_eq!(plan.notes, [suspend_timeout_note(&plan.settings, Some(256)).unwrap()]);
-        assert!(plan.fit_suspend_timeouts(Some(256), 4096)[0].target == Value::Number(20_000_000));
+        assert!(plan.fit_suspend_timeouts(4096)[0].target == Value::Number(20_000_000));
         assert!(plan.notes.is_empty());
     }
 
@@ -198,10 +189,10 @@ mod tests {
             is_prevented: false,
         };
         let wanted = plan.settings.suppression.target(Coalescing::RxFrames);
-        plan.notes.extend(frames_note(Coalescing::RxFrames, 2500, wanted));
+        plan.notes.extend(frames_note(2500, wanted));
         // The rings could not be made larger, or were made smaller.
         assert_eq!(plan.fit_rx_frames(512).map(|step| &step.target), Some(&Value::Number(256)));
-        assert_eq!(plan.notes, [frames_note(Coalescing::RxFrames, 256, wanted).unwrap()]);
+        assert_eq!(plan.notes, [frames_note(256, wanted).unwrap()]);
         assert!(plan.fit_rx_frames(512).is_none());
         plan.steps.clear();
         assert!(plan.fit_rx_frames(1024).is_none());

@@ -57,7 +57,6 @@ pub struct Settings {
     /// Interrupt coalescing, set under suppression only. It applies to the whole device, so a plan
     /// for some of its queues leaves it alone.
     pub suppression: SuppressionValues,
-    pub ban_irqbalance: bool,
     /// The core of each worker if workers are pinned; queue `i` belongs to worker `i` modulo their
     /// number. Empty if workers are not pinned: interrupts then stay where they are.
     pub worker_cores: Vec<u32>,
@@ -118,7 +117,6 @@ impl Default for Settings {
             rx_ring: None,
             queues: None,
             suppression: SuppressionValues::default(),
-            ban_irqbalance: false,
             worker_cores: Vec::new(),
             packing_cores: Cpus::none(),
             defer_hard_irqs: Self::DEFER_HARD_IRQS,

@@ -245,6 +245,14 @@ mod tests {
 
     const NOW: Duration = Duration::from_secs(100);
 
+    /// What a supervisor is asked for, a queue 0 with plain interrupts, its settings, and others.
+    fn plain_queue() -> (Arc<QueueRequests>, QueueChange, QueueSettings, QueueSettings) {
+        let requests = Arc::new(QueueRequests::new().unwrap());
+        let plain = QueueSettings::plain(Reason::Start);
+        let change = QueueChange::new(0, Some(Arc::clone(&requests)), plain);
+        (requests, change, plain, QueueSettings::fixed(LatencyBudget::ZERO))
+    }
+
     #[test]
     fn a_queue_stops_polling_only_after_a_wait_that_found_nothing_or_at_the_end() {
         let polling = QueueSettings::fixed(LatencyBudget::ZERO);
@@ -265,16 +273,13 @@ mod tests {
 
     #[test]
     fn a_refused_change_is_retried_later_each_time() {
-        let requests = Arc::new(QueueRequests::new().unwrap());
-        let plain = QueueSettings::plain(Reason::Start);
-        let polling = QueueSettings::fixed(LatencyBudget::ZERO);
-        let mut change = QueueChange::new(3, Some(Arc::clone(&requests)), plain);
+        let (requests, mut change, plain, polling) = plain_queue();
         let mut now = NOW;
         for pause in [1, 2, 4, 8, 16, 32, 64, 64] {
             assert!(change.needs_values(&polling));
             change.request(now, polling);
             assert_eq!(change.step(now, false), ChangeStep::Wait);
-            requests.answer(3, &polling, Err(String::new()));
+            requests.answer(0, &polling, Err(String::new()));
             assert_eq!(change.step(now, false), ChangeStep::Refused(polling));
             assert_eq!(change.in_effect(), plain);
             let end = now + Duration::from_secs(pause);
@@ -289,10 +294,7 @@ mod tests {
 
     #[test]
     fn a_supervisor_that_is_asked_late_has_a_second_from_then_on() {
-        let requests = Arc::new(QueueRequests::new().unwrap());
-        let (plain, polling) =
-            (QueueSettings::plain(Reason::Start), QueueSettings::fixed(LatencyBudget::ZERO));
-        let mut change = QueueChange::new(0, Some(Arc::clone(&requests)), plain);
+        let (requests, mut change, _, polling) = plain_queue();
         requests.busy(|| change.request(NOW, polling));
         let late = NOW + Duration::from_secs(5);
         assert_eq!(change.step(late, false), ChangeStep::Wait);
@@ -302,10 +304,7 @@ mod tests {
 
     #[test]
     fn a_supervisor_that_does_not_answer_holds_up_its_queue_for_a_second() {
-        let requests = Arc::new(QueueRequests::new().unwrap());
-        let (plain, polling) =
-            (QueueSettings::plain(Reason::Start), QueueSettings::fixed(LatencyBudget::ZERO));
-        let mut change = QueueChange::new(0, Some(Arc::clone(&requests)), plain);
+        let (requests, mut change, plain, polling) = plain_queue();
         change.request(NOW, polling);
         let second = NOW + Duration::from_secs(1);
         assert_eq!(change.step(second - Duration::from_nanos(1), false), ChangeStep::Wait);
@@ -320,11 +319,8 @@ mod tests {
 
     #[test]
     fn an_idle_owner_looks_again_as_long_as_its_queue_may_have_values_that_wait_for_a_poll() {
-        let requests = Arc::new(QueueRequests::new().unwrap());
-        let (plain, polling) =
-            (QueueSettings::plain(Reason::Start), QueueSettings::fixed(LatencyBudget::ZERO));
-        let (mut change, step) =
-            (QueueChange::new(0, Some(Arc::clone(&requests)), plain), Duration::from_millis(10));
+        let (requests, mut change, plain, polling) = plain_queue();
+        let step = Duration::from_millis(10);
         assert_eq!(change.next_step(NOW, step), None);
         change.request(NOW, polling);
         assert_eq!(change.next_step(NOW, step), Some(NOW + step));

@@ -10,7 +10,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::process::Pid;
 
 use crate::controller::QueueSettings;
-use crate::host::capabilities::may_set_napis;
+use crate::host::machine::may_set_napis;
 
 /// The requests of a runtime's workers to its supervisor: the controller of each worker chooses its
 /// queue's settings, and the supervisor, which holds the journal, sets them.

@@ -89,7 +89,6 @@ pub(crate) struct CodeSettings {
     pub(crate) cores: Option<Cpus>,
     pub(crate) affinity: Option<Affinity>,
     pub(crate) packing_cores: Cpus,
-    pub(crate) ban_irqbalance: bool,
     pub(crate) grace_time: Option<GraceTime>,
     pub(crate) latency_budget: Option<LatencyBudget>,
     pub(crate) cpu_budget: Option<CpuBudget>,
@@ -183,11 +182,7 @@ impl Config {
         let policy = policy.unwrap_or_default();
         let (driver, wait) = (driver.unwrap_or_default(), wait.unwrap_or_default());
         let cores: Vec<u32> = cores.unwrap_or_default().iter().collect();
-        let mut settings = Settings {
-            packing_cores: code.packing_cores,
-            ban_irqbalance: code.ban_irqbalance,
-            ..Settings::default()
-        };
+        let mut settings = Settings { packing_cores: code.packing_cores, ..Settings::default() };
         if let Some(time) = grace_time.filter(|time| !time.is_valid()) {
             let reason = format!("{time:?} is not a valid grace time: it must be from 1 ns to 1 s");
             return Err(BuildError::Setting { source_name: GRACE_TIME.argument.to_owned(), reason });

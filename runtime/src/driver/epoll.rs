@@ -17,7 +17,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use policies::descriptors::{EpollParams, incoming_napi_id};
+use policies::epoll_params::EpollParams;
+use policies::socket_options::incoming_napi_id;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
 use slab::Slab;

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use policies::controller::QueueSettings;
-use policies::descriptors::EpollParams;
+use policies::epoll_params::EpollParams;
 
 pub use self::driver_kind::DriverKind;
 use self::epoll::EpollDriver;

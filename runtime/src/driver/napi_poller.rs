@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
-use policies::descriptors::EpollParams;
+use policies::epoll_params::EpollParams;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
 use super::epoll_sys::{self, Event};

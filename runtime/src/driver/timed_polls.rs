@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use policies::descriptors::EpollParams;
+use policies::epoll_params::EpollParams;
 
 use super::earlier_timer::EarlierTimer;
 use super::epoll_sys::{self, Event};

@@ -15,7 +15,7 @@ mod ring_fd;
 mod ring_operation;
 
 pub use io_uring;
-pub use policies::descriptors::{incoming_napi_id, steer_by_queue};
+pub use policies::socket_options::{incoming_napi_id, steer_by_queue};
 
 pub use self::async_fd::AsyncFd;
 pub use self::placement::{

@@ -5,7 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use policies::controller::{Budgets, QueueSettings};
-use policies::descriptors::EpollParams;
+use policies::epoll_params::EpollParams;
 use policies::netlink::netdev::{Napi, Netdev};
 use policies::status::QueueStatus;
 use policies::{Applied, Policy, Processing, WorkerWait};

@@ -10,7 +10,7 @@ use policies::Knob;
 use policies::controller::{
     Budgets, ControllerLimits, MachineCosts, PollTimer, PollingController, QueueSettings, Reason,
 };
-use policies::descriptors::EpollParams;
+use policies::epoll_params::EpollParams;
 use policies::netlink::netdev::Netdev;
 
 use super::event_loop::Worker;

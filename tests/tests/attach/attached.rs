@@ -7,13 +7,15 @@ use std::time::Duration;
 use lab::testbed::{SERVER_INTERFACE, Testbed};
 use policies::attach::{AttachConfig, AttachEvent, Attachment, Fitness, Observation, Target, observe};
 use policies::controller::{QueueMode, Reason};
-use policies::descriptors::{EpollParams, duplicate, stop_steering};
+use policies::epoll_params::EpollParams;
+use policies::pidfd::duplicate;
+use policies::socket_options::stop_steering;
 use policies::{Change, JournalDir, host};
 use serial_test::serial;
 use tests::hung_thread::{HungThread, stop_if_asked};
 use tests::isolated;
 use tests::memcached::wait_until;
-use tests::testbed::enter;
+use tests::testbed::enter_plain;
 
 use super::load::Load;
 use super::servers::{self, Server, serve_if_asked};
@@ -152,7 +154,7 @@ fn attach_and_detach(testbed: &Testbed, server: &Server) {
 #[isolated(root)]
 #[serial]
 fn memcached_is_polled_while_it_is_attached() {
-    let testbed = enter(1);
+    let testbed = enter_plain(1);
     let Some(server) = servers::memcached(&["-t", "1"]) else { return };
     attach_and_detach(&testbed, &server);
 }
@@ -161,7 +163,7 @@ fn memcached_is_polled_while_it_is_attached() {
 #[isolated(root)]
 #[serial]
 fn a_worker_of_nginx_is_polled_while_it_is_attached() {
-    let testbed = enter(1);
+    let testbed = enter_plain(1);
     let Some(server) = servers::nginx(1, "") else { return };
     attach_and_detach(&testbed, &server);
 }
@@ -170,7 +172,7 @@ fn a_worker_of_nginx_is_polled_while_it_is_attached() {
 #[isolated(root)]
 #[serial]
 fn redis_is_polled_while_it_is_attached() {
-    let testbed = enter(1);
+    let testbed = enter_plain(1);
     let Some(server) = servers::redis() else { return };
     attach_and_detach(&testbed, &server);
 }
@@ -179,7 +181,7 @@ fn redis_is_polled_while_it_is_attached() {
 #[isolated(root)]
 #[serial]
 fn haproxy_is_polled_while_it_is_attached() {
-    let testbed = enter(1);
+    let testbed = enter_plain(1);
     let Some(server) = servers::haproxy() else { return };
     attach_and_detach(&testbed, &server);
 }
@@ -188,7 +190,7 @@ fn haproxy_is_polled_while_it_is_attached() {
 #[isolated(root)]
 #[serial]
 fn a_java_server_is_polled_while_it_is_attached() {
-    let testbed = enter(1);
+    let testbed = enter_plain(1);
     let Some(server) = servers::java() else { return };
     attach_and_detach(&testbed, &server);
 }
@@ -197,7 +199,7 @@ fn a_java_server_is_polled_while_it_is_attached() {
 #[isolated(root)]
 #[serial]
 fn a_go_server_is_polled_while_it_is_attached() {
-    let testbed = enter(1);
+    let testbed = enter_plain(1);
     let Some(server) = servers::go() else { return };
     attach_and_detach(&testbed, &server);
 }
@@ -207,7 +209,7 @@ fn a_go_server_is_polled_while_it_is_attached() {
 #[serial]
 fn a_tokio_server_is_polled_while_it_is_attached() {
     serve_if_asked();
-    let testbed = enter(1);
+    let testbed = enter_plain(1);
     let server = servers::own("tokio");
     attach_and_detach(&testbed, &server);
 }
@@ -216,7 +218,7 @@ fn a_tokio_server_is_polled_while_it_is_attached() {
 #[isolated(root)]
 #[serial]
 fn threads_of_memcached_that_take_their_queues_are_attached_to_one_each() {
-    let testbed = enter(2);
+    let testbed = enter_plain(2);
     let Some(server) = servers::memcached(&["-t", "2", "-N", "2"]) else { return };
     let load = Load::start(&testbed, server.address, server.exchange, 2 * CONNECTIONS);
     let attached = Observed::start(Target::Process(server.pid()));
@@ -229,7 +231,7 @@ fn threads_of_memcached_that_take_their_queues_are_attached_to_one_each() {
 #[isolated(root)]
 #[serial]
 fn workers_of_nginx_that_mix_queues_are_left_alone() {
-    let testbed = enter(2);
+    let testbed = enter_plain(2);
     let Some(server) = servers::nginx(2, "reuseport") else { return };
     let load = Load::start(&testbed, server.address, server.exchange, 4 * CONNECTIONS);
     // Until then a worker may have no epoll instance.
@@ -257,7 +259,7 @@ fn workers_of_nginx_that_mix_queues_are_left_alone() {
 #[isolated(root)]
 #[serial]
 fn workers_of_nginx_are_steered_to_one_queue_each_until_they_are_detached() {
-    let testbed = enter(2);
+    let testbed = enter_plain(2);
     let Some(server) = servers::nginx(2, "reuseport") else { return };
     let workers = &family(server.pid())[1..];
     // The group's program, removed if there is one.
@@ -308,7 +310,7 @@ fn a_server_whose_queue_nobody_sets_any_more_is_left_to_interrupts() {
         return;
     }
     serve_if_asked();
-    let testbed = enter(1);
+    let testbed = enter_plain(1);
     let server = servers::own("tokio");
     let load = Load::start(&testbed, server.address, server.exchange, CONNECTIONS);
     wait_until("the server serves", || load.requests() > 100);

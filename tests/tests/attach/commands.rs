@@ -4,7 +4,7 @@ use lab::testbed::SERVER_ADDRESS;
 use rustix::process::{Pid, Signal, kill_process};
 use serial_test::serial;
 use tests::memcached::wait_until;
-use tests::testbed::enter;
+use tests::testbed::enter_plain;
 use tests::{KillOnDrop, isolated, policies_command};
 
 use super::attached::{CONNECTIONS, epolls, family, nothing_is_left, state};
@@ -15,7 +15,7 @@ use super::servers;
 #[isolated(root)]
 #[serial]
 fn an_interrupted_attach_prints_what_it_did_and_leaves_nothing() {
-    let testbed = enter(1);
+    let testbed = enter_plain(1);
     let Some(server) = servers::memcached(&["-t", "1"]) else { return };
     let load = Load::start(&testbed, server.address, server.exchange, CONNECTIONS);
     wait_until("the server serves", || load.requests() > 100);
@@ -49,7 +49,7 @@ fn an_interrupted_attach_prints_what_it_did_and_leaves_nothing() {
 #[isolated(root)]
 #[serial]
 fn a_command_that_is_run_is_attached_and_its_exit_code_is_passed_on() {
-    let testbed = enter(1);
+    let testbed = enter_plain(1);
     for (script, code) in [("exit 7", 7), ("kill -9 $$", 128 + 9), ("exit 0", 0)] {
         let status = policies_command(&["run", "--", "sh", "-c", script]).status().unwrap();
         assert_eq!(status.code(), Some(code), "{script}");
@@ -80,7 +80,7 @@ fn a_command_that_is_run_is_attached_and_its_exit_code_is_passed_on() {
 #[isolated(root)]
 #[serial]
 fn explain_names_the_processes_and_needs_one_target() {
-    let _testbed = enter(1);
+    let _testbed = enter_plain(1);
     let own = std::process::id().to_string();
     let output = policies_command(&["explain", "--pid", &own, "--format", "json"]).output().unwrap();
     assert_eq!(output.status.code(), Some(3), "a test waits in no epoll instance: {output:?}");

@@ -9,7 +9,7 @@ use rustix::mount::MountFlags;
 use rustix::process::{Pid, Signal, kill_process};
 use serial_test::serial;
 use tests::memcached::wait_until;
-use tests::testbed::enter;
+use tests::testbed::enter_plain;
 use tests::{KillOnDrop, isolated};
 
 use super::attached::{CONNECTIONS, nothing_is_left};
@@ -44,7 +44,7 @@ impl Drop for ControlGroup {
 #[isolated(root)]
 #[serial]
 fn a_control_group_is_attached_to_although_its_server_has_only_begun_to_start() {
-    let testbed = enter(1);
+    let testbed = enter_plain(1);
     let memcached = std::path::Path::new("/usr/bin/memcached");
     if tests::require("/usr/bin/memcached", memcached.is_file().then_some(())).is_none() {
         return;

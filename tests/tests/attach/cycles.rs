@@ -8,7 +8,7 @@ use policies::attach::Target;
 use serial_test::serial;
 use tests::isolated;
 use tests::memcached::wait_until;
-use tests::testbed::enter;
+use tests::testbed::enter_plain;
 
 use super::attached::{CONNECTIONS, Observed, epolls, nothing_is_left, state};
 use super::load::Load;
@@ -36,7 +36,7 @@ fn share_of_stalls(times: &[Duration]) -> f64 {
 #[isolated(root)]
 #[serial]
 fn attaching_and_detaching_loses_no_request_and_no_descriptor() {
-    let testbed = enter(1);
+    let testbed = enter_plain(1);
     let Some(server) = servers::memcached(&["-t", "1"]) else { return };
     attach_and_detach_repeatedly(&testbed, &server, 3);
 }
@@ -46,7 +46,7 @@ fn attaching_and_detaching_loses_no_request_and_no_descriptor() {
 #[isolated(root)]
 #[serial]
 fn attaching_and_detaching_stalls_no_more_requests_than_the_machine() {
-    let testbed = enter(1);
+    let testbed = enter_plain(1);
     let Some(server) = servers::memcached(&["-t", "1"]) else { return };
     let load = Load::start(&testbed, server.address, server.exchange, CONNECTIONS);
     std::thread::sleep(Duration::from_secs(1));
@@ -99,7 +99,7 @@ fn attach_and_detach_repeatedly(testbed: &Testbed, server: &Server, cycles: u32)
 #[isolated(root)]
 #[serial]
 fn what_a_killed_attachment_left_is_put_back_by_the_next_one_also_if_the_server_has_ended() {
-    let testbed = enter(1);
+    let testbed = enter_plain(1);
     let Some(server) = servers::memcached(&["-t", "1"]) else { return };
     let fresh = state(&[]);
     let load = Load::start(&testbed, server.address, server.exchange, CONNECTIONS);

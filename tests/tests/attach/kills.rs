@@ -12,9 +12,9 @@ use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use policies::attach::{AttachConfig, Attachment, Target};
 use policies::{Cpus, signals};
 use serial_test::serial;
-use tests::kill_at_call::{SystemCall, Traced, run_until};
+use tests::kill_at_call::{OLDER, SystemCall, Traced, run_until};
 use tests::memcached::wait_until;
-use tests::testbed::enter;
+use tests::testbed::enter_plain;
 use tests::{isolated, program};
 
 use super::attached::state;
@@ -46,12 +46,6 @@ const CALLS: [i64; 13] = [
     libc::SYS_unlinkat,
     libc::SYS_mkdirat,
 ];
-/// Older forms, which some architectures lack.
-#[cfg(target_arch = "x86_64")]
-const OLDER: [i64; 5] =
-    [libc::SYS_rename, libc::SYS_unlink, libc::SYS_mkdir, libc::SYS_rmdir, libc::SYS_link];
-#[cfg(not(target_arch = "x86_64"))]
-const OLDER: [i64; 0] = [];
 
 /// Whether one of them changes anything.
 fn changes_something(call: &SystemCall) -> bool {
@@ -118,7 +112,7 @@ fn attaches_if_asked() {
 #[isolated(root)]
 #[serial]
 fn wherever_an_attachment_is_killed_restore_puts_everything_back_and_the_server_serves() {
-    let testbed = enter(1);
+    let testbed = enter_plain(1);
     let (Some(server), Some(_)) = (servers::memcached(&["-t", "1"]), program("python3")) else { return };
     // Not so much that the tracer and the attachment have to wait for a core.
     let pause = Duration::from_micros(500);

@@ -6,7 +6,7 @@ use policies::explain::Severity;
 use serial_test::serial;
 use tests::isolated;
 use tests::memcached::wait_until;
-use tests::testbed::enter;
+use tests::testbed::enter_plain;
 
 use super::attached::{CONNECTIONS, Observed, epolls, is_aligned, state};
 use super::load::Load;
@@ -14,7 +14,7 @@ use super::servers::{self, serve_if_asked};
 
 /// Looks at a server under load, or at an idle one with `connections` 0.
 fn look(what: &str, connections: usize) -> Observation {
-    let testbed = enter(1);
+    let testbed = enter_plain(1);
     let server = servers::own(what);
     let load = Load::start(&testbed, server.address, server.exchange, connections);
     wait_until("the server serves or waits", || match connections {
@@ -119,7 +119,7 @@ fn a_server_that_polls_by_itself_is_left_alone_and_keeps_its_queue() {
 #[isolated(root)]
 #[serial]
 fn a_second_attachment_does_not_take_a_queue_that_the_first_one_holds() {
-    let testbed = enter(1);
+    let testbed = enter_plain(1);
     let Some(server) = servers::memcached(&["-t", "1"]) else { return };
     let load = Load::start(&testbed, server.address, server.exchange, CONNECTIONS);
     let target = Target::Process(server.pid());
@@ -144,7 +144,7 @@ fn a_second_attachment_does_not_take_a_queue_that_the_first_one_holds() {
 #[isolated(root)]
 #[serial]
 fn an_interface_that_does_not_exist_is_an_error_that_lists_those_of_the_server() {
-    let _testbed = enter(1);
+    let _testbed = enter_plain(1);
     // The other threads of this process are not in the testbed.
     let sleeper = std::process::Command::new("sleep").arg("60").spawn().unwrap();
     let sleeper = tests::KillOnDrop::from(sleeper);

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use serial_test::serial;
 use tests::memcached::wait_until;
-use tests::testbed::enter;
+use tests::testbed::enter_plain;
 use tests::{isolated, program, seccomp};
 
 use super::attached::{CONNECTIONS, state};
@@ -17,7 +17,7 @@ const EPOLL_PARAMS: [u32; 2] = [0x8008_8a02, 0x4008_8a01];
 /// Attaches to a memcached of another user by a command before `policies`. It has to fail with
 /// these words, without having changed anything.
 fn is_refused(wrapper: &[&str], expected: &[&str]) {
-    let testbed = enter(1);
+    let testbed = enter_plain(1);
     let Some(server) = servers::memcached(&["-t", "1"]) else { return };
     let Some(first) = program(wrapper[0]) else { return };
     let load = Load::start(&testbed, server.address, server.exchange, CONNECTIONS);

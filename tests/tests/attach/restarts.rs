@@ -8,7 +8,7 @@ use policies::netlink::route;
 use rustix::process::{Pid, Signal, kill_process};
 use serial_test::serial;
 use tests::memcached::wait_until;
-use tests::testbed::enter;
+use tests::testbed::enter_plain;
 use tests::{isolated, program};
 
 use super::attached::{CONNECTIONS, Observed, epolls, family, nothing_is_left, state};
@@ -23,7 +23,7 @@ fn detached(event: &AttachEvent) -> bool {
 #[isolated(root)]
 #[serial]
 fn a_worker_that_nginx_starts_on_reload_is_attached_in_place_of_the_old_one() {
-    let testbed = enter(1);
+    let testbed = enter_plain(1);
     let Some(server) = servers::nginx(1, "") else { return };
     let load = Load::start(&testbed, server.address, server.exchange, CONNECTIONS);
     let attached = Observed::start(Target::Process(server.pid()));
@@ -48,7 +48,7 @@ fn a_worker_that_nginx_starts_on_reload_is_attached_in_place_of_the_old_one() {
 #[isolated(root)]
 #[serial]
 fn a_server_that_is_restarted_is_attached_again() {
-    let testbed = enter(1);
+    let testbed = enter_plain(1);
     let Some(server) = servers::memcached(&["-t", "1"]) else { return };
     let fresh = state(&[]);
     let attached = Observed::start(Target::DescendantsOf(std::process::id()));
@@ -71,7 +71,7 @@ fn a_server_that_is_restarted_is_attached_again() {
 #[isolated(root)]
 #[serial]
 fn a_link_that_goes_down_and_up_is_polled_again_and_left_as_it_was() {
-    let testbed = enter(1);
+    let testbed = enter_plain(1);
     let Some(ip) = program("ip") else { return };
     let Some(server) = servers::memcached(&["-t", "1"]) else { return };
     let before = state(&[server.pid()]);

@@ -5,7 +5,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use policies::host::{DRIVERS, Driver};
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 
 #[test]
@@ -33,43 +32,8 @@ fn every_relative_link_leads_to_a_file_and_a_heading() {
     assert!(broken.is_empty(), "broken links:\n{}", broken.join("\n"));
 }
 
-/// Set in the environment, the table of drivers is written into its page.
+/// Set in the environment, tables are written into their pages.
 const UPDATE: &str = "LULL_UPDATE_EXPECTED";
-
-#[test]
-fn the_page_of_drivers_has_the_table_of_the_code() {
-    let path = root().join("docs/policies/drivers.md");
-    let page = std::fs::read_to_string(&path).unwrap();
-    let start = page.find("| Driver |").unwrap();
-    let end = page[start..].find("\n\n").map_or(page.len(), |end| start + end + 1);
-    let table = table_of_drivers();
-    if std::env::var_os(UPDATE).is_some() {
-        std::fs::write(&path, format!("{}{table}{}", &page[..start], &page[end..])).unwrap();
-        return;
-    }
-    assert_eq!(page[start..end], table, "set {UPDATE}=1 to write it");
-}
-
-fn table_of_drivers() -> String {
-    let yes_or_no = |it| match it {
-        Some(true) => "yes",
-        Some(false) => "no",
-        None => "not known",
-    };
-    let row = |driver: Driver| {
-        let Driver { name, links_queues, reports_irqs, irq_names, keeps_settings, evidence, remark, .. } =
-            driver;
-        let coalescing = yes_or_no(Some(driver.per_queue_coalescing));
-        let deferral = yes_or_no(driver.honours_deferral);
-        format!(
-            "| {name} | {links_queues} | {reports_irqs} | {irq_names} | {keeps_settings} | {coalescing} | {deferral} | \
-             {evidence} | {remark} |\n"
-        )
-    };
-    let head = "| Driver | Queue to NAPI | NAPI to interrupt | Interrupts | Settings stay | Coalescing per queue | \
-                Deferral | Known from | |\n|---|---|---|---|---|---|---|---|---|\n";
-    DRIVERS.into_iter().map(row).fold(head.to_owned(), |table, row| table + &row)
-}
 
 /// The programs that were ported from tokio: the file on Lull, and what it shows.
 const PORTS: [(&str, &str); 8] = [

@@ -120,10 +120,6 @@ impl WorkerLine {
         Self { words: words.map(|(name, value)| (name.to_owned(), value.to_owned())).collect() }
     }
 
-    pub fn word(&self, name: &str) -> Option<&str> {
-        self.words.get(name).map(String::as_str)
-    }
-
     pub fn number(&self, name: &str) -> u64 {
         let value = self.words.get(name).unwrap_or_else(|| panic!("no {name} in {self:?}"));
         value.parse().unwrap_or_else(|_| panic!("{name} is {value}"))

@@ -2,7 +2,6 @@
 
 mod clocks;
 mod devices;
-mod driving_loops;
 mod eight_queues;
 mod event_histograms;
 mod instructions;
@@ -230,47 +229,22 @@ fn changes_of_links_and_interrupts_are_followed_or_reverted() {
     assert_eq!(guest.settings(&interface), before);
 }
 
-/// `explain` finds an irqbalance that may move the interrupts.
-fn assert_ban(guest: &mut Machine, interface: &str, is_banned: bool) {
-    let explained = guest.ask(&format!("policies explain {interface}")).text;
-    assert_eq!(!explained.contains("irqbalance runs"), is_banned, "{explained}");
-}
-
 #[test]
 #[serial]
-fn irqbalance_is_banned_from_interrupts_and_after_its_restart_too_until_the_restore() {
-    const START: &str = "mkdir -p /run/irqbalance; irqbalance --foreground >/tmp/irqbalance 2>&1 & sleep 2";
-    const RESTART: &str =
-        "kill $(pidof irqbalance); sleep 1; irqbalance --foreground >/tmp/irqbalance 2>&1 & sleep 4";
+fn a_running_irqbalance_is_noted_with_what_to_do() {
     let Some(mut guest) = boot(&[Nic::Igb], 1) else { return };
     let interface = guest.interfaces[0].clone();
-    guest.run(START);
-    let plan = guest.ask(&format!("policies plan {interface} --policy vanilla --workers 2")).text;
-    assert!(plan.contains("irqbalance runs"), "{plan}: {}", guest.ask("cat /tmp/irqbalance; ps").text);
-    assert_ban(&mut guest, &interface, false);
-    let apply = format!("policies apply {interface} --policy vanilla --workers 2 --ban-irqbalance");
-    let banned = guest.run(&apply);
-    assert!(banned.contains("irqbalance bans irq") && banned.contains("set to 1"), "{banned}");
-    assert!(banned.contains("irqbalance forgets its bans"), "{banned}");
-    assert_ban(&mut guest, &interface, true);
-    // It forgets, and the same command asks again.
-    guest.run(RESTART);
-    assert_ban(&mut guest, &interface, false);
-    let again = guest.run(&apply);
-    assert!(again.contains("irqbalance bans irq") && again.contains("set to 1"), "{again}");
-    assert_ban(&mut guest, &interface, true);
-    let restored = guest.run("policies restore");
-    assert!(restored.contains("irqbalance bans irq") && !restored.contains("NOT"), "{restored}");
-    let again = guest.run(&format!("policies --format json plan {interface} --policy vanilla --workers 2"));
-    assert!(again.contains("irqbalance runs"), "{again}");
-    // A server asks again by itself.
-    serve(&mut guest, 0, "vanilla", "--ban-irqbalance");
-    assert_ban(&mut guest, &interface, true);
-    guest.run(RESTART);
-    guest.wait_for("grep -q 'had lost its bans' /tmp/memcached");
-    assert_ban(&mut guest, &interface, true);
-    stop(&mut guest);
-    assert_ban(&mut guest, &interface, false);
+    let plan = format!("policies plan {interface} --policy vanilla --workers 2");
+    let explain = format!("policies explain {interface}");
+    let noted = |guest: &mut Machine| {
+        [&plan, &explain].map(|command| {
+            let text = guest.ask(command).text;
+            text.contains("irqbalance runs") && text.contains("--banirq=NUMBER")
+        })
+    };
+    assert_eq!(noted(&mut guest), [false; 2]);
+    guest.run("mkdir -p /run/irqbalance; irqbalance --foreground >/tmp/irqbalance 2>&1 & sleep 2");
+    assert_eq!(noted(&mut guest), [true; 2], "{}", guest.ask("cat /tmp/irqbalance; ps").text);
 }
 
 #[test]

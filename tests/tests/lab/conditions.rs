@@ -2,8 +2,8 @@
 
 use std::fs;
 
-use lab::testbed::{Receiver, SERVER_INTERFACE};
-use policies::host::scheduler::{INTERRUPT_THREAD_PRIORITY, fifo_priority};
+use lab::testbed::{INTERRUPT_THREAD_PRIORITY, Receiver, SERVER_INTERFACE};
+use policies::host::scheduler::fifo_priority;
 use policies::netlink::netdev::Netdev;
 use policies::{Cpus, Pid, host};
 use serial_test::serial;

@@ -81,10 +81,11 @@ fn enter() -> Testbed {
     testbed
 }
 
-/// Deferrals and grace time.
-fn deferral() -> (u64, Duration) {
+/// Deferrals, grace time and suspend timeout.
+fn values() -> (u64, Duration, Duration) {
     let napi = napi();
-    (napi.defer_hard_irqs.unwrap(), Duration::from_nanos(napi.gro_flush_timeout.unwrap()))
+    let time = |nanos: Option<u64>| Duration::from_nanos(nanos.unwrap());
+    (napi.defer_hard_irqs.unwrap(), time(napi.gro_flush_timeout), time(napi.irq_suspend_timeout))
 }
 
 /// The share of packets that busy polls took within a time.
@@ -106,18 +107,19 @@ fn saturate(adapting: &mut Adapting, load: &Load) -> f64 {
     share
 }
 
-/// Whether the wait polls, or does not, and the queue soon has the values of the mode that is in
-/// effect.
-fn has_values_of_mode(adapting: &mut Adapting, polls: bool) -> bool {
+/// The settings of a mode, once they are in effect and the queue has their values, which it soon
+/// does.
+fn values_of(adapting: &mut Adapting, mode: QueueMode) -> QueueSettings {
     let give_up = Instant::now() + Duration::from_millis(300);
-    while Instant::now() < give_up {
+    loop {
         let settings = adapting.server.report().queue.unwrap();
-        if settings.polls() == polls && deferral() == (settings.defer_hard_irqs, settings.grace_time) {
-            return true;
+        let set = (settings.defer_hard_irqs, settings.grace_time, settings.suspend_timeout);
+        if settings.mode == mode && values() == set {
+            return settings;
         }
+        assert!(Instant::now() < give_up, "{:?}, {settings}", values());
         std::thread::sleep(Duration::from_millis(5));
     }
-    false
 }
 
 fn check_adaptation(budget: Duration) {
@@ -128,13 +130,19 @@ fn check_adaptation(budget: Duration) {
     let report = adapting.server.report();
     assert_eq!(report.queue.unwrap().mode, QueueMode::Plain, "{report}");
     assert!(report.steps_down.is_empty(), "{report}");
-    assert_eq!(deferral(), (0, Duration::ZERO));
+    let status = report.queue_status().unwrap();
+    assert_eq!(status.latency_budget_us.map(Duration::from_micros), Some(budget), "{report}");
+    assert_eq!(values(), (0, Duration::ZERO, Duration::from_millis(20)));
     let load = Load::open(&testbed, adapting.server.address, CONNECTIONS, ECHO);
     let share = saturate(&mut adapting, &load);
     // Under interrupts it is 0. After pauses of the machine the watchdog polls instead, and of a
     // ring's polls the kernel doesn't count every second one (`busy_poll_stop`).
     assert!(share > 0.3, "{share:.2} of the packets by busy polls: {}", adapting.history(start));
-    assert!(has_values_of_mode(&mut adapting, true), "{:?}: {}", deferral(), adapting.history(start));
+    let timed = values_of(&mut adapting, QueueMode::Timed);
+    assert_eq!((timed.defer_hard_irqs, timed.suspend_timeout), (1, Duration::ZERO), "{timed}");
+    let (watchdog, interval) = (timed.grace_time.as_micros(), timed.poll_interval.as_micros());
+    assert!((250..=20_000).contains(&watchdog), "a watchdog of {watchdog} µs");
+    assert!(budget.is_zero() || (20..=160).contains(&interval), "{timed}");
     check_way_back(&testbed, &mut adapting, load);
     drop(adapting);
     assert_eq!(napi(), before);
@@ -165,8 +173,8 @@ fn check_way_back(testbed: &Testbed, adapting: &mut Adapting, load: Load) {
     println!("first packet {first:?}, plain mode after {took:?}");
     // Suspension would end after 20 ms.
     assert!(first < Duration::from_millis(10), "first packets waited for {firsts:?}");
-    assert!(has_values_of_mode(adapting, false), "{:?}: {}", deferral(), adapting.history(start));
-    assert_eq!(deferral(), (0, Duration::ZERO));
+    let plain = values_of(adapting, QueueMode::Plain);
+    assert_eq!((plain.defer_hard_irqs, plain.grace_time), (0, Duration::ZERO), "{plain}");
 
     for step in 0..20 {
         if step % 2 == 0 {

@@ -9,8 +9,8 @@ use policies::netlink::netdev::{NapiSetting, Netdev};
 use policies::{Cpus, Policy, host};
 use serial_test::serial;
 use tests::isolated;
-use tests::kill_at_call::{SystemCall, Traced, run_first_thread_until, run_until, seize, trace_until};
-use tests::testbed::enter;
+use tests::kill_at_call::{OLDER, SystemCall, Traced, run_first_thread_until, run_until, seize, trace_until};
+use tests::testbed::{enter, steer_to};
 
 use super::guardian::{self, Guarded};
 
@@ -36,13 +36,6 @@ const CHANGES: [i64; 17] = [
     libc::SYS_sched_setaffinity,
     libc::SYS_sched_setscheduler,
 ];
-
-/// Older forms, which some architectures lack.
-#[cfg(target_arch = "x86_64")]
-const OLDER: [i64; 5] =
-    [libc::SYS_rename, libc::SYS_unlink, libc::SYS_mkdir, libc::SYS_rmdir, libc::SYS_link];
-#[cfg(not(target_arch = "x86_64"))]
-const OLDER: [i64; 0] = [];
 
 fn is_change(call: &SystemCall) -> bool {
     CHANGES.contains(&call.number) || OLDER.contains(&call.number)
@@ -70,8 +63,7 @@ fn set_by_operator() -> serde_json::Value {
     ] {
         netdev.set_napi(napi, setting, value).unwrap();
     }
-    let steering = format!("/sys/class/net/{SERVER_INTERFACE}/queues/rx-0/rps_cpus");
-    std::fs::write(&steering, "2").unwrap();
+    steer_to(1);
     settings()
 }
 

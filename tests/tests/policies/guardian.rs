@@ -14,7 +14,7 @@ use rustix::mount::{MountFlags, mount};
 use rustix::process::{Signal, kill_process};
 use serial_test::serial;
 use tests::memcached::{Memcached, command, free_port, wait_until};
-use tests::testbed::{enter, is_deferred, napi};
+use tests::testbed::{enter, is_deferred, napi, steer_to};
 use tests::{KillOnDrop, isolated};
 
 use super::crash_recovery::settings;
@@ -139,6 +139,7 @@ impl Drop for Group {
 #[serial]
 fn under_each_policy_settings_come_back_whether_server_guardian_or_both_are_killed() {
     let _testbed = enter(1);
+    steer_to(1);
     let fresh = settings();
     let policies = tests::own_program("policies");
     let restore = || {

@@ -15,7 +15,7 @@ use rustix::process::{Signal, kill_process};
 use serde_json::{Value, json};
 use serial_test::serial;
 use tests::memcached::wait_until;
-use tests::testbed::{enter, napi, server_runtime};
+use tests::testbed::{enter, napi, server_runtime, steer_to};
 use tests::{KillOnDrop, isolated, policies_command};
 
 const JOURNALS: &str = "/run/lull";
@@ -424,6 +424,7 @@ impl Drop for SmallTmpfs {
 #[serial]
 fn with_a_full_file_system_for_journals_nothing_is_applied_and_nothing_is_lost() {
     let _testbed = enter(1);
+    steer_to(0);
     let fresh = napi();
     let is_refused = |applied: &Output| {
         !applied.status.success()

@@ -1,20 +1,40 @@
-//! The real-time kernel threads that stand in for the interrupts of a veth's queues.
+//! Kernel threads that poll a veth's queues: those from before a policy, and those of
+//! `kernel-thread`, which poll all the time, or vanilla where the kernel has none.
 
-use lab::testbed::SERVER_INTERFACE;
-use policies::host::scheduler::{INTERRUPT_THREAD_PRIORITY, fifo_priority};
-use policies::{Cpus, Guard, JournalDir, Lifetime, Pid, Plan, Policy, RxQueue, Settings, host};
-use rustix::thread::{CapabilitySet, CapabilitySets};
+use lab::testbed::{INTERRUPT_THREAD_PRIORITY, SERVER_INTERFACE};
+use policies::host::scheduler::{fifo_priority, set_fifo_priority};
+use policies::netlink::netdev::{Netdev, THREADED_BUSY_POLL};
+use policies::{Cpus, Guard, JournalDir, Lifetime, Pid, Plan, Policy, RxQueue, Settings, Value, host};
+use runtime::{Running, WorkerReport};
 use serial_test::serial;
 use tests::isolated;
-use tests::testbed::enter;
+use tests::testbed::{enter, enter_plain, server_builder, steer_to};
+
+/// Whether this kernel has threads that poll all the time.
+fn kernel_has_polling_threads() -> bool {
+    let said = Netdev::open().unwrap().accepts_threaded_busy_poll();
+    let here = kernel_version();
+    assert_eq!(said, Some(here >= (6, 19)), "Linux {here:?}");
+    here >= (6, 19)
+}
+
+fn kernel_version() -> (u16, u16) {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers = release.split(['.', '-']).map(|number| number.parse().unwrap());
+    (numbers.next().unwrap(), numbers.next().unwrap())
+}
 
 fn queues() -> Vec<RxQueue> {
     host::interface(SERVER_INTERFACE).unwrap().queues
 }
 
-/// The kernel thread that polls a queue.
-fn thread(queue: &RxQueue) -> Option<Pid> {
+fn thread_of(queue: &RxQueue) -> Option<Pid> {
     Pid::from_raw(i32::try_from(queue.napi.as_ref()?.pid?).unwrap())
+}
+
+/// The thread of the first queue.
+fn thread() -> Option<Pid> {
+    thread_of(&queues()[0])
 }
 
 fn apply(policy: Policy, settings: &Settings) -> Guard {
@@ -22,32 +42,52 @@ fn apply(policy: Policy, settings: &Settings) -> Guard {
     policies::apply(&plan, Lifetime::Process, &JournalDir::default()).unwrap()
 }
 
+/// What the policies may change: the NAPI's `threaded`, the steering, and the thread's priority and
+/// cores.
+type State = (Option<u64>, Option<Cpus>, Option<(u32, Cpus)>);
+
+fn state() -> State {
+    let queue = queues().remove(0);
+    let of_thread = |thread| (fifo_priority(thread).unwrap(), Cpus::of_thread(Some(thread)).unwrap());
+    (queue.napi.unwrap().threaded, queue.rps_cpus, thread().map(of_thread))
+}
+
+/// A runtime's report under a policy, and the state while it runs.
+fn run(policy: Policy, packing: u32) -> (WorkerReport, State) {
+    let builder = server_builder(policy, 1).packing_cores(Cpus::one(packing));
+    let mut runtime = builder.build().unwrap();
+    let report = runtime.block_on(async { runtime::reports() }).remove(0);
+    (report, state())
+}
+
+/// Steers the first queue to core 0. Workers on the first and the last core, which packing has, too.
+fn steered_settings() -> (Settings, u32) {
+    steer_to(0);
+    let last = Cpus::allowed().unwrap().iter().last().unwrap();
+    (Settings { worker_cores: vec![0, last], packing_cores: Cpus::one(last), ..Settings::default() }, last)
+}
+
 #[test]
 #[isolated(root)]
 #[serial]
-fn under_every_policy_each_queue_has_a_real_time_thread_on_its_core_and_no_steering() {
+fn a_thread_from_before_moves_to_its_queues_core_and_keeps_its_class_and_no_steering_stays() {
     let _testbed = enter(2);
-    let last = Cpus::allowed().unwrap().iter().last().unwrap();
-    let steering = format!("/sys/class/net/{SERVER_INTERFACE}/queues/rx-0/rps_cpus");
-    std::fs::write(&steering, "1").unwrap();
-    let worker_cores = vec![0, last];
-    let settings = Settings {
-        worker_cores: worker_cores.clone(),
-        packing_cores: Cpus::one(last),
-        ..Settings::default()
-    };
+    let (settings, last) = steered_settings();
     for policy in Policy::ALL.into_iter().filter(|policy| !policy.has_polling_threads()) {
         let guard = apply(policy, &settings);
         assert!(guard.applied().iter().all(|step| step.outcome.is_ok()), "{:?}", guard.applied());
-        for (queue, worker) in queues().iter().zip(&worker_cores) {
-            let thread = thread(queue).unwrap_or_else(|| panic!("{policy}: no thread for {queue:?}"));
+        for (queue, worker) in queues().iter().zip(&settings.worker_cores) {
+            let thread = thread_of(queue).unwrap_or_else(|| panic!("{policy}: no thread for {queue:?}"));
             let core = if policy == Policy::Packing { last } else { *worker };
             assert_eq!(Cpus::of_thread(Some(thread)).unwrap(), Cpus::one(core), "{policy}");
             assert_eq!(fifo_priority(thread).unwrap(), INTERRUPT_THREAD_PRIORITY, "{policy}");
             assert_eq!(queue.rps_cpus, Some(Cpus::none()), "{policy}");
         }
         drop(guard);
-        assert!(queues().iter().all(|queue| thread(queue).is_none()), "{policy} left a thread");
+        for queue in queues() {
+            let cores = thread_of(&queue).map(|thread| Cpus::of_thread(Some(thread)).unwrap());
+            assert_eq!(cores, Some(Cpus::one(0)), "{policy}");
+        }
         assert_eq!(queues()[0].rps_cpus, Some(Cpus::one(0)), "{policy}");
     }
 }
@@ -55,22 +95,94 @@ fn under_every_policy_each_queue_has_a_real_time_thread_on_its_core_and_no_steer
 #[test]
 #[isolated(root)]
 #[serial]
-fn without_cap_sys_nice_the_thread_is_ordinary_and_the_step_says_what_follows() {
+fn no_policy_but_kernel_thread_starts_a_thread_and_those_that_block_steer_to_their_core() {
+    let _testbed = enter_plain(2);
+    let (settings, last) = steered_settings();
+    for policy in Policy::ALL.into_iter().filter(|policy| !policy.has_polling_threads()) {
+        let guard = apply(policy, &settings);
+        assert!(guard.applied().iter().all(|step| step.outcome.is_ok()), "{:?}", guard.applied());
+        for (queue, worker) in queues().iter().zip(&settings.worker_cores) {
+            assert_eq!(queue.napi.as_ref().unwrap().threaded, Some(0), "{policy}");
+            let steered = match policy {
+                Policy::Vanilla => Cpus::one(*worker),
+                Policy::Packing => Cpus::one(last),
+                _ => Cpus::none(),
+            };
+            assert_eq!(queue.rps_cpus, Some(steered), "{policy}");
+        }
+        drop(guard);
+        assert_eq!(queues()[0].rps_cpus, Some(Cpus::one(0)), "{policy}");
+    }
+}
+
+#[test]
+#[isolated(root, drivers = "epoll, uring")]
+#[serial]
+fn kernel_thread_polls_on_the_packing_core_or_runs_vanilla_and_says_which_linux_it_needs() {
     let _testbed = enter(1);
-    let sets = rustix::thread::capabilities(None).unwrap();
-    let effective = sets.effective - CapabilitySet::SYS_NICE;
-    rustix::thread::set_capabilities(None, CapabilitySets { effective, ..sets }).unwrap();
-    let guard = apply(Policy::KernelPolling, &Settings { worker_cores: vec![0], ..Settings::default() });
-    let said: Vec<String> = guard.applied().iter().map(ToString::to_string).collect();
-    let priority = said.iter().find(|step| step.contains("napi thread priority")).unwrap();
-    assert!(priority.contains("could not be set to 50"), "{priority}");
-    assert!(
-        priority.contains("without it, the kernel thread that polls the queue waits its turn"),
-        "{priority}"
-    );
-    let forbidden: Vec<_> = guard.plan().forbidden().filter_map(|step| step.forbidden.clone()).collect();
-    assert_eq!(forbidden, ["needs CAP_SYS_NICE"; 2]);
-    // The rest of the policy is in effect.
-    assert_eq!(fifo_priority(thread(&queues()[0]).unwrap()).unwrap(), 0);
-    assert_eq!(queues()[0].napi.as_ref().unwrap().irq_suspend_timeout, Some(20_000_000));
+    steer_to(0);
+    let core = Cpus::allowed().unwrap().iter().last().unwrap();
+    let before = state();
+    let (_, vanilla) = run(Policy::Vanilla, core);
+    assert_eq!(vanilla, (Some(1), Some(Cpus::none()), Some((INTERRUPT_THREAD_PRIORITY, Cpus::one(0)))));
+    let (report, running) = run(Policy::KernelThread, core);
+    let said = report.to_string();
+    if kernel_has_polling_threads() {
+        assert_eq!(report.running, Running::KernelThread, "{said}");
+        assert!(report.steps_down.is_empty(), "{said}");
+        assert_eq!(running, (Some(THREADED_BUSY_POLL), Some(Cpus::none()), Some((0, Cpus::one(core)))));
+    } else {
+        assert_eq!(report.running, Running::Vanilla, "{said}");
+        // Nothing is left of the placement that relies on the thread.
+        assert_eq!(running, vanilla);
+        let [reason] = &report.steps_down[..] else { panic!("{said}") };
+        assert!(reason.starts_with("rx-0 threaded could not be set to 2: "), "{reason}");
+        assert!(reason.contains("needs Linux 6.19, and this is Linux "), "{reason}");
+        assert!(reason.ends_with("and vanilla runs instead"), "{reason}");
+    }
+    assert_eq!(state(), before);
+    assert!(!std::path::Path::new("/run/lull").exists());
+}
+
+#[test]
+#[isolated(root)]
+#[serial]
+fn the_plan_for_kernel_thread_says_beforehand_that_the_kernel_has_none() {
+    let _testbed = enter(2);
+    let settings = Settings { worker_cores: vec![0], packing_cores: Cpus::one(0), ..Settings::default() };
+    let plan = Plan::new(Policy::KernelThread, &host::interface(SERVER_INTERFACE).unwrap(), &settings);
+    let notes: Vec<String> = plan.notes.iter().map(ToString::to_string).collect();
+    let needs =
+        |note: &String| note.contains("they need Linux 6.19") && note.contains("vanilla runs instead");
+    assert_eq!(notes.iter().any(needs), !kernel_has_polling_threads(), "{:?}", plan.notes);
+    for shared in ["2 kernel threads poll on cores 0", "on cores 0, which have workers"] {
+        assert!(notes.iter().any(|note| note.contains(shared)), "{shared}: {:?}", plan.notes);
+    }
+    let threads: Vec<_> = plan.steps.iter().filter(|step| step.target == Value::Number(2)).collect();
+    assert_eq!(threads.len(), 2, "{:?}", plan.steps);
+}
+
+#[test]
+#[isolated(root)]
+#[serial]
+fn a_thread_from_before_kernel_thread_gets_its_priority_and_cores_back() {
+    let _testbed = enter(1);
+    let before = thread().unwrap();
+    set_fifo_priority(before, 7).unwrap();
+    let fresh = state();
+    // Workers that are not pinned: vanilla would set nothing, and leave what kernel-thread had
+    // begun.
+    for worker_cores in [vec![0], Vec::new()] {
+        let settings = Settings { worker_cores, packing_cores: Cpus::one(0), ..Settings::default() };
+        let guard = apply(Policy::KernelThread, &settings);
+        if kernel_has_polling_threads() {
+            assert_eq!(state(), (Some(THREADED_BUSY_POLL), fresh.1.clone(), Some((0, Cpus::one(0)))));
+        } else {
+            assert_eq!(guard.plan().policy, Policy::Vanilla);
+            assert_eq!(state().2.unwrap().0, 7, "{:?}", guard.applied());
+        }
+        drop(guard);
+        assert_eq!(state(), fresh);
+        assert_eq!(thread(), Some(before));
+    }
 }

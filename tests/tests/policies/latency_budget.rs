@@ -143,31 +143,6 @@ fn a_plan_with_an_adaptive_grace_time_starts_with_plain_interrupts() {
 }
 
 #[test]
-#[ignore = "timing"]
-#[isolated(root, drivers = "epoll, uring")]
-#[serial]
-fn a_queue_is_polled_under_load_and_has_plain_interrupts_before_and_after_it() {
-    let testbed = Arc::new(enter(1));
-    let budget = LatencyBudget::new(Duration::from_micros(50)).unwrap();
-    let mut runtime = server_builder(Policy::KernelPolling, 1).latency_budget(budget).build().unwrap();
-    assert_eq!(values(&napi()), (0, 0, 20_000));
-    let report = runtime.block_on(async { runtime::reports() }).remove(0);
-    let status = report.queue_status().unwrap();
-    assert_eq!((report.running, status.mode), (Running::KernelPolling, QueueMode::Plain), "{report}");
-    assert_eq!(status.latency_budget_us, Some(50));
-    let (seen, share) = observe(&mut runtime, client(&testbed));
-    let last = seen.last().unwrap();
-    assert_eq!((last.status.mode, last.values.0, last.values.1), (QueueMode::Plain, 0, 0), "{last:?}");
-    let driven = |it: &&Observation| it.status.mode == QueueMode::Timed && it.values.0 == 1;
-    let Observation { status, values: (_, grace_time, suspend_timeout) } =
-        seen.iter().find(driven).expect("never in timed mode");
-    assert_eq!((*grace_time, *suspend_timeout), (status.grace_time_us, 0), "{status:?}");
-    assert!((250..=20_000).contains(grace_time), "a watchdog of {grace_time} µs");
-    assert!((20..=160).contains(&status.poll_interval_us), "{status:?}");
-    assert!(share > 0.0, "busy polling received nothing");
-}
-
-#[test]
 #[isolated(root, drivers = "epoll, uring")]
 #[serial]
 fn values_that_a_controller_has_set_are_restored_after_its_process_was_killed() {

@@ -1,7 +1,7 @@
 //! Interfaces above others: what receives for them is found, or named.
 
 use lab::testbed::SERVER_INTERFACE;
-use policies::{Plan, Policy, Settings, host};
+use policies::{Note, Plan, Policy, Settings, host};
 use serial_test::serial;
 use tests::isolated;
 use tests::testbed::{enter, ip};
@@ -20,7 +20,7 @@ fn an_address_above_an_interface_leads_to_the_one_that_has_the_queues() {
     let above = host::interface("above0").unwrap();
     assert_eq!(above.lower, [SERVER_INTERFACE]);
     let plan = Plan::new(Policy::KernelPolling, &above, &Settings::default());
-    let note = format!("above0 has no queues of its own: it receives by {SERVER_INTERFACE}");
+    let note = Note::Interface(format!("above0 has no queues of its own: it receives by {SERVER_INTERFACE}"));
     assert!(plan.is_prevented && plan.notes.contains(&note), "{:?}", plan.notes);
 }
 

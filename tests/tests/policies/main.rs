@@ -14,7 +14,6 @@ mod kernel_threads;
 mod latency_budget;
 mod lower_interfaces;
 mod mode_changes;
-mod polling_threads;
 mod queue_modes;
 mod receiving_core;
 mod service_units;

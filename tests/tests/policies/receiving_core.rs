@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lab::testbed::{CLIENT_INTERFACE, Testbed};
+use lab::testbed::{CLIENT_INTERFACE, INTERRUPT_THREAD_PRIORITY, Testbed, poll_by_threads};
 use policies::counters::{Delta, Snapshot};
-use policies::{Cpus, JournalDir, Lifetime, Plan, Policy, Settings, host};
+use policies::{Cpus, Policy, host};
 use serial_test::serial;
 use tests::testbed::{enter, server_builder};
 use tests::{isolated, require};
@@ -54,16 +54,13 @@ fn the_server_receives_on_its_workers_core_and_under_packing_on_the_packing_core
 
 /// One load under a policy: the packets to the server and to the client, and the server's counters.
 fn turn(testbed: &Arc<Testbed>, policy: Policy, client_core: u32) -> (u64, u64, Delta) {
+    // Without a thread for the client's queue the server's core would also receive what the server
+    // sends.
+    poll_by_threads(&testbed.client, CLIENT_INTERFACE, client_core, INTERRUPT_THREAD_PRIORITY).unwrap();
     let builder = server_builder(policy, 1).packing_cores(Cpus::one(client_core));
     let (client, delta, _) =
         echo_with(testbed, builder.build().unwrap(), std::future::ready(()), move |address| {
-            // The client's queue has a thread on the client's core: without one, the server's core
-            // would also receive what the server sends.
             let interface = host::interface(CLIENT_INTERFACE).unwrap();
-            let settings = Settings { worker_cores: vec![client_core], ..Settings::default() };
-            let plan = Plan::new(Policy::Vanilla, &interface, &settings);
-            let guard = policies::apply(&plan, Lifetime::Process, &JournalDir::default()).unwrap();
-            assert!(guard.applied().iter().all(|step| step.outcome.is_ok()), "{:?}", guard.applied());
             let before = Snapshot::take(&interface).unwrap();
             hammer(address, 16, Duration::from_millis(400));
             let after = Snapshot::take(&interface).unwrap();

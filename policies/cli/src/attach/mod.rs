@@ -18,7 +18,7 @@ use policies::controller::LatencyBudget;
 use policies::{JournalDir, signals};
 use serde_json::json;
 
-use crate::error::CommandError;
+use crate::output::CommandError;
 use crate::output::{Format, PREVENTED, print_left_journals, print_line, with_schema, write_error};
 
 pub use run::{RunArguments, run};

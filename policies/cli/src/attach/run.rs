@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal, kill_process, set_child_subreaper};
 
 use super::text;
 use super::{PollingArguments, TICK};
-use crate::error::CommandError;
+use crate::output::CommandError;
 use crate::output::{print_left_journals, write_error};
 
 #[derive(Args)]

@@ -1,7 +1,6 @@
 //! `policies watch`: rates of an interface, a table or a line of JSON at a time.
 
 mod sample;
-mod table;
 
 use std::io::{self, IsTerminal, Write};
 use std::thread;
@@ -9,11 +8,10 @@ use std::time::Duration;
 
 use clap::Args;
 use policies::JournalDir;
+use policies::status::QueueStatus;
 
-use crate::error::CommandError;
-use crate::output::{Format, with_schema, write_error};
-use sample::Sampler;
-use table::render;
+use crate::output::{CommandError, Format, or_dash, table, with_schema, write_error};
+use sample::{InterfaceSample, Sampler, WorkerShares};
 
 #[derive(Args)]
 pub struct WatchArguments {
@@ -66,4 +64,168 @@ pub fn run(arguments: &WatchArguments, journals: &JournalDir, format: Format) ->
         }
     }
     Ok(())
+}
+
+pub fn render(sample: &InterfaceSample) -> String {
+    let mut rows = table(&[
+        "queue",
+        "NAPI",
+        "irq",
+        "core",
+        "irqs/s",
+        "tx irqs/s",
+        "packets/s",
+        "packets/irq",
+        "suspended",
+        "kernel thread",
+        "its core",
+        "its CPU",
+        "worker (tid)",
+        "policy",
+        "mode",
+        "useful",
+        "polling",
+        "idle",
+    ]);
+    let number = |value: Option<f64>| or_dash(value.map(|value| format!("{value:.0}")));
+    for queue in &sample.queues {
+        let (thread, worker) = (queue.kernel_thread.as_ref(), queue.worker.as_ref());
+        let percent = |share: fn(&WorkerShares) -> f64| {
+            or_dash(worker.map(|worker| format!("{:.0} %", share(worker) * 100.0)))
+        };
+        rows.add_row([
+            format!("rx-{}", queue.queue),
+            or_dash(queue.napi),
+            or_dash(queue.irq),
+            or_dash(queue.core),
+            number(queue.interrupts_per_second),
+            number(queue.tx_interrupts_per_second),
+            number(queue.packets_per_second),
+            or_dash(queue.packets_per_interrupt.map(|value| format!("{value:.1}"))),
+            or_dash(queue.suspended),
+            or_dash(thread.map(|thread| thread.thread)),
+            or_dash(thread.and_then(|thread| thread.core)),
+            or_dash(thread.map(|thread| format!("{:.0} %", thread.cpu * 100.0))),
+            or_dash(worker.map(|worker| format!("{} ({})", worker.worker, worker.thread))),
+            or_dash(worker.map(|worker| worker.running.clone())),
+            or_dash(worker.and_then(|worker| Some(worker.queue?.mode_text()))),
+            percent(|worker| worker.useful),
+            percent(|worker| worker.polling),
+            percent(|worker| worker.idle),
+        ]);
+    }
+    let mut text = format!(
+        "{} ({}): {:.0} packets/s, {:.1} % received by busy polling, {:.0} NET_RX softirqs/s\n{rows}",
+        sample.interface,
+        if sample.up { "up" } else { "down" },
+        sample.packets_per_second,
+        sample.busy_poll_share * 100.0,
+        sample.net_rx_softirqs_per_second
+    );
+    for queue in &sample.queues {
+        if let Some(status) = queue.worker.as_ref().and_then(|worker| worker.queue.as_ref()) {
+            text.push_str(&format!("\nrx-{}: {}", queue.queue, why(status)));
+        }
+    }
+    text
+}
+
+/// Why a queue is driven as it is.
+fn why(status: &QueueStatus) -> String {
+    let budgets = match (status.latency_budget_us, status.cpu_budget_percent) {
+        (Some(0), Some(0)) => " without a budget".to_owned(),
+        (Some(latency), Some(0) | None) => format!(" with a latency budget of {latency} µs"),
+        (_, Some(cpu)) => format!(" with a CPU budget of {cpu} %"),
+        (None, None) => String::new(),
+    };
+    let mut text = format!("{}{budgets}: {}", status.mode_text(), status.why);
+    if status.trials_us > 0 {
+        text += &format!("; trials have taken {} ms", status.trials_us.div_ceil(1_000));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use policies::controller::{Budgets, Comparison, QueueSettings, Reason};
+
+    use super::*;
+    use crate::watch::sample::{KernelThreadSample, QueueSample};
+
+    fn row(queue: u32) -> QueueSample {
+        QueueSample {
+            queue,
+            napi: None,
+            irq: None,
+            core: None,
+            interrupts_per_second: None,
+            tx_interrupts_per_second: None,
+            packets_per_second: None,
+            packets_per_interrupt: None,
+            suspended: None,
+            kernel_thread: (queue == 2).then_some(KernelThreadSample {
+                thread: 258,
+                core: Some(3),
+                cpu: 0.98,
+            }),
+            worker: None,
+        }
+    }
+
+    fn sample(queues: Vec<QueueSample>) -> InterfaceSample {
+        InterfaceSample {
+            interface: "eth0".to_owned(),
+            up: true,
+            seconds: 1.0,
+            packets_per_second: 3.0,
+            busy_poll_share: 0.5,
+            net_rx_softirqs_per_second: 1.0,
+            queues,
+        }
+    }
+
+    #[test]
+    fn a_worker_is_shown_with_its_queues_mode_and_the_reason() {
+        let budgets = Budgets { latency: "20".parse().unwrap(), ..Budgets::default() };
+        let why = Reason::Pays(Comparison { cpu: 52, delay: 110 });
+        let settings = QueueSettings::grace(budgets.latency.delay(), why);
+        let shares = |queue| WorkerShares {
+            worker: 0,
+            thread: 7,
+            running: "kernel-polling".to_owned(),
+            queue,
+            useful: 0.5,
+            polling: 0.25,
+            idle: 0.25,
+        };
+        let trials = Duration::from_micros(70_200);
+        let adapted = Some(QueueStatus::new(&settings, Some(budgets)).with_trials(trials));
+        let fixed = Some(QueueStatus::new(&QueueSettings::fixed(budgets.latency), None));
+        let mut queues = vec![row(0), row(1), row(2)];
+        for (queue, status) in queues.iter_mut().zip([adapted, fixed, None]) {
+            queue.worker = Some(shares(status));
+        }
+        let sample = sample(queues);
+        let text = render(&sample);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(text.matches("kernel-polling  grace 20 µs  50 %").count(), 2, "{text}");
+        let why = "rx-0: grace 20 µs with a latency budget of 20 µs: beside interrupts 52 % of their CPU time and 110 % of \
+                   their delay; trials have taken 71 ms";
+        assert_eq!(lines[lines.len() - 2..], [why, "rx-1: grace 20 µs: fixed"], "{text}");
+        let json = serde_json::json!(sample);
+        let queue = &json["queues"][0]["worker"]["queue"];
+        assert_eq!((&queue["mode"], &queue["reason"]), (&"grace".into(), &"pays".into()), "{queue}");
+        assert_eq!((&queue["latency_budget_us"], &queue["cpu"]), (&20.into(), &52.into()), "{queue}");
+    }
+
+    #[test]
+    fn a_queue_is_shown_with_its_kernel_thread() {
+        let text = render(&sample(vec![row(0), row(2)]));
+        assert!(text.contains("50.0 % received by busy polling"), "{text}");
+        let threaded = text.lines().find(|line| line.trim().starts_with("rx-2")).unwrap();
+        let words: Vec<&str> = threaded.split_whitespace().collect();
+        assert!(words.windows(4).any(|words| words == ["258", "3", "98", "%"]), "{text}");
+    }
 }

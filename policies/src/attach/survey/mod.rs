@@ -2,7 +2,6 @@
 //! sockets use.
 
 mod findings;
-mod observed;
 mod waits;
 
 use std::collections::BTreeSet;
@@ -12,21 +11,20 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::attach::instance::QueueMap;
 use crate::attach::instance::{Holds, Instance, is_nested};
 use crate::attach::process::{self, Descriptors, EpollReader};
-use crate::attach::queue_map::QueueMap;
 use crate::attach::target::{ProcessFinder, Target};
-use crate::descriptors::EpollParams;
+use crate::epoll_params::EpollParams;
 use crate::error::Error;
 use crate::explain::{Finding, Severity};
-use crate::host::identity::{ProcessIdentity, network_namespace};
 use crate::host::net_namespace::NetNamespace;
+use crate::host::process::{ProcessIdentity, network_namespace};
 use crate::journal::{JournalDir, queue_holders};
-use findings::explain;
-use observed::{AccessError, Survey};
+use findings::{AccessError, Survey, explain};
 use waits::{Timeouts, Waits, trace_timeouts};
 
-pub use observed::{Fitness, ObservedInstance, ObservedProcess};
+pub use findings::{Fitness, ObservedInstance, ObservedProcess};
 
 /// How often the sockets are looked at: a few looks see more sockets than one.
 const LOOKS: u32 = 8;

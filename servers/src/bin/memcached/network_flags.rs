@@ -31,10 +31,6 @@ pub struct NetworkFlags {
     /// kernel-thread poll
     #[arg(long, value_name = "CORES")]
     pub packing_cores: Option<Cpus>,
-    /// Ban the interrupts of the workers' queues from a running irqbalance, and again after it was
-    /// restarted
-    #[arg(long)]
-    pub ban_irqbalance: bool,
     /// Delay beyond vanilla's that kernel-polling may cost in exchange for CPU time, in
     /// microseconds from 0 to 1000 [env: RUNTIME_LATENCY_BUDGET] [default: 0]
     #[arg(long, value_name = "US")]
@@ -82,7 +78,6 @@ impl NetworkFlags {
         if let Some(cores) = self.packing_cores.clone() {
             builder = builder.packing_cores(cores);
         }
-        builder = builder.ban_irqbalance(self.ban_irqbalance);
         if let Some(time) = self.gro_flush_timeout {
             builder = builder.grace_time(time);
         }

@@ -1,5 +1,7 @@
-//! Two locks: that of the directory, which keeps other processes from applying or restoring, and
-//! that of a file, which the writer of a journal or a status file holds on it until it ends.
+//! Files of the directory, which get their names when they are complete, so that nobody reads half
+//! of one; and two locks: that of the directory, which keeps other processes from applying or
+//! restoring, and that of a file, which the writer of a journal or a status file holds on it until
+//! it ends.
 //!
 //! A file's lock is a write lock of the open file description (`F_OFD_SETLK` in fcntl(2)). The
 //! kernel removes it when the last descriptor is closed, so at the latest when the process ends,
@@ -20,9 +22,8 @@ use std::time::{Duration, Instant};
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
-use crate::atomic_file::UNFINISHED;
 use crate::error::Error;
-use crate::host::identity::ProcessIdentity;
+use crate::host::process::ProcessIdentity;
 
 /// How long the directory may be locked by another process. A policy is applied or restored within
 /// some 100 ms; a device that rebuilds its queues may take two seconds.
@@ -194,8 +195,54 @@ pub(crate) fn let_go<T>(holder: T, path: &Path) {
     }
 }
 
+/// What the names of incomplete files begin with.
+pub(crate) const UNFINISHED: &str = ".tmp";
+
+/// A new file under a temporary name, which is removed unless the file gets its own.
+pub(crate) struct AtomicFile {
+    pub(crate) file: File,
+    unfinished: Unfinished,
+}
+
+struct Unfinished(Option<PathBuf>);
+
+impl AtomicFile {
+    /// Creates a file in the folder, which only its owner may open.
+    pub(crate) fn new_in(folder: &Path) -> io::Result<Self> {
+        let mut number = 0_u32;
+        loop {
+            // A process of another PID namespace may have this id, and one that was killed may have
+            // left a file.
+            let path = folder.join(format!("{UNFINISHED}-{}-{number}", std::process::id()));
+            match File::options().write(true).create_new(true).mode(0o600).open(&path) {
+                Ok(file) => return Ok(Self { file, unfinished: Unfinished(Some(path)) }),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => number += 1,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Gives the file its name, and replaces what has had it.
+    pub(crate) fn persist(mut self, path: &Path) -> io::Result<File> {
+        if let Some(present) = &self.unfinished.0 {
+            fs::rename(present, path)?;
+        }
+        self.unfinished.0 = None;
+        Ok(self.file)
+    }
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        // Fails only if somebody else has removed it.
+        let _ = self.0.as_ref().map(fs::remove_file);
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
     use super::*;
 
     #[test]
@@ -243,5 +290,20 @@ mod tests {
         control(&stranger, libc::F_OFD_SETLK, libc::F_RDLCK).unwrap();
         assert!(hold_file(&stranger).is_err(), "it may not write");
         assert!(!is_file_held(&File::open(named.path()).unwrap()).unwrap());
+    }
+
+    #[test]
+    fn a_file_has_its_name_only_when_it_is_complete_and_leaves_nothing_if_it_is_dropped() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("it");
+        fs::write(&path, "before").unwrap();
+        let (mut first, second) =
+            (AtomicFile::new_in(folder.path()).unwrap(), AtomicFile::new_in(folder.path()).unwrap());
+        first.file.write_all(b"after").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"before");
+        first.persist(&path).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"after");
+        drop(second);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 }

@@ -1,5 +1,5 @@
-//! Identifies a boot, a network namespace and a process, so that a journal can tell whether they
-//! are still the same.
+//! Processes: what `/proc/<pid>/stat` says of one, and what identifies it, a boot and a network
+//! namespace, so that a journal can tell whether they are still the same.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -11,16 +11,65 @@ use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 use serde::{Deserialize, Serialize};
 
-use super::process_stat::ProcessStat;
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ProcessStat {
+    /// The name, at most 15 bytes.
+    pub(crate) name: String,
+    /// `Z` for a zombie.
+    pub(crate) state: char,
+    pub(crate) parent: u32,
+    /// In clock ticks since boot.
+    pub(crate) start_time: u64,
+    /// 1 to 99 for a real-time thread.
+    pub(crate) rt_priority: u32,
+    /// The scheduling class (`SCHED_OTHER`, …).
+    pub(crate) class: i32,
+}
+
+/// The positions of fields after the name, where the state is the first.
+const PARENT: usize = 1;
+const START_TIME: usize = 19;
+const RT_PRIORITY: usize = 37;
+const CLASS: usize = 38;
+
+impl ProcessStat {
+    /// Reads a process's or a thread's. `process`: the id, `self`, or another name below `/proc`.
+    pub(crate) fn read(process: impl std::fmt::Display) -> io::Result<Self> {
+        let text = fs::read(format!("/proc/{process}/stat")).map_err(|error| match error.raw_os_error() {
+            // It ended between the call that opened the file and the one that read it.
+            Some(libc::ESRCH) => io::ErrorKind::NotFound.into(),
+            _ => error,
+        })?;
+        parse(&String::from_utf8_lossy(&text)).ok_or_else(|| io::ErrorKind::InvalidData.into())
+    }
+
+    /// A zombie no longer runs, and no longer holds what it set.
+    pub(crate) fn is_running(&self) -> bool {
+        self.state != 'Z'
+    }
+}
+
+/// Parses `12 (name) S 1 12 …`. The name may contain spaces and parentheses.
+fn parse(text: &str) -> Option<ProcessStat> {
+    let (before, after) = text.rsplit_once(") ")?;
+    let (_, name) = before.split_once(" (")?;
+    let fields: Vec<&str> = after.split_whitespace().collect();
+    Some(ProcessStat {
+        name: name.to_owned(),
+        state: fields.first()?.chars().next()?,
+        parent: fields.get(PARENT)?.parse().ok()?,
+        start_time: fields.get(START_TIME)?.parse().ok()?,
+        rt_priority: fields.get(RT_PRIORITY)?.parse().ok()?,
+        class: fields.get(CLASS)?.parse().ok()?,
+    })
+}
 
 /// A process. Its start time distinguishes it from a later process with the same id.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct ProcessIdentity {
     pub(crate) pid: u32,
     start: u64,
-    /// The inode of the PID namespace that the id belongs to. 0 if it is not known, as in journals
-    /// of earlier versions.
-    #[serde(default)]
+    /// The inode of the PID namespace that the id belongs to; 0 if it could not be read.
     pid_namespace: u64,
 }
 
@@ -75,7 +124,7 @@ impl ProcessIdentity {
         here != 0 && self.pid_namespace == here && !exists(self.pid)
     }
 
-    /// Whether it belongs to this process's PID namespace, or to one that was not recorded.
+    /// Whether it belongs to this process's PID namespace, or to one that could not be read.
     fn may_be_of_this_pid_namespace(&self) -> bool {
         self.pid_namespace == 0 || self.pid_namespace == pid_namespace()
     }
@@ -133,6 +182,30 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_name_with_parentheses_and_spaces_moves_no_field() {
+        let tail = (2..=49).map(|field| field.to_string()).collect::<Vec<_>>().join(" ");
+        let stat = parse(&format!("7 (a) b (c) S {tail}\n")).unwrap();
+        // The numbers are those of proc_pid_stat(5) less 2, as the state is field 3.
+        let expected = ProcessStat {
+            name: "a) b (c".to_owned(),
+            state: 'S',
+            parent: 2,
+            start_time: 20,
+            rt_priority: 38,
+            class: 39,
+        };
+        assert_eq!(stat, expected);
+        assert_eq!(parse("7 (a) S 1 2"), None);
+    }
+
+    #[test]
+    fn this_process_is_read_by_its_id_and_as_self() {
+        let by_id = ProcessStat::read(std::process::id()).unwrap();
+        assert_eq!(by_id, ProcessStat::read("self").unwrap());
+        assert_eq!(ProcessStat::read(i32::MAX).unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
     fn a_process_is_seen_running_then_ended() {
         let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
         let process = ProcessIdentity::of(child.id()).unwrap();
@@ -152,7 +225,7 @@ mod tests {
         // Where all namespaces can be seen, it is known that this one has ended.
         assert_ne!(there.state(), ProcessState::Running);
         assert!(!there.has_id(here.pid) && !there.is_certainly_gone());
-        // Earlier versions did not record it.
+        // It could not be read.
         let unknown = ProcessIdentity { pid_namespace: 0, ..here.clone() };
         assert_eq!(unknown.state(), ProcessState::Running);
         assert!(unknown.has_id(here.pid) && !unknown.is_certainly_gone());
