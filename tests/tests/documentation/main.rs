@@ -32,9 +32,6 @@ fn every_relative_link_leads_to_a_file_and_a_heading() {
     assert!(broken.is_empty(), "broken links:\n{}", broken.join("\n"));
 }
 
-/// Set in the environment, tables are written into their pages.
-const UPDATE: &str = "LULL_UPDATE_EXPECTED";
-
 /// The programs that were ported from tokio: the file on Lull, and what it shows.
 const PORTS: [(&str, &str); 8] = [
     ("adapters/examples/axum_hello.rs", "axum with tower-http's layers"),
