@@ -32,6 +32,22 @@ fn every_relative_link_leads_to_a_file_and_a_heading() {
     assert!(broken.is_empty(), "broken links:\n{}", broken.join("\n"));
 }
 
+/// Set in the environment, tables are written into their pages.
+const UPDATE: &str = "LULL_UPDATE_EXPECTED";
+
+/// Compares the table that begins with `head`, or writes it if that is asked for.
+fn check_table(page: &str, head: &str, table: &str) {
+    let path = root().join(page);
+    let page = std::fs::read_to_string(&path).unwrap();
+    let start = page.find(head).unwrap();
+    let end = page[start..].find("\n\n").map_or(page.len(), |end| start + end + 1);
+    if std::env::var_os(UPDATE).is_some() {
+        std::fs::write(&path, format!("{}{table}{}", &page[..start], &page[end..])).unwrap();
+    } else {
+        assert_eq!(&page[start..end], table, "set {UPDATE}=1 to write it");
+    }
+}
+
 /// The programs that were ported from tokio: the file on Lull, and what it shows.
 const PORTS: [(&str, &str); 8] = [
     ("adapters/examples/axum_hello.rs", "axum with tower-http's layers"),
