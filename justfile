@@ -6,16 +6,15 @@ set shell := ["bash", "-euo", "pipefail", "-c"]
 default:
     @just --list --unsorted
 
-# Compare the four policies on this machine (root).
+# Compare kernel polling with interrupts on this machine (root).
 lab *ARGS:
     cargo run --release -p lab -- {{ARGS}}
 
-# Run the README's test command. LULL_REQUIRE_ALL=1 makes a missing privilege or program fail.
+# Run the README's test command.
 test:
-    cargo test --workspace --no-fail-fast
-    tests/skipped
+    cargo test --workspace --no-fail-fast && tests/skipped
 
-# Run the tests that measure a time, and those that take long. One that fails is repeated, at most twice.
+# Run the tests that measure a time, and those that take long.
 timing *FILTER:
     .ci/timing {{FILTER}}
 
@@ -41,11 +40,11 @@ bench:
 console:
     .ci/console
 
-# Try every order of the steps that threads do to each other (loom).
+# Check every interleaving of the code that several threads run (loom).
 loom:
     .ci/loom
 
-# Licences, banned crates and sources (needs cargo-deny); the advisories where their database can be fetched.
+# Check licences, sources and advisories (needs cargo-deny).
 deny:
     .ci/deny
 
@@ -57,11 +56,11 @@ package:
 fuzz TARGET SECONDS="60":
     fuzz/run {{TARGET}} {{SECONDS}}
 
-# List the public items of a crate (needs cargo-public-api; it reads rustdoc's JSON, which stable hides).
+# List the public items of a crate (needs cargo-public-api).
 public-api CRATE="lull-runtime":
     RUSTC_BOOTSTRAP=1 cargo public-api -p {{CRATE}} --simplified
 
-# Compare a crate's public items with those of a git revision: what was removed or changed breaks users.
+# Compare a crate's public items with those of a git revision.
 api-diff REV CRATE="lull-runtime":
     RUSTC_BOOTSTRAP=1 cargo public-api -p {{CRATE}} --simplified diff {{REV}}..HEAD
 

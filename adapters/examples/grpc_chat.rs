@@ -1,10 +1,10 @@
 //! A chat by gRPC over TLS: each client sends lines and reads those of all, whichever workers serve
 //! them. `cargo run -p lull-adapters --example grpc_chat`
 
+// What tonic_prost_build makes of chat.proto with build_transport(false), in a project's build.rs.
 #[allow(missing_docs, reason = "generated")]
-#[path = "../tests/chat/generated.rs"]
-#[rustfmt::skip]
-mod generated;
+#[path = "grpc_chat/generated.rs"]
+pub mod generated;
 
 use std::error::Error;
 use std::pin::Pin;
@@ -19,12 +19,12 @@ use tokio::sync::broadcast;
 use tonic::service::Routes;
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::generated::chat_client::ChatClient;
-use crate::generated::chat_server::{Chat, ChatServer};
-use crate::generated::{Line, Name, Range};
+use self::generated::chat_client::ChatClient;
+use self::generated::chat_server::{Chat, ChatServer};
+use self::generated::{Line, Name, Range};
 
 /// A room, which all workers share.
-struct Room(broadcast::Sender<Line>);
+pub struct Room(pub broadcast::Sender<Line>);
 
 type Lines = Pin<Box<dyn Stream<Item = Result<Line, Status>> + Send>>;
 
@@ -53,11 +53,6 @@ impl Chat for Room {
             }
         });
         Ok(Response::new(receiver.boxed()))
-    }
-
-    async fn collect(&self, request: Request<Streaming<Line>>) -> Result<Response<Range>, Status> {
-        let lines = request.into_inner().count().await;
-        Ok(Response::new(Range { until: u32::try_from(lines).unwrap_or(u32::MAX), milliseconds: 0 }))
     }
 
     type JoinStream = Lines;

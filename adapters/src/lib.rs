@@ -1,6 +1,7 @@
-//! Lets the async ecosystem run on Lull: hyper, axum, tower, tokio's I/O traits.
+//! Runs hyper, axum, tonic, tower, rustls and quinn on Lull, each connection on the worker that
+//! polls its queue.
 //!
-//! An axum application, served on all workers, each connection on the worker that owns its NAPI:
+//! An axum application, served by all workers:
 //!
 //! ```
 //! use axum::Router;
@@ -25,26 +26,33 @@
 //! }
 //! ```
 //!
-//! Servers, clients and what they return need a runtime, and panic outside of one.
+//! Policy, interface and driver of `#[runtime::main]` come from the environment. Servers, clients
+//! and what they return need a runtime, and panic outside of one.
 //!
 //! Each adapter is a cargo feature; none is on by default:
 //!
 //! | Feature | Has |
 //! |---|---|
-//! | `io` | `Io`: a stream with the I/O traits of hyper and tokio |
-//! | `hyper` | the module `hyper`: executor, timer, and servers of HTTP/1 and HTTP/2 |
-//! | `client` | `hyper::Client`: a pooled HTTP client for each worker; with `tls` also for HTTPS |
-//! | `tower` | the module `tower`: any tower service is served; a timeout layer |
-//! | `axum` | the module `axum`: `serve` for routers |
-//! | `ws` | `axum::ws`: WebSockets in axum's handlers |
-//! | `tls` | the module `tls`: TLS by rustls on any stream; `Serve::tls` for servers |
-//! | `tonic` | the module `tonic`: gRPC servers and client channels |
-//! | `quinn` | the module `quinn`: QUIC, with an endpoint on each worker; with `tls` |
+//! | `io` | [`Io`], [`SendIo`], [`HyperIo`]: streams with the I/O traits of hyper and tokio |
+//! | `hyper` | [`hyper`]: executor, timer, and servers of HTTP/1 and HTTP/2 with their limits |
+//! | `client` | [`hyper::Client`]: a pooled HTTP client for each worker; with `tls` also for HTTPS |
+//! | `tower` | [`tower`]: any tower service is served; layers for timeouts and rates |
+//! | `axum` | [`axum`]: `serve` for routers |
+//! | `ws` | [`axum::ws`]: WebSockets in axum's handlers |
+//! | `tls` | [`tls`]: TLS by rustls on any stream, and for servers and clients of HTTP |
+//! | `tonic` | [`tonic`]: gRPC servers and client channels |
+//! | `quinn` | [`quinn`]: QUIC, with an endpoint on each worker; with `tls` |
 //! | `full` | all of these |
-//! | `tokio-context` | the module `tokio_context`: a thread with tokio's runtime, for crates that insist on it |
+//! | `tokio-context` | [`tokio_context`]: a thread with tokio's runtime, for crates that insist on it |
 //!
 //! None of `full` runs tokio's runtime. hyper, h2 and axum depend on the crate `tokio` for its
 //! channels and traits, which work in any runtime.
+//!
+//! # What it is not for
+//! - A web server or reverse proxy that faces the internet: take nginx, and this crate behind it.
+//!   The examples `static_files` and `reverse_proxy` show how the parts fit together.
+//! - Crates that open tokio's sockets themselves: with `tokio-context` they work, but on another
+//!   thread, whose sockets no policy polls.
 
 #![forbid(unsafe_code)]
 

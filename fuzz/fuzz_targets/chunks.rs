@@ -1,7 +1,7 @@
 //! Arbitrary bytes: the replies do not depend on how the input is split into chunks.
 #![no_main]
 
-use servers::memcached::fuzzing::{FuzzedServer, Setup};
+use fuzz::{FuzzedServer, Setup};
 
 libfuzzer_sys::fuzz_target!(|input: (u8, u8, &[u8])| {
     let (setup, chunk_size, bytes) = (Setup::new(input.0), usize::from(input.1) + 1, input.2);

@@ -3,7 +3,7 @@
 //! separated by bytes 0xfe.
 #![no_main]
 
-use servers::memcached::fuzzing::{FuzzedServer, Setup};
+use fuzz::{FuzzedServer, Setup};
 
 /// The largest reply, in bytes, with an error in its place.
 const MAX_REPLY: usize = 16 << 10;

@@ -2,5 +2,5 @@
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|line: &[u8]| {
-    servers::memcached::fuzzing::parse_line(line);
+    fuzz::parse_line(line);
 });

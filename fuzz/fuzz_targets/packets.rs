@@ -3,8 +3,8 @@
 //! CAS unique is good for one change.
 #![no_main]
 
+use fuzz::{FuzzedConnection, FuzzedServer, PASSWORD, Setup, USER};
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
-use servers::memcached::fuzzing::{FuzzedConnection, FuzzedServer, PASSWORD, Setup, USER};
 
 #[derive(Debug, Arbitrary)]
 enum Step {

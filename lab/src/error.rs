@@ -26,10 +26,6 @@ pub enum Error {
     #[error("server and load need a core each, and this process may use one core only")]
     OneCore,
     #[error(
-        "under a fleet all servers share one core, and one that spins would slow the others down: compare one policy with --wait spin, or another way to wait"
-    )]
-    SpinningContenders,
-    #[error(
         "under a fleet the kernel thread of kernel-thread keeps core {core} busy all the time, also while other servers are measured, and {reason}"
     )]
     PollingThread { core: u32, reason: &'static str },

@@ -1,7 +1,7 @@
 //! Experiments: would kernel polling help this machine, and by how much?
 //!
 //! ```
-//! use lab::engine::CoreAssignment;
+//! use lab::cores::CoreAssignment;
 //! use lab::experiment::{Contender, Experiment};
 //!
 //! // Which cores run the server, its load, and the network work under the packing policy.
@@ -15,23 +15,28 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The `lab` command creates two network namespaces joined by a veth pair, runs a
-//! memcached-protocol server in one and a fleet of clients in the other, and compares the policies
-//! in interleaved rounds.
+//! There is one instrument: an [`Experiment`](experiment::Experiment) of contenders under loads.
+//! Each contender runs in two network namespaces joined by a veth pair, the server in one and a
+//! fleet of clients in the other. They take turns in interleaved rounds, and the report has their
+//! figures beside the reference's. The subcommands of the `lab` command are presets of it.
+//!
+//! `lab` is not for loading a server on another machine, which [`loadgen`] does, and not for
+//! finding out whether an interface can poll, which `policies explain` says. A veth pair is not a
+//! network card: what stands in for its interrupt costs more than one.
+//!
+//! From the bottom up:
 //!
 //! - [`testbed`]: two network namespaces and the veth pair between them.
 //! - [`fleet`]: the connections of many clients on one core, by a TCP in user space.
-//! - [`idle_cores`]: keeps idle cores awake.
-//! - [`core_distance`]: how long a cache line takes between two cores.
+//! - [`network`]: how a server on Lull's runtime handles the network.
 //! - [`peers`]: the same echo server on several runtimes.
-//! - [`experiment_process`]: the server and load processes of an experiment, and the messages they
-//!   exchange.
-//! - [`engine`]: rounds, figures and their statistics.
+//! - [`cores`]: which core runs what, how far apart two are, and how idle ones are kept awake.
+//! - [`rounds`]: turns in interleaved rounds, and the rows that their figures become.
+//! - [`processes`]: the server and load processes of an experiment, and the messages they exchange.
 //! - [`experiment`]: contenders under the loads of a fleet.
-//! - [`experiments`]: other questions that the engine answers.
 //! - [`instructions`]: what a request costs on an emulated machine, counted.
-//! - [`report`]: results as text, HTML, Markdown and JSON.
-//! - [`tied_process`]: programs that don't outlive what starts them.
+//! - [`report`]: documents of sentences, tables and plots, and the files they are written to.
+//! - [`commands`]: what each subcommand measures, and what its report says.
 
 #![deny(unsafe_code)]
 // Not published: the command and the tests use it. A name that says enough needs no second one.
@@ -42,18 +47,17 @@ compile_error!(
     "Lull drives the Linux kernel's NAPI polling: it builds for Linux only (6.13 or later for interrupt suspension)"
 );
 
-pub mod core_distance;
-pub mod engine;
+pub mod commands;
+pub mod cores;
 mod error;
 pub mod experiment;
-pub mod experiment_process;
-pub mod experiments;
 pub mod fleet;
-pub mod idle_cores;
 pub mod instructions;
+pub mod network;
 pub mod peers;
-pub mod polling_config;
+pub mod processes;
 pub mod report;
+pub mod rounds;
 pub mod testbed;
 pub mod tied_process;
 

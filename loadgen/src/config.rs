@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::address::Address;
 use crate::error::Error;
-use crate::transport::address::Address;
+use crate::parsing::InvalidValue;
+use crate::workload::Workload;
 use crate::workload::arrival::Arrival;
-use crate::workload::definition::Workload;
 use crate::workload::distribution::Distribution;
-use crate::workload::operation::Operation;
+use crate::workload::mix::Operation;
 
 /// When a request is sent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -31,13 +32,14 @@ pub enum Loop {
 
 impl Loop {
     pub fn is_closed(&self) -> bool {
-        *self == Self::Closed
+        matches!(self, Self::Closed)
     }
 }
 
 /// Which connection a request of the open loop is assigned to. It waits there while the connection
 /// is busy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
 #[non_exhaustive]
 pub enum Assign {
     /// The next one in turn, also if it is busy: the load of every connection is the same.
@@ -46,28 +48,8 @@ pub enum Assign {
     /// A random one of those that are free, or of all if none is: clients with a pool of
     /// connections.
     RandomFree,
-    /// Each connection has gaps of its own, as in mutilate: independent clients.
+    /// Gaps drawn for each connection, as in mutilate: independent clients.
     PerConnection,
-}
-
-impl fmt::Display for Assign {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::RoundRobin => "round-robin",
-            Self::RandomFree => "random-free",
-            Self::PerConnection => "per-connection",
-        })
-    }
-}
-
-impl FromStr for Assign {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let all = [Self::RoundRobin, Self::RandomFree, Self::PerConnection];
-        let found = all.into_iter().find(|assign| assign.to_string() == text);
-        found.ok_or_else(|| "expected round-robin, random-free or per-connection".to_owned())
-    }
 }
 
 /// What is excluded at the beginning of a run.
@@ -78,6 +60,35 @@ pub enum WarmUp {
     Fixed(Duration),
     /// The part of the measurement before throughput or latency is steady, up to half of it.
     UntilSteady,
+}
+
+impl FromStr for WarmUp {
+    type Err = InvalidValue;
+
+    /// Parses seconds or `auto`.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "auto" => Ok(Self::UntilSteady),
+            _ => seconds(text).map(Self::Fixed).map_err(|error| InvalidValue(format!("{error}, or auto"))),
+        }
+    }
+}
+
+fn seconds(text: &str) -> Result<Duration, InvalidValue> {
+    let seconds = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    let expected = || InvalidValue::new(text, "a number of seconds from 0 to 86400");
+    seconds.filter(|time| *time <= LONGEST).ok_or_else(expected)
+}
+
+/// A share, from a number of percent.
+#[cfg(feature = "cli")]
+fn percent(text: &str) -> Result<f64, std::num::ParseFloatError> {
+    text.strip_suffix('%').unwrap_or(text).parse::<f64>().map(|percent| percent / 100.0)
+}
+
+#[cfg(feature = "cli")]
+fn count(range: std::ops::RangeInclusive<u64>) -> clap::builder::RangedU64ValueParser<usize> {
+    clap::builder::RangedU64ValueParser::new().range(range)
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -107,25 +118,51 @@ impl fmt::Debug for Credentials {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "cli", derive(clap::Args), command(next_help_heading = "Connections"))]
 pub struct TlsFiles {
-    /// CA certificates of the servers, PEM. Required unless verification is skipped.
+    /// CA certificates of the servers, PEM. Required unless verification is skipped
+    #[cfg_attr(feature = "cli", arg(long = "cacert", value_name = "FILE", requires = "tls"))]
     pub ca_certificates: Option<PathBuf>,
-    /// Client certificate, PEM.
+    /// Client certificate, PEM
+    #[cfg_attr(feature = "cli", arg(long = "cert", value_name = "FILE", requires_all = ["tls", "key"]))]
     pub certificate: Option<PathBuf>,
-    /// Private key of the client certificate, PEM.
+    /// Private key of the client certificate, PEM
+    #[cfg_attr(feature = "cli", arg(id = "key", long, value_name = "FILE", requires_all = ["tls", "certificate"]))]
     pub key: Option<PathBuf>,
-    /// The name in the server's certificate; by default its address.
+    /// Server name expected in the certificate [default: the server's address]
+    #[cfg_attr(feature = "cli", arg(long = "sni", value_name = "NAME", requires = "tls"))]
     pub server_name: Option<String>,
+    /// Accept any server certificate
+    #[cfg_attr(
+        feature = "cli",
+        arg(long = "tls-skip-verify", requires = "tls", conflicts_with = "ca_certificates")
+    )]
     pub skip_verification: bool,
 }
 
 /// Overrides for the coordinator when agents generate the load. If any is set, latencies are
 /// measured by the coordinator only.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "cli", derive(clap::Args), command(next_help_heading = "Agents"))]
 pub struct MeasurementOverrides {
+    /// Measure only on the coordinator, with this many connections per thread and server
+    #[cfg_attr(feature = "cli", arg(id = "measure_connections", short = 'C', long = "measure_connections", alias = "measure-connections", value_parser = count(1..=65_000), requires = "agents"))]
     pub connections: Option<usize>,
+    /// Measure only on the coordinator, with this many requests in flight per connection
+    #[cfg_attr(feature = "cli", arg(id = "measure_depth", short = 'D', long = "measure_depth", alias = "measure-depth", value_parser = count(1..=65_536), requires = "agents"))]
     pub depth: Option<usize>,
-    /// Requests per second, in addition to those of the agents; 0 selects the closed loop.
+    /// Measure only on the coordinator, with this many requests per second in addition to the
+    /// agents'; 0 selects the closed loop
+    #[cfg_attr(
+        feature = "cli",
+        arg(
+            id = "measure_qps",
+            short = 'Q',
+            long = "measure_qps",
+            alias = "measure-qps",
+            requires = "agents"
+        )
+    )]
     pub rate: Option<f64>,
 }
 
@@ -135,51 +172,87 @@ impl MeasurementOverrides {
     }
 }
 
+/// What is run, against which servers. Its flags are those of the `loadgen` command; what several
+/// flags choose together is set by the command.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "cli", derive(clap::Args), command(next_help_heading = "Load"))]
 pub struct Config {
-    /// The servers. Each holds all records.
+    /// Server: HOST, HOST:PORT, or the path of a Unix socket. Repeat it to divide the records among
+    /// several servers
+    #[cfg_attr(feature = "cli", arg(short, long = "server", default_value = "127.0.0.1:11211"))]
     pub servers: Vec<Address>,
+    #[cfg_attr(feature = "cli", arg(skip))]
     pub protocol: Protocol,
+    #[cfg_attr(feature = "cli", arg(skip))]
     pub credentials: Option<Credentials>,
+    #[cfg_attr(feature = "cli", arg(skip))]
     pub tls: Option<TlsFiles>,
+    /// Connections per thread and server
+    #[cfg_attr(feature = "cli", arg(short, long, default_value = "1", value_parser = count(1..=65_000)))]
     pub connections: usize,
-    /// Whether each worker connects to only one server, assigned round-robin.
+    /// Connect each thread to only one server, assigned round-robin
+    #[cfg_attr(feature = "cli", arg(short = 'R', long = "roundrobin"))]
     pub round_robin: bool,
+    /// Requests in flight per connection
+    #[cfg_attr(feature = "cli", arg(short, long, default_value = "1", value_parser = count(1..=65_536)))]
     pub depth: usize,
+    #[cfg_attr(feature = "cli", arg(skip = Loop::Closed))]
     pub pacing: Loop,
-    /// Open loop: which connection a request is assigned to.
+    /// Connection of a request of the open loop: round-robin, the next one in turn, busy or not;
+    /// random-free, a random one of the free ones; per-connection, gaps drawn for each connection,
+    /// as in mutilate
+    #[cfg_attr(feature = "cli", arg(long, value_enum, default_value_t, hide_possible_values = true))]
     pub assign: Assign,
-    /// Open loop: skip a request whose connection is busy. Latencies then exclude the skipped
-    /// requests.
+    /// Skip requests of the open loop whose connection is busy. Latencies then exclude them
+    #[cfg_attr(feature = "cli", arg(short = 'S', long))]
     pub skip: bool,
-    /// Open loop: keep at least half of the mean gap between requests, also when catching up after
-    /// a delay. The time that this adds counts as latency, not as send lag.
+    /// Keep at least half of the mean gap between requests of the open loop, also when catching up
+    /// after a delay. The time that this adds counts as latency, not as send lag
+    #[cfg_attr(feature = "cli", arg(long))]
     pub moderate: bool,
-    /// Closed loop: think time between a response and the next request, in microseconds.
+    /// Closed loop: distribution of the think time between a response and the next request, in
+    /// microseconds; as --keysize
+    #[cfg_attr(feature = "cli", arg(long))]
     pub think: Option<Distribution>,
-    /// Share of the connections that reconnect each second, 0 to 1000.
+    /// Share of the connections that reconnect each second, 0 to 1000
+    #[cfg_attr(feature = "cli", arg(long, default_value_t = 0.0))]
     pub churn: f64,
-    /// Whether to set `TCP_NODELAY`.
+    /// Don't set TCP_NODELAY: small requests wait until earlier ones are acknowledged
+    #[cfg_attr(feature = "cli", arg(long = "no_nodelay", alias = "no-nodelay", action = clap::ArgAction::SetFalse, help_heading = "Connections"))]
     pub nodelay: bool,
-    pub workload: Workload,
     /// Whether the runtime's workers spin while waiting. Their CPU time then doesn't show whether
     /// the generator is the bottleneck.
+    #[cfg_attr(feature = "cli", arg(skip))]
     pub workers_spin: bool,
+    /// Seconds of load before the measurement; auto measures at once and excludes what is not
+    /// steady yet
+    #[cfg_attr(feature = "cli", arg(short, long = "warmup", value_name = "SECONDS", default_value = "auto"))]
     pub warm_up: WarmUp,
-    /// Duration of the measurement, at most a day.
+    /// Duration of the measurement, in seconds, at most a day
+    #[cfg_attr(feature = "cli", arg(short = 't', long = "time", value_name = "SECONDS", default_value = "5", value_parser = seconds))]
     pub duration: Duration,
-    /// Stop early when the 95 % confidence intervals of rate, median and 99th percentile are within
-    /// this share of the estimate (0.02: 2 % to both sides).
+    /// Stop early when the 95 % confidence intervals of rate, median and p99 are within this share
+    /// of the figure to both sides, for example 2%
+    #[cfg_attr(feature = "cli", arg(long = "until-ci", value_name = "SHARE", value_parser = percent))]
     pub target_precision: Option<f64>,
+    /// What is requested.
+    #[cfg_attr(feature = "cli", command(flatten))]
+    pub workload: Workload,
+    /// Seed of the random numbers
+    #[cfg_attr(feature = "cli", arg(long, default_value_t = 1, help_heading = "Workload"))]
     pub seed: u64,
-    /// Output file with one line per request: its time in seconds and its latency in µs. Agents
-    /// don't write one.
+    /// Write one line per request: its time in seconds and its latency in µs. Agents don't write
+    /// one
+    #[cfg_attr(feature = "cli", arg(id = "save", long, value_name = "FILE", help_heading = "Output"))]
     #[serde(skip)]
     pub sample_file: Option<PathBuf>,
     /// What the coordinator does differently from the agents.
+    #[cfg_attr(feature = "cli", command(flatten))]
     pub measurement_overrides: MeasurementOverrides,
 }
 
+/// One connection to the local memcached in the closed loop, for five seconds after a warm-up of
+/// one.
 impl Default for Config {
     fn default() -> Self {
         Self {
@@ -238,7 +311,6 @@ impl Config {
     /// Returns [`Error::Config`] with the reason.
     pub fn validate(&self) -> Result<(), Error> {
         let reject = |reason: &str| Err(Error::Config(reason.to_owned()));
-        let positive = |number: f64| number.is_finite() && number > 0.0;
         if self.servers.is_empty() || self.connections == 0 {
             return reject("at least one server and one connection are required");
         }
@@ -246,8 +318,11 @@ impl Config {
             Loop::Closed => 1.0,
             Loop::Open { rate, .. } => rate,
         };
-        if !positive(rate) || rate < 1e-6 {
-            return reject("the rate must be a finite number of at least 0.000001");
+        if !(1e-6..=1e9).contains(&rate) {
+            return reject("the rate must be a number from 0.000001 to 1000000000");
+        }
+        if self.target_precision.is_some_and(|share| !(1e-4..=1.0).contains(&share)) {
+            return reject("the precision must be a share from 0.0001 to 1 (0.01 % to 100 %)");
         }
         if self.duration.is_zero() || self.duration > LONGEST || self.warm_up() > LONGEST {
             return reject("the duration is zero, or duration or warm-up exceed a day");
@@ -263,6 +338,12 @@ impl Config {
         }
         if !cfg!(feature = "tls") && self.tls.is_some() {
             return reject("TLS is not available: loadgen was built without the `tls` feature");
+        }
+        if self.tls.as_ref().is_some_and(|files| files.ca_certificates.is_none() && !files.skip_verification)
+        {
+            return reject(
+                "TLS needs the CA certificate of the server (--cacert), or verification turned off (--tls-skip-verify)",
+            );
         }
         let unix = self.servers.iter().any(|server| matches!(server, Address::Unix(_)));
         let mix = &self.workload.mix;

@@ -34,12 +34,18 @@
 //! [`run`] measures with this process alone. [`Coordinator::run`] also uses [agents](Agent) on
 //! other machines. [`search`] finds the highest rate that keeps a percentile below a bound.
 //!
+//! # What it is not for
+//!
+//! It is not a client library: keys and values are generated, and responses are only counted. It
+//! doesn't replay traces, and speaks neither HTTP nor other commands of redis than `GET` and `SET`.
+//! Of several servers each gets all records and the same load: keys are not hashed to servers.
+//!
 //! # Features
 //!
 //! All are enabled by default.
 //!
-//! - `agents`: agents on other machines.
-//! - `cli`: what the `loadgen` command needs.
+//! - `agents`: agents on other machines, and [`search`].
+//! - `cli`: what the `loadgen` command needs. The configuration's structs then declare their flags.
 //! - `tls`: connections over TLS.
 
 #![forbid(unsafe_code)]
@@ -50,43 +56,45 @@ compile_error!(
     "Lull drives the Linux kernel's NAPI polling: it builds for Linux only (6.13 or later for interrupt suspension)"
 );
 
+mod address;
+#[cfg(feature = "agents")]
 mod agents;
 mod config;
 mod connection;
 mod error;
-mod invalid_value;
+mod parsing;
 mod protocol;
 mod report;
 mod run;
+#[cfg(feature = "agents")]
 mod search;
 mod stats;
 pub mod stream;
 mod transport;
 mod workload;
 
-pub use agents::AGENT_PORT;
+pub use address::{Address, resolve};
 #[cfg(feature = "agents")]
-pub use agents::agent::{Agent, AgentEvent, AgentOptions};
-pub use agents::coordinator::Coordinator;
+pub use agents::agent::{Agent, AgentOptions};
 #[cfg(all(fuzzing, feature = "agents"))]
 pub use agents::fuzzing;
+#[cfg(feature = "agents")]
+pub use agents::{AGENT_PORT, Coordinator, channel::IDENTITY_NAME};
 pub use config::{Assign, Config, Credentials, Loop, MeasurementOverrides, Protocol, TlsFiles, WarmUp};
 pub use error::Error;
-pub use invalid_value::InvalidValue;
-pub use report::run_report::{AgentReport, Report, SeriesPoint};
-pub use report::summary::Summary;
-pub use run::measured_run::{run, run_until};
+pub use parsing::InvalidValue;
+pub use report::{AgentReport, Report, SeriesPoint, Summary};
 pub use run::preload::{load_records, load_records_with};
+pub use run::{run, run_until};
+#[cfg(feature = "agents")]
 pub use search::{Goal, RateTrial, SearchResult, Verdict, search};
 pub use stats::batch_means::Estimate;
 pub use stats::medians;
-pub use stats::progress::Progress;
-pub use transport::address::{Address, resolve};
+pub use stats::timeline::Progress;
+pub use workload::Workload;
 pub use workload::arrival::Arrival;
-pub use workload::definition::Workload;
 pub use workload::distribution::Distribution;
-pub use workload::mix::Mix;
-pub use workload::operation::Operation;
+pub use workload::mix::{Mix, Operation};
 pub use workload::popularity::Popularity;
 
 // Types of other crates in public signatures.

@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::Serialize;
 
-use crate::agents::coordinator::Coordinator;
+use crate::agents::Coordinator;
 use crate::config::{Config, Loop};
 use crate::error::Error;
-use crate::invalid_value::InvalidValue;
-use crate::report::validity::random_deviation;
+use crate::parsing::InvalidValue;
+use crate::report::merge::random_deviation;
 use crate::stats::batch_means::Estimate;
-use crate::stats::progress::Progress;
+use crate::stats::timeline::Progress;
 use crate::workload::arrival::Arrival;
 
 /// The goal of a search: `95:1000` requires that 95 % of the requests take less than 1000 µs.

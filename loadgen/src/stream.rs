@@ -21,8 +21,8 @@ use crate::error::Error;
 use crate::protocol::message::{Response, ResponseSink};
 use crate::protocol::request_writer::RequestWriter;
 use crate::protocol::text::TextParser;
-use crate::workload::definition::Workload;
-use crate::workload::operation::Operation;
+use crate::workload::Workload;
+use crate::workload::mix::Operation;
 
 /// Requests of a workload in memcached's text protocol.
 #[derive(Debug)]

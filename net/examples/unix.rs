@@ -1,13 +1,13 @@
 //! A server and a client on a Unix domain socket.
 
 use futures_util::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
-use net::{UnixListener, UnixStream};
+use net::{BindOptions, UnixListener, UnixStream};
 
 #[runtime::main]
 async fn main() -> std::io::Result<()> {
     let path = std::env::temp_dir().join(format!("lull-example-{}", std::process::id()));
     // Only this user may connect: the path has its mode before the socket listens.
-    let listener = UnixListener::bind_with_mode(&path, 128, 0o600)?;
+    let listener = UnixListener::bind_with(&path, &BindOptions::new().mode(0o600))?;
     let _serving = listener.serve(|mut stream: UnixStream| async move {
         let mut line = String::new();
         if stream.read_line(&mut line).await.is_ok() {

@@ -1,9 +1,9 @@
 //! Read buffers. A stream has one only while it holds unread data: an idle connection has none.
 
 use std::cell::RefCell;
-use std::io::{self, Read};
+use std::io::{self, IoSlice, Read};
 
-use runtime::io::Received;
+use runtime::__net::Received;
 
 pub(crate) const READ_BUFFER_SIZE: usize = 16 << 10;
 /// The most free buffers that a thread keeps: 1 MiB.
@@ -130,8 +130,19 @@ impl Drop for ReadBuffer {
     }
 }
 
+/// The most slices that one `sendmsg(2)` takes (`UIO_MAXIOV`).
+const MOST_SLICES: usize = libc::UIO_MAXIOV as usize;
+
+/// What one `sendmsg(2)` takes of a vectored write: more slices are an error. Without the empty
+/// ones at the front, which could be all that it takes: it would return 0, for `write_all` an
+/// error.
+pub(crate) fn sendable<'a, 'bytes>(slices: &'a [IoSlice<'bytes>]) -> &'a [IoSlice<'bytes>] {
+    let first = slices.iter().position(|slice| !slice.is_empty()).unwrap_or(0);
+    &slices[first..slices.len().min(first + MOST_SLICES)]
+}
+
 #[cfg(test)]
-mod tests {
+mod buffers_tests {
     use super::*;
 
     #[test]
@@ -150,5 +161,20 @@ mod tests {
         let mut buffer = ReadBuffer::default();
         assert_eq!(buffer.fill(io::empty()).unwrap(), 0);
         assert!(buffer.buffer.is_none());
+    }
+}
+
+#[cfg(test)]
+mod slices_tests {
+    use super::*;
+
+    #[test]
+    fn empty_slices_at_the_front_leave_room_for_the_others() {
+        let mut slices = vec![IoSlice::new(b""); 1500];
+        assert_eq!(sendable(&slices).len(), 1024);
+        slices.extend([IoSlice::new(b"a"); 1500]);
+        let some = sendable(&slices);
+        assert_eq!((some.len(), &*some[0]), (1024, &b"a"[..]));
+        assert!(sendable(&[]).is_empty());
     }
 }

@@ -1,4 +1,5 @@
-//! Sockets on the runtime's drivers, served where the kernel polls for them.
+//! Sockets on the runtime's drivers, served where the kernel polls for them: TCP, UDP, and Unix
+//! domain sockets.
 //!
 //! ```
 //! use futures_util::{AsyncReadExt, AsyncWriteExt};
@@ -36,49 +37,70 @@
 //! What uses the runtime panics outside of one. Where a function documents no error, it is the one
 //! of its system call.
 //!
-//! Streams implement the futures-io traits. What a completed write means depends on the worker's
-//! driver: see [`Stream`]. Connect and bind take what [`ToSocketAddrs`] lists; connecting looks
-//! names up.
+//! Streams implement the futures-io traits; `lull-adapters` has tokio's. What a completed write
+//! means depends on the worker's driver: see [`Stream`]. Connect and bind take what
+//! [`ToSocketAddrs`] lists; connecting looks names up.
+//!
+//! # What it is not for
+//! - Protocols: `lull-adapters` has TLS, HTTP and QUIC.
+//! - Sockets that move between threads: each belongs to the worker that made it. What crosses is
+//!   the standard library's socket ([`Stream::into_std`](TcpStream::into_std)), or a message.
+//! - Raw sockets and packet sockets: `runtime::io::AsyncFd` waits for those.
 
 #[cfg(not(target_os = "linux"))]
 compile_error!(
     "Lull drives the Linux kernel's NAPI polling: it builds for Linux only (6.13 or later for interrupt suspension)"
 );
 
-mod bind_options;
 mod buffers;
-mod control_messages;
 mod copy;
 mod listener;
-mod lone_worker;
 mod names;
-mod serve;
-mod slices;
+/// Serving connections on the workers that own their NAPIs.
+mod serve {
+    mod accept;
+    mod connections;
+    pub(crate) mod counts;
+    pub(crate) mod datagrams;
+    mod listener_group;
+    pub(crate) mod serving;
+    mod steering;
+
+    pub use self::connections::ListenerFailure;
+}
 mod sockopt;
-mod stream;
+/// Connected byte streams, whatever their address family.
+mod stream {
+    pub(crate) mod generic;
+    pub(crate) mod halves;
+    pub(crate) mod send_file;
+    mod socket_io;
+}
 mod tcp;
 mod tcp_socket;
 mod to_socket_addrs;
 mod udp;
 mod udp_batch;
 mod udp_message;
-mod udp_ready;
 mod unix;
 
-pub use bind_options::BindOptions;
 pub use bytes::Bytes;
-pub use copy::copy_bidirectional;
-pub use listener::Listener;
-pub use names::lookup_host;
-pub use serve::{AcceptErrors, Alignment, ListenerFailure, Serving, ShutdownReport, UdpServing, UdpSteering};
 pub use socket2::TcpKeepalive;
-pub use stream::{
-    FileSender, IntoStdError, NotSameStream, OwnedReadHalf, OwnedWriteHalf, ReadHalf, Stream, WriteHalf,
-};
-pub use tcp::{Tcp, TcpListener, TcpStream};
-pub use tcp_socket::TcpSocket;
-pub use to_socket_addrs::ToSocketAddrs;
-pub use udp::UdpSocket;
-pub use udp_batch::{OutgoingDatagram, RecvBatch};
-pub use udp_message::{DatagramInfo, Ecn, SendOptions};
-pub use unix::{PeerCredentials, Unix, UnixDatagram, UnixListener, UnixStream};
+
+pub use crate::copy::copy_bidirectional;
+pub use crate::listener::{BindOptions, Listener};
+pub use crate::names::lookup_host;
+pub use crate::serve::ListenerFailure;
+pub use crate::serve::counts::{AcceptErrors, Alignment};
+pub use crate::serve::datagrams::{UdpServing, UdpSteering};
+pub use crate::serve::serving::{Serving, ShutdownReport};
+pub use crate::stream::generic::{IntoStdError, Stream};
+pub use crate::stream::halves::{NotSameStream, OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
+pub use crate::stream::send_file::FileSender;
+pub use crate::tcp::{Tcp, TcpListener, TcpStream};
+pub use crate::tcp_socket::TcpSocket;
+pub use crate::to_socket_addrs::ToSocketAddrs;
+pub use crate::udp::UdpSocket;
+pub use crate::udp_batch::{OutgoingDatagram, RecvBatch};
+pub use crate::udp_message::{DatagramInfo, Ecn, SendOptions};
+pub use crate::unix::{PeerCredentials, Unix, UnixDatagram, UnixListener, UnixStream};

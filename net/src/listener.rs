@@ -1,16 +1,101 @@
-//! The listener that TCP and Unix domain sockets have in common.
+//! How a socket is bound, and the listener that TCP and Unix domain sockets have in common.
 
+use std::cell::Cell;
 use std::io;
 use std::marker::PhantomData;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::panic::Location;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use runtime::io::{AsyncFd, Direction, OnItsWorker, RingListener, SourceKind};
-use socket2::{SockAddr, Socket};
+use runtime::__net::RingListener;
+use runtime::io::{AsyncFd, Direction, OnItsWorker, SourceKind};
+use socket2::{Domain, SockAddr, Socket, Type};
 
-use crate::lone_worker::LoneWorker;
-use crate::stream::Stream;
+use crate::stream::generic::Stream;
+
+/// Options of a socket that is bound to an address.
+///
+/// ```
+/// use net::{BindOptions, TcpListener};
+///
+/// # #[runtime::main(driver = "epoll")]
+/// # async fn main() -> std::io::Result<()> {
+/// let options = BindOptions::new().backlog(128).only_v6(true);
+/// let listener = TcpListener::bind_with("[::]:0", &options)?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[must_use = "options do nothing until a socket is bound with them"]
+pub struct BindOptions {
+    backlog: i32,
+    only_v6: Option<bool>,
+    mode: Option<u32>,
+}
+
+impl Default for BindOptions {
+    fn default() -> Self {
+        Self { backlog: BACKLOG, only_v6: None, mode: None }
+    }
+}
+
+impl BindOptions {
+    /// A backlog of 4096, and IPv4 beside IPv6 as the system has it.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The number of connections that may wait to be accepted. Default: 4096. The kernel caps it at
+    /// `net.core.somaxconn`.
+    pub fn backlog(mut self, backlog: i32) -> Self {
+        self.backlog = backlog;
+        self
+    }
+
+    /// Whether an IPv6 address takes IPv6 only. Default: as the system has it
+    /// (`net.ipv6.bindv6only`, which is 0): `[::]` takes IPv4 too, and the addresses of its IPv4
+    /// peers are mapped (`::ffff:192.0.2.1`,
+    /// [`Ipv6Addr::to_canonical`](std::net::Ipv6Addr::to_canonical)). It has no effect on IPv4
+    /// addresses.
+    #[doc(alias = "IPV6_V6ONLY")]
+    pub fn only_v6(mut self, only: bool) -> Self {
+        self.only_v6 = Some(only);
+        self
+    }
+
+    /// The permissions of a Unix domain socket's path, such as `0o700`: who may write to the path
+    /// may connect (`unix(7)`). The path has them before anybody can connect. Default: what the
+    /// umask leaves. It has no effect on IP addresses.
+    pub fn mode(mut self, mode: u32) -> Self {
+        self.mode = Some(mode & 0o7777);
+        self
+    }
+
+    pub(crate) fn listen_backlog(&self) -> i32 {
+        self.backlog
+    }
+
+    pub(crate) fn path_mode(&self) -> Option<u32> {
+        self.mode
+    }
+
+    /// A socket with these options, not bound yet.
+    pub(crate) fn socket(&self, address: SocketAddr, kind: Type) -> std::io::Result<Socket> {
+        let socket = Socket::new(Domain::for_address(address), kind.nonblocking().cloexec(), None)?;
+        if let Some(only) = self.only_v6.filter(|_| address.is_ipv6()) {
+            socket.set_only_v6(only)?;
+        }
+        Ok(socket)
+    }
+
+    /// The options with which `first` was bound, for further members of its reuseport group.
+    pub(crate) fn of(first: &Socket, address: SocketAddr, backlog: i32) -> std::io::Result<Self> {
+        let only_v6 = if address.is_ipv6() { Some(first.only_v6()?) } else { None };
+        Ok(Self { backlog, only_v6, mode: None })
+    }
+}
 
 /// The default backlog. The kernel caps it at `net.core.somaxconn`.
 pub(crate) const BACKLOG: i32 = 4096;
@@ -27,6 +112,7 @@ pub struct Listener<K> {
     backlog: i32,
     passed_in: bool,
     connection_limit: Option<usize>,
+    caller: Option<&'static Location<'static>>,
     lone_worker: LoneWorker,
     kind: PhantomData<K>,
 }
@@ -41,7 +127,7 @@ enum ListenerBackend {
 impl<K> Listener<K> {
     pub(crate) fn from_socket(socket: Socket, backlog: i32) -> io::Result<Self> {
         let socket = Arc::new(socket);
-        let backend = match runtime::io::ring_listener(Arc::clone(&socket)) {
+        let backend = match runtime::__net::ring_listener(Arc::clone(&socket)) {
             Some(ring) => ListenerBackend::Ring(ring, socket),
             None => {
                 let socket = Arc::into_inner(socket).expect("without a ring nothing else holds the socket");
@@ -55,6 +141,7 @@ impl<K> Listener<K> {
             backlog,
             passed_in: false,
             connection_limit: None,
+            caller: None,
             lone_worker: LoneWorker::default(),
             kind: PhantomData,
         })
@@ -69,6 +156,16 @@ impl<K> Listener<K> {
     /// To refuse connections instead, let the handler try to get a permit of a semaphore.
     pub fn limit_connections(self, most: usize) -> Self {
         Self { connection_limit: Some(most.max(1)), ..self }
+    }
+
+    /// For libraries that serve for an application: its line, which reports of stalls name.
+    #[doc(hidden)]
+    pub fn served_at(self, caller: &'static Location<'static>) -> Self {
+        Self { caller: Some(caller), ..self }
+    }
+
+    pub(crate) fn caller(&self) -> Option<&'static Location<'static>> {
+        self.caller
     }
 
     pub(crate) fn connection_limit(&self) -> Option<usize> {
@@ -163,5 +260,38 @@ fn is_gone(accepted: &io::Result<Accepted>) -> bool {
 impl<K> AsFd for Listener<K> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket().as_fd()
+    }
+}
+
+/// After this many connections of a listener it is looked whether other workers do anything.
+const CONNECTIONS: u32 = 64;
+
+/// Counts the connections that a listener's worker has accepted for itself.
+#[derive(Debug, Default)]
+pub(crate) struct LoneWorker(Cell<u32>);
+
+impl LoneWorker {
+    /// A connection was accepted onto the calling worker. Warns once, if no other worker has ever
+    /// polled a task by then.
+    pub(crate) fn accepted(&self) {
+        let count = self.0.get();
+        if count > CONNECTIONS {
+            return;
+        }
+        self.0.set(count + 1);
+        let here = runtime::current_worker();
+        if count == CONNECTIONS && runtime::workers() > 1 {
+            let metrics = runtime::metrics();
+            let mut others = metrics.iter().enumerate().filter(|(worker, _)| *worker != here);
+            if others.all(|(_, metrics)| metrics.polls == 0) {
+                let idle = metrics.len() - 1;
+                tracing::warn!(
+                    worker = here,
+                    idle,
+                    "one worker serves all connections, and the others are idle: a task stays on the worker that spawned it; \
+                     let TcpListener::serve accept on all workers"
+                );
+            }
+        }
     }
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use runtime::JoinHandle;
 use socket2::Domain;
 
-use crate::stream::{Stream, connect};
+use crate::stream::generic::{Stream, connect};
 use crate::to_socket_addrs::{Target, ToSocketAddrs};
 
 /// After this time the next address is tried, beside those before it (RFC 8305, section 5,

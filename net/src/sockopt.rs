@@ -4,7 +4,8 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
-pub(crate) use runtime::io::{incoming_napi_id, steer_by_queue};
+pub(crate) use runtime::__net::steer_by_queue;
+pub(crate) use runtime::io::incoming_napi_id;
 use socket2::{SockAddr, SockAddrStorage, Socket, TcpKeepalive};
 
 /// The address of the other side, as accept returned it: also after the peer has reset the

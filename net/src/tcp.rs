@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 
 use socket2::{SockAddr, Socket, TcpKeepalive, Type};
 
-use crate::bind_options::BindOptions;
+use crate::listener::BindOptions;
 use crate::listener::{Accepted, BACKLOG, Listener};
 use crate::names::{connect_target, lookup_host};
 use crate::sockopt;
-use crate::stream::{IntoStdError, Stream};
+use crate::stream::generic::{IntoStdError, Stream};
 use crate::to_socket_addrs::{ToSocketAddrs, first_that_works};
 
 /// The kind of TCP sockets.
@@ -23,7 +23,36 @@ pub struct Tcp;
 /// [`Stream`].
 pub type TcpStream = Stream<Tcp>;
 
-/// A listening TCP socket.
+/// A listening TCP socket, on its worker's driver.
+///
+/// - [`bind`](Listener::bind) listens on an address, [`bind_with`](Listener::bind_with) with
+///   [`BindOptions`], [`bind_within`](Listener::bind_within) as soon as the address is free.
+/// - [`serve`](Listener::serve) accepts on all workers, and calls a handler for each connection
+///   where its NAPI is polled; [`serve_paused`](Listener::serve_paused) once it is resumed.
+///   [`limit_connections`](Listener::limit_connections) says how many at a time.
+/// - [`accept`](Listener::accept) and [`poll_accept`](Listener::poll_accept) accept one connection
+///   onto the calling worker.
+/// - [`local_addr`](Listener::local_addr) is the address that it listens on.
+/// - [`from_std`](Listener::from_std) and [`into_std`](Listener::into_std) change from and to the
+///   standard library's.
+///
+/// ```
+/// use futures_util::AsyncWriteExt;
+/// use net::{TcpListener, TcpStream};
+///
+/// # #[runtime::main(driver = "epoll", workers = 2)]
+/// # async fn main() -> std::io::Result<()> {
+/// let listener = TcpListener::bind("127.0.0.1:0")?;
+/// println!("listening on {}", listener.local_addr()?);
+/// let serving = listener.limit_connections(10_000).serve(|mut stream: TcpStream| async move {
+///     // Fails if the client has gone.
+///     let _ = stream.write_all(b"hello\n").await;
+/// })?;
+/// let report = serving.shutdown(std::time::Duration::from_secs(5)).await;
+/// assert_eq!(report.aborted, 0);
+/// # Ok(())
+/// # }
+/// ```
 pub type TcpListener = Listener<Tcp>;
 
 const BIND_RETRY_INTERVAL: Duration = Duration::from_millis(2);
@@ -137,11 +166,6 @@ impl Listener<Tcp> {
     /// give the addresses that [`lookup_host`](crate::lookup_host) returns.
     pub fn bind(address: impl ToSocketAddrs) -> io::Result<Self> {
         Self::bind_with(address, &BindOptions::new())
-    }
-
-    /// Like [`Listener::bind`], with room for `backlog` connections that wait to be accepted.
-    pub fn bind_with_backlog(address: impl ToSocketAddrs, backlog: i32) -> io::Result<Self> {
-        Self::bind_with(address, &BindOptions::new().backlog(backlog))
     }
 
     /// Like [`Listener::bind`], with options.

@@ -9,7 +9,7 @@ use socket2::{Domain, Socket, TcpKeepalive, Type};
 
 use crate::listener::Listener;
 use crate::sockopt;
-use crate::stream::{Stream, connect_socket};
+use crate::stream::generic::{Stream, connect_socket};
 use crate::tcp::{Tcp, internet_address};
 
 /// A TCP socket that is neither connected nor listening yet, for options that have to be set

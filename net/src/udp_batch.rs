@@ -8,8 +8,8 @@ use std::os::fd::{AsFd, AsRawFd};
 
 use socket2::{SockAddr, SockAddrStorage};
 
-use crate::control_messages::ControlBuffer;
 use crate::tcp::internet_address;
+use crate::udp_message::ControlBuffer;
 use crate::udp_message::{DatagramInfo, SendOptions};
 
 /// The most messages that the kernel takes in one call (`UIO_MAXIOV`).

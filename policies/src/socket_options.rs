@@ -51,8 +51,8 @@ pub fn steer_by_queue(
     hashes_loopback: bool,
 ) -> io::Result<()> {
     // Classic BPF (`linux/filter.h`). An absolute load from SKF_AD_OFF + SKF_AD_QUEUE gives the
-    // packet's queue. On hardware and tun that is the queue plus one, on veth the queue. SKF_AD_OFF +
-    // SKF_AD_HATYPE gives the type of its interface.
+    // packet's queue. On hardware and tun that is the queue plus one, on veth the queue.
+    // SKF_AD_OFF + SKF_AD_HATYPE gives the type of its interface.
     const LOAD_ABSOLUTE: u16 = 0x20;
     const MODULO: u16 = 0x94;
     const JUMP_IF_EQUAL: u16 = 0x15;

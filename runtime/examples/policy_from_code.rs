@@ -10,7 +10,8 @@
 use std::error::Error;
 use std::time::Duration;
 
-use runtime::{Builder, LatencyBudget, Policy};
+use runtime::Builder;
+use runtime::policy::{LatencyBudget, Policy};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);

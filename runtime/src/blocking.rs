@@ -8,9 +8,7 @@ use std::task::{Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
-
-use crate::config::threads::ThreadOptions;
+use crate::config::ThreadOptions;
 use crate::sync::{Condvar, Mutex, MutexGuard, lock, spawn_thread};
 use crate::thread_settings::with_settings_from_before;
 
@@ -45,7 +43,8 @@ struct PoolState {
 }
 
 /// Counts of a runtime's blocking work ([`spawn_blocking`](crate::spawn_blocking)).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct BlockingMetrics {
     /// Threads that run at present, idle ones included.

@@ -1,22 +1,19 @@
 //! Building a runtime.
 
-use std::fmt;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use policies::controller::{CpuBudget, ForcedSettings, LatencyBudget};
-use policies::{AdaptedQueue, Affinity, Change, Cpus, GraceTime, JournalDir, Policy, QueueDelegate};
+use policies::controller::{CpuBudget, LatencyBudget};
+use policies::{AdaptedQueue, Affinity, Change, Cpus, GraceTime, JournalDir, Policy};
 
-use crate::background::BackgroundRuntime;
-use crate::config::hooks::Hooks;
-use crate::config::hooks::Stall;
-use crate::config::settings::{Attribute, CodeSettings, Config, settings_table};
-use crate::config::wait_strategy::WaitStrategy;
-use crate::driver::driver_kind::DriverKind;
-use crate::driver::uring::ring_options::RingOptions;
-use crate::error::BuildError;
-use crate::host_policy::{HostChangeHook, HostHooks};
+use crate::config::{
+    Attribute, BuildError, Config, Hooks, Named, Options, Stall, WaitStrategy, settings_table,
+};
+use crate::driver::DriverKind;
+use crate::driver::uring::ring::RingOptions;
+use crate::host_policy::HostHooks;
+use crate::runtime::BackgroundRuntime;
 use crate::runtime::Runtime;
 
 /// Builds a [`Runtime`].
@@ -29,40 +26,25 @@ use crate::runtime::Runtime;
 ///
 /// # Examples
 /// ```
-/// use runtime::{Builder, Policy, WaitStrategy};
+/// use runtime::policy::Policy;
+/// use runtime::{Builder, WaitStrategy};
 ///
 /// let mut runtime = Builder::new().policy(Policy::Vanilla).workers(2).wait(WaitStrategy::Block).build()?;
 /// assert_eq!(runtime.block_on(async { runtime::workers() }), 2);
 /// # Ok::<(), runtime::BuildError>(())
 /// ```
-#[derive(Debug, Default)]
+#[derive(Default)]
 #[must_use = "a builder does nothing until it is built"]
 pub struct Builder {
-    code: CodeSettings,
-    on_host_change: HostChange,
-    queue_delegate: Delegate,
+    named: Named,
+    options: Options,
+    host: HostHooks,
     hooks: Hooks,
     attribute: Attribute,
     ignore_environment: bool,
 }
 
-#[derive(Default)]
-struct Delegate(Option<Box<QueueDelegate>>);
-
-impl fmt::Debug for Delegate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.is_some() { "Some(..)" } else { "None" })
-    }
-}
-
-#[derive(Default)]
-struct HostChange(Option<HostChangeHook>);
-
-impl fmt::Debug for HostChange {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.is_some() { "Some(..)" } else { "None" })
-    }
-}
+opaque_debug!(Builder, "Builder", |it| "named" = it.named, "options" = it.options);
 
 impl Builder {
     /// A builder with nothing set.
@@ -77,47 +59,47 @@ impl Builder {
 
     /// The policy. Default: vanilla.
     pub fn policy(mut self, policy: Policy) -> Self {
-        self.code.policy = Some(policy);
+        self.named.policy = Some(policy);
         self
     }
 
     /// The number of workers, at least 1. Default: one per receive queue of the interface, at most
     /// one per core; without an interface one per core.
     pub fn workers(mut self, workers: usize) -> Self {
-        self.code.workers = Some(workers.max(1));
+        self.named.workers = Some(workers.max(1));
         self
     }
 
     /// The interface that the program serves. Without one, which is the default, no host setting is
     /// changed.
     pub fn interface(mut self, name: impl Into<String>) -> Self {
-        self.code.interface = Some(name.into());
+        self.named.interface = Some(name.into());
         self
     }
 
     /// What workers do when they have nothing to run. Default: block.
     pub fn wait(mut self, wait: WaitStrategy) -> Self {
-        self.code.wait = Some(wait);
+        self.named.wait = Some(wait);
         self
     }
 
     /// What non-worker threads do while they wait in [`Handle::block_on`](crate::Handle::block_on).
     /// Default: adaptive, whatever the workers do.
     pub fn thread_wait(mut self, wait: WaitStrategy) -> Self {
-        self.code.thread_wait = Some(wait);
+        self.options.thread_wait = wait;
         self
     }
 
     /// The driver. Default: auto.
     pub fn driver(mut self, driver: DriverKind) -> Self {
-        self.code.driver = Some(driver);
+        self.named.driver = Some(driver);
         self
     }
 
     /// Pins workers to these cores, one each in ascending order, wrapping around. Default: not
     /// pinned.
     pub fn cores(mut self, cores: Cpus) -> Self {
-        self.code.cores = Some(cores);
+        self.named.cores = Some(cores);
         self
     }
 
@@ -125,14 +107,14 @@ impl Builder {
     /// moves the interrupts to the workers' cores. With follow, workers move to their interrupts'
     /// cores, need no [`cores`](Self::cores), and no interrupt is moved.
     pub fn affinity(mut self, affinity: Affinity) -> Self {
-        self.code.affinity = Some(affinity);
+        self.named.affinity = Some(affinity);
         self
     }
 
     /// Calls a function on each change of the interface under the policy: links that go down or
     /// come up, interrupts that others move, a new name. It is called on the supervisor's thread.
     pub fn on_host_change(mut self, hook: impl FnMut(&Change) + Send + 'static) -> Self {
-        self.on_host_change = HostChange(Some(Box::new(hook)));
+        self.host.on_change = Some(Box::new(hook));
         self
     }
 
@@ -145,44 +127,46 @@ impl Builder {
         mut self,
         delegate: impl FnMut(&AdaptedQueue) -> io::Result<()> + Send + 'static,
     ) -> Self {
-        self.queue_delegate = Delegate(Some(Box::new(delegate)));
+        self.host.delegate = Some(Box::new(delegate));
         self
     }
 
     /// Goes on polling a queue where polling takes more CPU time than interrupts, for tests of what
     /// polling does: what it costs depends on the machine and the moment.
+    #[cfg(feature = "test-hooks")]
     #[doc(hidden)]
     pub fn ignore_polling_costs(mut self) -> Self {
-        self.code.ignores_polling_costs = true;
+        self.options.ignores_polling_costs = true;
         self
     }
 
     /// Chooses the queues' settings in the place of the workers' controllers, for tests of what a
     /// change of settings does.
+    #[cfg(feature = "test-hooks")]
     #[doc(hidden)]
-    pub fn force_queue_settings(mut self, forced: ForcedSettings) -> Self {
-        self.code.forced = Some(forced);
+    pub fn force_queue_settings(mut self, forced: policies::controller::ForcedSettings) -> Self {
+        self.options.forced = Some(forced);
         self
     }
 
     /// The cores on which the packing policy gathers network processing, and on which the threads
     /// of kernel-thread poll.
     pub fn packing_cores(mut self, cores: Cpus) -> Self {
-        self.code.packing_cores = cores;
+        self.options.packing_cores = cores;
         self
     }
 
     /// How much longer than under vanilla a request may wait under kernel polling, in exchange for
     /// CPU time. Default: 0. See [`LatencyBudget`].
     pub fn latency_budget(mut self, budget: LatencyBudget) -> Self {
-        self.code.latency_budget = Some(budget);
+        self.named.latency_budget = Some(budget);
         self
     }
 
     /// How much more CPU time than under vanilla a request may take under kernel polling, in
     /// exchange for less delay. Default: 0. See [`CpuBudget`].
     pub fn cpu_budget(mut self, budget: CpuBudget) -> Self {
-        self.code.cpu_budget = Some(budget);
+        self.named.cpu_budget = Some(budget);
         self
     }
 
@@ -191,7 +175,7 @@ impl Builder {
     /// fixed grace time is in effect at every load.
     #[doc(alias = "gro_flush_timeout")]
     pub fn grace_time(mut self, time: GraceTime) -> Self {
-        self.code.grace_time = Some(time);
+        self.named.grace_time = Some(time);
         self
     }
 
@@ -199,14 +183,14 @@ impl Builder {
     /// polling the controller chooses whether a wait sleeps.
     #[doc(alias = "busy_poll_usecs")]
     pub fn busy_poll(mut self, time: Duration) -> Self {
-        self.code.busy_poll = Some(time);
+        self.options.busy_poll = Some(time);
         self
     }
 
     /// How many events one wait takes, at least 1. Default: 64. Under suspension this bounds how
     /// long packets stay in the queue while the batch before them is processed.
     pub fn max_events(mut self, events: usize) -> Self {
-        self.code.max_events = Some(events.max(1));
+        self.options.max_events = events.max(1);
         self
     }
 
@@ -218,7 +202,7 @@ impl Builder {
     ///
     /// A task is noticed when its poll returns; one that never does is not.
     pub fn stall_threshold(mut self, threshold: Duration) -> Self {
-        self.code.stall_threshold = Some(threshold);
+        self.options.stall_threshold = threshold;
         self
     }
 
@@ -250,23 +234,22 @@ impl Builder {
     /// together, before the receive is cancelled. With a low limit a fast stream's receive is
     /// cancelled and armed more often.
     pub fn ring_unread_limit(mut self, bytes: usize) -> Self {
-        self.code.ring.unread_limit = bytes.max(RingOptions::LEAST);
+        self.options.ring.unread_limit = bytes.max(RingOptions::LEAST);
         self
     }
 
     /// How many written bytes of a connection may wait to be sent on the driver `uring`, at least 4
     /// KiB. Default: 64 KiB. A write waits while there are as many.
     pub fn ring_unsent_limit(mut self, bytes: usize) -> Self {
-        self.code.ring.unsent_limit = bytes.max(RingOptions::LEAST);
+        self.options.ring.unsent_limit = bytes.max(RingOptions::LEAST);
         self
     }
 
     /// The size of the submission queue of each worker's ring, which the kernel rounds up to a
-    /// power of two, up to 32,768. Default:
-    /// 512. The completion queue has eight times as many entries, up to 65,536. More submissions in
-    ///      a turn take further enters.
+    /// power of two, up to 32,768. The default is 512. The completion queue has eight times as many
+    /// entries, up to 65,536. More submissions in a turn take further enters.
     pub fn ring_size(mut self, submissions: u32) -> Self {
-        self.code.ring.submissions = submissions.clamp(2, 32_768);
+        self.options.ring.submissions = submissions.clamp(2, 32_768);
         self
     }
 
@@ -274,21 +257,21 @@ impl Builder {
     /// the thread's number is added. The kernel keeps 15 bytes. Default: `lull`. The thread of
     /// [`Runtime::block_on`] keeps its name.
     pub fn thread_name(mut self, name: impl Into<String>) -> Self {
-        self.code.threads.name = Some(name.into());
+        self.options.threads.name = Some(name.into());
         self
     }
 
     /// The size of the stacks of these threads, in bytes. Default: that of the standard library, 2
     /// MiB or `RUST_MIN_STACK`. The thread of [`Runtime::block_on`] keeps its stack.
     pub fn thread_stack_size(mut self, bytes: usize) -> Self {
-        self.code.threads.stack_size = Some(bytes);
+        self.options.threads.stack_size = Some(bytes);
         self
     }
 
     /// The number of threads for blocking work, at least 1
     /// ([`spawn_blocking`](crate::spawn_blocking)). Default: 512.
     pub fn max_blocking_threads(mut self, threads: usize) -> Self {
-        self.code.max_blocking_threads = Some(threads);
+        self.options.max_blocking_threads = threads;
         self
     }
 
@@ -299,7 +282,7 @@ impl Builder {
     /// as the kernel's tick. [`stall_threshold`](Self::stall_threshold) has the precise clock's
     /// resolution, too.
     pub fn enable_metrics_poll_time_histogram(mut self) -> Self {
-        self.code.poll_time_histogram = true;
+        self.options.poll_time_histogram = true;
         self
     }
 
@@ -311,13 +294,13 @@ impl Builder {
     /// [`enable_metrics_poll_time_histogram`](Self::enable_metrics_poll_time_histogram), which this
     /// does not switch on.
     pub fn enable_metrics_schedule_latency_histogram(mut self) -> Self {
-        self.code.schedule_latency_histogram = true;
+        self.options.schedule_latency_histogram = true;
         self
     }
 
     /// The directory in which old host settings are journalled. Default: `/run/lull`.
     pub fn journals(mut self, journals: JournalDir) -> Self {
-        self.code.journals = journals;
+        self.options.journals = journals;
         self
     }
 
@@ -340,14 +323,14 @@ impl Builder {
 
     /// As [`Builder::build`], but worker 0 has a thread, too: no `block_on` has to run for its
     /// tasks and its share of the connections to go on.
-    pub fn build_background(self) -> Result<BackgroundRuntime, BuildError> {
+    pub fn build_background(mut self) -> Result<BackgroundRuntime, BuildError> {
+        self.options.background = true;
         let (config, hooks, host) = self.resolve()?;
-        BackgroundRuntime::new(Config { background: true, ..config }, hooks, host)
+        BackgroundRuntime::new(config, hooks, host)
     }
 
     fn resolve(self) -> Result<(Config, Hooks, HostHooks), BuildError> {
-        let config = Config::resolve(self.code, self.attribute, self.ignore_environment)?;
-        let host = HostHooks { on_change: self.on_host_change.0, delegate: self.queue_delegate.0 };
-        Ok((config, self.hooks, host))
+        let config = Config::resolve(self.named, self.options, self.attribute, self.ignore_environment)?;
+        Ok((config, self.hooks, self.host))
     }
 }

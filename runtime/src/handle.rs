@@ -1,21 +1,21 @@
-//! A runtime as other threads see it.
+//! A runtime as other threads see it, and as the calling task does.
 
 use std::future::Future;
 use std::marker::PhantomData;
 use std::panic::Location;
 use std::sync::Arc;
 
+use policies::Policy;
+
 use crate::blocking::BlockingMetrics;
-use crate::counters::worker_counters::Metrics;
-use crate::metrics::snapshot::Snapshot;
-use crate::task::join::JoinHandle;
-use crate::task::spawn::{spawn_local, spawn_on_runtime};
+use crate::counters::Metrics;
+use crate::metrics::Snapshot;
+use crate::task::{JoinHandle, spawn_local, spawn_on_runtime};
 use crate::task_core::identity::Identity;
 use crate::task_core::span::TaskSpan;
-use crate::worker::current;
 use crate::worker::report::WorkerReport;
 use crate::worker::runtime_state::RuntimeState;
-use crate::worker::thread_wait;
+use crate::worker::{current, thread_wait};
 
 /// A running runtime, for threads that are not its workers: it spawns tasks, waits for them, and
 /// can be cloned and sent. It doesn't keep the runtime running: tasks that are spawned afterwards
@@ -101,7 +101,7 @@ impl Handle {
             "Handle::block_on was called on a worker's thread, whose other tasks would stop: await the future there, or call it from spawn_blocking"
         );
         let _entered = self.enter();
-        thread_wait::block_on(future, self.0.config.thread_wait)
+        thread_wait::block_on(future, self.0.config.options.thread_wait)
     }
 
     /// As [`runtime::spawn_blocking`](crate::spawn_blocking). The task that waits for the closure
@@ -201,4 +201,34 @@ where
     let identity = Identity::without_span(Location::caller());
     let waiting = handle.begin_blocking(&identity, work);
     spawn_local(identity, waiting)
+}
+
+/// The number of workers of this runtime.
+#[track_caller]
+pub fn workers() -> usize {
+    current::runtime().workers.len()
+}
+
+/// The number of the calling worker, from 0.
+#[track_caller]
+pub fn current_worker() -> usize {
+    current::with(|worker| worker.handle.index)
+}
+
+/// What is in effect on each worker of this runtime.
+#[track_caller]
+pub fn reports() -> Vec<WorkerReport> {
+    current::runtime().reports()
+}
+
+/// The counters of each worker of this runtime.
+#[track_caller]
+pub fn metrics() -> Vec<Metrics> {
+    current::runtime().metrics()
+}
+
+/// The policy that was asked for.
+#[track_caller]
+pub fn policy() -> Policy {
+    current::runtime().config.policy
 }

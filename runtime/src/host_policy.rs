@@ -10,7 +10,7 @@ use policies::{
     SupervisorHooks,
 };
 
-use crate::config::settings::Config;
+use crate::config::Config;
 use crate::worker::runtime_state::RuntimeState;
 use crate::worker::worker_handle::WorkerHandle;
 
@@ -46,7 +46,7 @@ pub(crate) fn prepare_host(config: &Config, interface: &Interface) -> PreparedHo
             .collect();
         return PreparedHost { notes, ..PreparedHost::default() };
     }
-    match policies::apply(&plan, Lifetime::Process, &config.journals) {
+    match policies::apply(&plan, Lifetime::Process, &config.options.journals) {
         Ok(guard) => PreparedHost { guard: Some(guard), ..PreparedHost::default() },
         Err(error @ policies::Error::QueuesInUse { .. }) => take_free_queues(config, interface, &error),
         Err(error) => PreparedHost { notes: vec![error.to_string()], ..PreparedHost::default() },
@@ -63,7 +63,7 @@ fn take_free_queues(config: &Config, interface: &Interface, in_use: &policies::E
     let queues: Vec<u32> = free.iter().collect();
     let settings = Settings { channels: None, queues: Some(queues.clone()), ..config.settings.clone() };
     let plan = Plan::new(config.policy, interface, &settings);
-    match policies::apply(&plan, Lifetime::Process, &config.journals) {
+    match policies::apply(&plan, Lifetime::Process, &config.options.journals) {
         Ok(guard) => {
             notes.push(format!("took queues {free} instead"));
             PreparedHost { guard: Some(guard), notes, own_queues: Some(queues) }
@@ -90,7 +90,7 @@ pub(crate) fn adaptable_queues(guard: &Guard) -> Vec<u32> {
 /// Starts the thread that keeps the policy applied, moves workers after their interrupts, and
 /// writes the status file for `policies watch`.
 pub(crate) fn supervise(state: &Arc<RuntimeState>, guard: Guard, hooks: HostHooks) -> io::Result<Supervisor> {
-    let journals = state.config.journals.clone();
+    let journals = state.config.options.journals.clone();
     let ifindex = guard.plan().ifindex;
     let mut file = Some((ifindex, StatusFile::new(&journals, ifindex)));
     let queues = guard.plan().queues.clone();

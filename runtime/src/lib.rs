@@ -3,7 +3,8 @@
 //! ```
 //! use std::time::Duration;
 //!
-//! #[runtime::main(policy = "vanilla", workers = 2)]
+//! // With `interface = "eth0", policy = "kernel-polling"` each worker also polls a receive queue.
+//! #[runtime::main(workers = 2)]
 //! async fn main() {
 //!     let here = runtime::spawn(async { 20 + 1 });
 //!     let there = runtime::spawn_on(1, || async { runtime::current_worker() });
@@ -16,104 +17,172 @@
 //! }
 //! ```
 //!
-//! A runtime is a set of workers: one thread each, with one driver, one run queue, and at most one
-//! NAPI (a receive queue of the network card). Tasks stay on the worker that they were spawned on
-//! and need not be `Send`. The workers follow a [`Policy`], which the code sets ([`Builder`]), else
-//! the environment (`RUNTIME_POLICY`), else the attribute.
+//! A runtime is a set of workers: one thread each, with a driver, a run queue, and at most one NAPI
+//! (a receive queue of the network card). A task stays on the worker that it was spawned on, and
+//! need not be `Send`. The workers follow a [policy](policy::Policy), which the code sets
+//! ([`Builder`]), else the environment (`RUNTIME_POLICY`), else the attribute.
 //!
-//! Under `kernel-polling` a worker's wait polls its NAPI, and the queue's interrupt stays masked as
-//! long as the worker finds work there (`irq-suspend-timeout` of Linux 6.13,
-//! `Documentation/networking/napi.rst`; at saturation the worker polls by its own timer). Where the
-//! kernel or the device can't do that, the worker falls back to less, and its [`WorkerReport`] says
-//! to what, and why.
+//! Under `kernel-polling` a worker's wait polls its queue, and the queue's interrupt stays masked
+//! while polling finds packets. A controller tries for each queue whether that costs less CPU time
+//! or less delay than interrupts, and goes back to them where it doesn't. Where the kernel, the
+//! device or the process's privileges allow less, the worker does less, and its [`WorkerReport`]
+//! says what, and why.
 //!
-//! A worker's driver ([`DriverKind`]) is epoll, io_uring, or both: under kernel polling epoll is
-//! the wait, because only epoll suspends interrupts, and io_uring carries a turn's receives and
-//! sends. Where io_uring is missing or forbidden, `auto` takes epoll, and the report says why.
+//! A worker's driver ([`DriverKind`]) is io_uring, with epoll for descriptors that are waited for
+//! ([`AsyncFd`]), or epoll alone. By default it is io_uring, unless that is missing or forbidden,
+//! or a queue's values are fixed: only waits in epoll then keep the queue's interrupt masked.
 //!
-//! The crate knows no protocols. [`io`] has what networking libraries build sockets from, and
-//! [`AsyncFd`] for other descriptors. [`signal`] waits for signals, [`time`](mod@time) has timers
-//! and a clock that tests can pause, and [`spawn_blocking`] runs what would block a worker. [`fs`]
-//! has files and [`stdio`] the standard streams on its threads, [`process`] runs programs, and
-//! [`metrics`](mod@metrics) has the workers' counters and histograms, also for Prometheus.
+//! | | |
+//! |---|---|
+//! | tasks and their values, sets of tasks | [`spawn`], [`spawn_on`], [`task`] |
+//! | timers, and a clock that tests can pause | [`time`](mod@time) |
+//! | work that blocks, files, standard streams | [`spawn_blocking`], [`fs`], [`stdio`] |
+//! | descriptors, pipes, operations of the ring | [`io`], [`pipe`] |
+//! | signals, child processes | [`signal`], [`process`] |
+//! | counters and histograms, also for Prometheus | [`metrics`](mod@metrics) |
+//! | sockets | the crate `lull-net` |
+//! | hyper, axum, tonic, rustls, quinn, tokio's traits | the crate `lull-adapters` |
+//!
+//! # What it is not for
+//! - Other systems than Linux.
+//! - Work that any thread could take over: nothing moves a task from a busy worker to an idle one.
+//! - Computing in tasks: a poll that takes long keeps the worker's sockets and timers waiting
+//!   ([`Builder::stall_threshold`]). [`spawn_blocking`] has threads for that.
+//! - Crates that need tokio's runtime, unless `lull-adapters` runs it beside this one.
 //!
 //! What needs a worker (spawning, timers, descriptors) panics outside of a runtime. Where a
 //! function documents no error, it is the one of its system call.
 //!
 //! # Features
-//! - `task-spans` (off by default): each task is polled in a span of `tracing`, as tokio's tasks
-//!   are, for tokio-console and other subscribers.
+//! All are off by default.
+//! - `serde`: reports and metrics can be serialized.
+//! - `task-spans`: each task is polled in a span of `tracing`, as tokio's tasks are, for
+//!   tokio-console and other subscribers.
 
 #[cfg(not(target_os = "linux"))]
 compile_error!(
     "Lull drives the Linux kernel's NAPI polling: it builds for Linux only (6.13 or later for interrupt suspension)"
 );
 
-#[macro_use]
-mod opaque_debug;
+/// Shows a type's name, and these values:
+/// `opaque_debug!(JoinSet<T>, "JoinSet", [T], |it| "len" = it.len());`.
+macro_rules! opaque_debug {
+    ($type:ty, $name:literal $(, [$($generics:tt)*])? $(, |$it:ident| $($field:literal = $value:expr),+)?) => {
+        impl $(<$($generics)*>)? ::std::fmt::Debug for $type {
+            fn fmt(&self, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
+                $(let $it = self;)?
+                f.debug_struct($name)$($(.field($field, &$value))+)?.finish_non_exhaustive()
+            }
+        }
+    };
+}
 
+#[doc(hidden)]
+#[path = "for_net.rs"]
+pub mod __net;
 #[doc(hidden)]
 #[path = "macro_support.rs"]
 pub mod __private;
-mod background;
 mod blocking;
 mod builder;
 mod config;
-mod context;
 mod coop;
 mod counters;
 mod driver;
-mod error;
 pub mod fs;
 mod handle;
 mod host_policy;
+mod inbox;
 pub mod io;
 #[cfg(all(test, loom))]
 mod loom_models;
 pub mod metrics;
-mod not_send;
 pub mod pipe;
-mod pool_call;
 pub mod process;
 mod runtime;
-
 pub mod signal;
-mod skipped_tests;
 pub mod stdio;
 mod sync;
 pub mod task;
-mod task_core;
+/// A task as its worker sees it: one allocation with the future, its result, and what wakers need.
+/// The handles that applications hold are in [`task`].
+///
+/// A future never leaves its worker and need not be `Send`. Only the header crosses threads.
+mod task_core {
+    pub(crate) mod cell;
+    pub(crate) mod header;
+    pub(crate) mod identity;
+    pub(crate) mod join_error;
+    #[cfg_attr(not(feature = "task-spans"), path = "no_span.rs")]
+    pub(crate) mod span;
+}
 mod thread_settings;
 pub mod time;
 mod timers;
-mod waking;
-mod worker;
+mod wake_handle;
+/// Workers: a thread each, with its tasks, its timers, its driver, and the loop over them.
+///
+/// - `event_loop`: one turn runs tasks, waits in the driver, fires timers;
+/// - `worker_handle`: what other threads see of a worker; `current`: what its own thread does;
+/// - `adaptive_spin`: whether it spins before it sleeps; `thread_wait`: the same for threads that
+///   wait for a worker;
+/// - `runtime_state`: what all workers of a runtime share; `napi_map`: which of them has which
+///   queue;
+/// - `startup`: pins the thread, opens the driver, finds out which policy is in effect (`report`);
+/// - `queue_control`: adapts how the queue is driven;
+/// - `early_logs`: warnings that come before there is a subscriber.
+mod worker {
+    mod adaptive_spin;
+    pub(crate) mod current;
+    mod early_logs;
+    pub(crate) mod event_loop;
+    pub(crate) mod napi_map;
+    pub(crate) mod queue_control;
+    pub(crate) mod report;
+    pub(crate) mod runtime_state;
+    pub(crate) mod startup;
+    pub(crate) mod thread_wait;
+    pub(crate) mod worker_handle;
+}
 
-pub use policies::Error as HostError;
-pub use policies::controller::{CpuBudget, LatencyBudget, QueueMode, QueueSettings};
-pub use policies::epoll_params::EpollParams;
-pub use policies::netlink::netdev::Napi;
-pub use policies::status::QueueStatus;
-pub use policies::{Affinity, Applied, Change, Cpus, GraceTime, JournalDir, Policy, UnknownName};
+pub mod policy {
+    //! What the runtime's settings and reports are made of: the types of the crate `lull-policies`
+    //! that its users name.
+    //!
+    //! ```
+    //! use runtime::policy::{GraceTime, Policy};
+    //!
+    //! assert_eq!("kernel-polling".parse(), Ok(Policy::KernelPolling));
+    //! let builder = runtime::Builder::new().grace_time(GraceTime::Adaptive);
+    //! # drop(builder);
+    //! ```
+
+    pub use policies::Error as HostError;
+    pub use policies::controller::{CpuBudget, LatencyBudget, QueueMode, QueueSettings};
+    pub use policies::epoll_params::EpollParams;
+    pub use policies::netlink::netdev::Napi;
+    pub use policies::status::QueueStatus;
+    pub use policies::{
+        AdaptedQueue, Affinity, Applied, Change, Cpus, GraceTime, JournalDir, Policy, UnknownName, recover,
+    };
+}
+
 pub use runtime_macros::{main, test};
 
-pub use crate::background::BackgroundRuntime;
 pub use crate::blocking::BlockingMetrics;
 pub use crate::builder::Builder;
-pub use crate::config::hooks::Stall;
-pub use crate::config::wait_strategy::WaitStrategy;
-pub use crate::context::{current_worker, metrics, policy, reports, workers};
+pub use crate::config::{BuildError, Stall, WaitStrategy};
 pub use crate::coop::{consume_budget, cooperative, unconstrained};
 pub use crate::driver::DriverKind;
-pub use crate::error::BuildError;
-pub use crate::handle::{EnterGuard, Handle, spawn_blocking};
+pub use crate::handle::{
+    EnterGuard, Handle, current_worker, metrics, policy, reports, spawn_blocking, workers,
+};
 pub use crate::io::AsyncFd;
 pub use crate::metrics::Metrics;
-pub use crate::runtime::Runtime;
-pub use crate::task::spawn::{spawn, spawn_on, yield_now};
-pub use crate::task::{AbortHandle, JoinError, JoinHandle};
+pub use crate::runtime::{BackgroundRuntime, Runtime};
+pub use crate::task::{AbortHandle, JoinError, JoinHandle, spawn, spawn_on, yield_now};
 pub use crate::time::{
     Elapsed, Interval, MissedTickBehavior, Sleep, interval, interval_at, sleep, sleep_until, timeout,
     timeout_at,
 };
-pub use crate::worker::{Running, WorkerReport};
+pub use crate::worker::report::{Running, WorkerReport};

@@ -11,16 +11,16 @@ use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
 
 use crate::blocking::BlockingPool;
-use crate::config::threads::ThreadOptions;
-use crate::counters::worker_counters::WorkerCounters;
-use crate::task::join::JoinHandle;
-use crate::task::join_set::Ended;
+use crate::config::ThreadOptions;
+use crate::counters::WorkerCounters;
+use crate::inbox::Inbox;
+use crate::inbox::ParkState;
+use crate::task::Ended;
+use crate::task::JoinHandle;
 use crate::task_core::cell::{NewTask, TaskRef as GenericTaskRef};
 use crate::task_core::identity::Identity;
 use crate::task_core::span::TaskSpan;
-use crate::waking::inbox::Inbox;
-use crate::waking::park_state::ParkState;
-use crate::worker::thread_parker::ThreadParker;
+use crate::worker::thread_wait::ThreadParker;
 use crate::worker::worker_handle::{Message, WorkerHandle};
 
 type TaskRef = GenericTaskRef<WorkerHandle>;

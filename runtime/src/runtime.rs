@@ -1,33 +1,30 @@
 //! A running runtime: it starts the workers' threads, and stops them.
 
 use std::future::Future;
-use std::io;
 use std::marker::PhantomData;
+use std::ops::Deref;
 use std::panic::Location;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock, mpsc};
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{io, thread};
 
 use policies::{Affinity, Applied, QueueRequests, Supervisor, host};
 
-use crate::config::hooks::Hooks;
-use crate::config::settings::Config;
-use crate::counters::worker_counters::{Metrics, WorkerCounters};
-use crate::driver::driver_kind::DriverKind;
-use crate::driver::{Driver, QueuePolling};
-use crate::error::BuildError;
+use crate::config::{BuildError, Config, Hooks};
+use crate::counters::{Metrics, WorkerCounters};
+use crate::driver::{Driver, DriverKind, QueuePolling};
 use crate::handle::Handle;
 use crate::host_policy::{HostHooks, PreparedHost, adaptable_queues, prepare_host, supervise};
+use crate::thread_settings::with_settings_from_before;
 use crate::worker::current::{self, ShutDown};
 use crate::worker::event_loop::Worker;
 use crate::worker::napi_map::NapiMap;
 use crate::worker::report::WorkerReport;
 use crate::worker::runtime_state::{HostState, RuntimeState};
-use crate::worker::startup::make_worker;
+use crate::worker::startup::{WorkerThread, make_worker};
 use crate::worker::worker_handle::WorkerHandle;
-use crate::worker::worker_thread::WorkerThread;
 
 /// A running runtime. The thread that calls [`Runtime::block_on`] is its worker 0.
 ///
@@ -72,7 +69,9 @@ impl Runtime {
             host_state.adaptable = adaptable_queues(guard);
             host_state.requests = Some(Arc::new(QueueRequests::new().map_err(worker_0_failed)?));
         }
-        let counters = || WorkerCounters::new(config.poll_time_histogram, config.schedule_latency_histogram);
+        let counters = || {
+            WorkerCounters::new(config.options.poll_time_histogram, config.options.schedule_latency_histogram)
+        };
         let workers = (0..count)
             .map(|index| WorkerHandle::new(index, counters()).map(Arc::new))
             .collect::<io::Result<Vec<_>>>()
@@ -184,7 +183,8 @@ impl Runtime {
             DriverKind::Auto | DriverKind::Epoll => Ok(()),
             named => {
                 let wake = &self.state.workers[0].wake;
-                Driver::open(named, QueuePolling::None, config.max_events, &config.ring, wake).map(drop)
+                Driver::open(named, QueuePolling::None, config.options.max_events, &config.options.ring, wake)
+                    .map(drop)
             }
         }
     }
@@ -240,11 +240,7 @@ impl Drop for Runtime {
     }
 }
 
-impl std::fmt::Debug for Runtime {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Runtime").field("workers", &self.state.workers.len()).finish_non_exhaustive()
-    }
-}
+opaque_debug!(Runtime, "Runtime", |it| "workers" = it.state.workers.len());
 
 /// Waits for the end of a thread. `false`: it has not ended by the deadline.
 pub(crate) fn ends_by(thread: &thread::JoinHandle<()>, deadline: Instant) -> bool {
@@ -261,7 +257,7 @@ pub(crate) fn ends_by(thread: &thread::JoinHandle<()>, deadline: Instant) -> boo
 fn start_worker(state: &Arc<RuntimeState>, index: usize) -> io::Result<thread::JoinHandle<()>> {
     let (started, start) = mpsc::channel();
     let state = Arc::clone(state);
-    let thread = state.config.threads.builder(index);
+    let thread = state.config.options.threads.builder(index);
     let handle = thread.spawn(move || {
         let made = WorkerThread::enter(&state, index)
             .and_then(|thread| Ok((ShutDown(make_worker(&state, index)?), thread)));
@@ -302,3 +298,79 @@ impl Drop for StopOnPanic<'_> {
         }
     }
 }
+
+/// How long putting the host's settings back may take.
+const RESTORING: Duration = Duration::from_secs(1);
+
+/// A running runtime whose workers all have a thread, for programs that have no `block_on` at their
+/// heart: made by [`Builder::build_background`](crate::Builder::build_background). It is used by
+/// its [`Handle`], to which it dereferences.
+///
+/// ```
+/// use runtime::Builder;
+///
+/// let runtime = Builder::new().workers(2).build_background()?;
+/// let answer = runtime.spawn_on(0, || async { runtime::current_worker() });
+/// assert_eq!(runtime.block_on(answer).unwrap(), 0);
+/// # Ok::<(), runtime::BuildError>(())
+/// ```
+///
+/// It is `Send` and `Sync`, and can be a `static`. Dropping it does what dropping a [`Runtime`]
+/// does; it must not be dropped on one of its own workers, for whose end it would wait.
+pub struct BackgroundRuntime {
+    handle: Handle,
+    /// Taken by the drop.
+    owner: Option<thread::JoinHandle<()>>,
+    deadline: Arc<OnceLock<Instant>>,
+}
+
+impl BackgroundRuntime {
+    pub(crate) fn new(config: Config, hooks: Hooks, host_hooks: HostHooks) -> Result<Self, BuildError> {
+        let failed = |source| BuildError::Worker { worker: 0, source };
+        let deadline = Arc::new(OnceLock::new());
+        let (started, start) = mpsc::channel();
+        let owned = Arc::clone(&deadline);
+        let thread = config.options.threads.builder(0);
+        let own = move || match Runtime::new(config, hooks, host_hooks) {
+            Ok(runtime) => runtime.run_in_background(&owned, |handle| _ = started.send(handle)),
+            Err(error) => _ = started.send(Err(error)),
+        };
+        let owner = with_settings_from_before(|| thread.spawn(own));
+        let owner = Some(owner.map_err(failed)?);
+        match start.recv() {
+            Ok(handle) => Ok(Self { handle: handle?, owner, deadline }),
+            Err(_) => Err(failed(std::io::Error::other("the thread panicked at its start"))),
+        }
+    }
+
+    /// As [`Runtime::shutdown_timeout`].
+    pub fn shutdown_timeout(self, limit: Duration) {
+        if let Some(deadline) = Instant::now().checked_add(limit) {
+            let _ = self.deadline.set(deadline);
+        }
+    }
+}
+
+impl Deref for BackgroundRuntime {
+    type Target = Handle;
+
+    fn deref(&self) -> &Handle {
+        &self.handle
+    }
+}
+
+impl Drop for BackgroundRuntime {
+    fn drop(&mut self) {
+        self.handle.stop();
+        let Some(owner) = self.owner.take() else { return };
+        // The thread has to put the host's settings back, after it has waited for the others until
+        // the deadline.
+        let by = |deadline: &Instant| ends_by(&owner, *deadline + RESTORING);
+        if self.deadline.get().is_none_or(by) {
+            // The panic hook has reported a panic.
+            let _ = owner.join();
+        }
+    }
+}
+
+opaque_debug!(BackgroundRuntime, "BackgroundRuntime", |it| "workers" = it.workers());

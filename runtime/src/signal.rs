@@ -43,57 +43,42 @@ impl SignalState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SignalKind(i32);
 
-impl SignalKind {
+/// The signals that have a name.
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $name:ident = $number:ident;)*) => {
+        impl SignalKind {
+            $($(#[$doc])*
+            pub const fn $name() -> Self {
+                Self(libc::$number)
+            })*
+        }
+    };
+}
+
+kinds! {
     /// SIGALRM: a timer of `setitimer(2)` has expired.
-    pub const fn alarm() -> Self {
-        Self(libc::SIGALRM)
-    }
-
+    alarm = SIGALRM;
     /// SIGCHLD: a child process has ended or was stopped.
-    pub const fn child() -> Self {
-        Self(libc::SIGCHLD)
-    }
-
+    child = SIGCHLD;
     /// SIGHUP: the terminal was closed, or by convention: read the configuration again.
-    pub const fn hangup() -> Self {
-        Self(libc::SIGHUP)
-    }
-
+    hangup = SIGHUP;
     /// SIGINT: Ctrl-C in the terminal.
-    pub const fn interrupt() -> Self {
-        Self(libc::SIGINT)
-    }
-
+    interrupt = SIGINT;
     /// SIGPIPE: a write to a pipe or socket that nobody reads. Lull's sockets never cause it.
-    pub const fn pipe() -> Self {
-        Self(libc::SIGPIPE)
-    }
-
+    pipe = SIGPIPE;
     /// SIGQUIT: Ctrl-\ in the terminal.
-    pub const fn quit() -> Self {
-        Self(libc::SIGQUIT)
-    }
-
+    quit = SIGQUIT;
     /// SIGTERM: a request to terminate, by `kill(1)` or a service manager.
-    pub const fn terminate() -> Self {
-        Self(libc::SIGTERM)
-    }
-
+    terminate = SIGTERM;
     /// SIGUSR1, whose meaning the program defines.
-    pub const fn user_defined1() -> Self {
-        Self(libc::SIGUSR1)
-    }
-
+    user_defined1 = SIGUSR1;
     /// SIGUSR2, whose meaning the program defines.
-    pub const fn user_defined2() -> Self {
-        Self(libc::SIGUSR2)
-    }
-
+    user_defined2 = SIGUSR2;
     /// SIGWINCH: the terminal has another size.
-    pub const fn window_change() -> Self {
-        Self(libc::SIGWINCH)
-    }
+    window_change = SIGWINCH;
+}
 
+impl SignalKind {
     /// The signal of a number (`signal(7)`), such as a real-time signal's.
     pub const fn from_raw(number: i32) -> Self {
         Self(number)
@@ -157,11 +142,7 @@ impl Signal {
     }
 }
 
-impl std::fmt::Debug for Signal {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Signal").field("kind", &self.kind).finish_non_exhaustive()
-    }
-}
+opaque_debug!(Signal, "Signal", |it| "kind" = it.kind);
 
 /// Waits for SIGINT, which Ctrl-C in the terminal sends. It listens from the first poll until it is
 /// ready or dropped; outside of that, the signal terminates the process. So a second Ctrl-C ends a
@@ -192,22 +173,6 @@ pub fn terminated() -> io::Result<Terminated> {
     Ok(Terminated { state, _registration: registration })
 }
 
-/// Waits for each SIGHUP. From this call on the signal no longer kills the process.
-pub fn hangups() -> io::Result<Hangups> {
-    signal(SignalKind::hangup()).map(Hangups)
-}
-
-/// The signals of [`hangups`].
-#[derive(Debug)]
-pub struct Hangups(Signal);
-
-impl Hangups {
-    /// Waits for the next signal. Signals that come before this is called are returned as one.
-    pub async fn next(&mut self) {
-        self.0.recv().await;
-    }
-}
-
 /// The future of [`terminated`].
 #[must_use = "futures do nothing unless awaited"]
 pub struct Terminated {
@@ -228,8 +193,4 @@ impl Future for Terminated {
     }
 }
 
-impl std::fmt::Debug for Terminated {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Terminated").finish_non_exhaustive()
-    }
-}
+opaque_debug!(Terminated, "Terminated");

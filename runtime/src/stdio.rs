@@ -21,14 +21,13 @@
 //! # }
 //! ```
 
-use std::fmt;
 use std::io::{self, Read, Write};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use futures_io::{AsyncRead, AsyncWrite};
 
-use crate::pool_call::pool_call;
+use crate::fs::pool_call;
 
 /// How much one call reads at most: as much as the standard library's buffer.
 const READ_SIZE: usize = 8 << 10;
@@ -145,9 +144,9 @@ macro_rules! output {
             }
         }
 
-        impl fmt::Debug for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.debug_struct(stringify!($name)).finish_non_exhaustive()
+        impl std::fmt::Debug for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(stringify!($name))
             }
         }
     };

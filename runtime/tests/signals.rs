@@ -8,7 +8,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
-use runtime::signal::{SignalKind, ctrl_c, hangups, signal, terminated};
+use runtime::signal::{SignalKind, ctrl_c, signal, terminated};
 use runtime::{Builder, spawn, timeout};
 use rustix::process::{Signal, getpid, kill_process};
 
@@ -51,10 +51,10 @@ async fn a_signal_wakes_a_task_of_another_worker() {
 
 #[runtime::test]
 async fn hangups_come_one_after_the_other() {
-    let mut hangups = hangups().unwrap();
+    let mut hangups = signal(SignalKind::hangup()).unwrap();
     for _ in 0..2 {
         raise(Signal::HUP);
-        timeout(LIMIT, hangups.next()).await.expect("the listener waits");
+        timeout(LIMIT, hangups.recv()).await.expect("the listener waits");
     }
 }
 

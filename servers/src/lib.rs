@@ -1,4 +1,5 @@
-//! A memcached-compatible server on Lull's runtime.
+//! A memcached-compatible server, as the command `memcached` and as a part of a program. This one
+//! starts it, stores an item and reads it back:
 //!
 //! ```
 //! use futures_util::{AsyncReadExt, AsyncWriteExt};
@@ -19,7 +20,17 @@
 //! }
 //! ```
 //!
-//! The `memcached` command of this crate runs the same server with memcached's flags.
+//! The command runs the same server with memcached's flags: `memcached -p 11211 -t 2`.
+//!
+//! It is not for data that must survive the process: it has no warm restart (`-e`), no external
+//! storage and no replication. It has no proxy. As a library it is a server, not a map: the
+//! program reaches the items through a connection, as any client does.
+//!
+//! # How a request runs
+//!
+//! `server` listens, and `connection` moves bytes between a socket and its `session` (`udp` those
+//! of a datagram). The session parses a request with `protocol`, works on the item in the `store`, and
+//! writes the reply. What all connections share is the `context`.
 //!
 //! # Cargo features
 //!
@@ -29,13 +40,52 @@
 //! - `tls`: TLS on TCP connections ([`memcached::TlsConfig`]).
 
 #![forbid(unsafe_code)]
-#![allow(missing_docs)]
+#![cfg_attr(fuzzing, allow(missing_docs))]
 
 #[cfg(not(target_os = "linux"))]
 compile_error!(
     "Lull drives the Linux kernel's NAPI polling: it builds for Linux only (6.13 or later for interrupt suspension)"
 );
 
-mod connection_limit;
-mod listen;
-pub mod memcached;
+/// A server that speaks memcached's protocols: the text protocol with its classic and its meta
+/// commands, the binary protocol, and text requests over UDP.
+pub mod memcached {
+    mod auth;
+    mod clock;
+    mod config;
+    mod connection;
+    mod context;
+    mod dump_slot;
+    mod listen;
+    pub mod logging;
+    mod mutation;
+    mod numbers;
+    mod protocol;
+    mod server;
+    mod session;
+    mod stats {
+        pub mod connections;
+        pub mod counters;
+        pub mod policy_section;
+    }
+    mod store;
+    mod tls;
+    mod udp;
+
+    /// What the fuzz targets drive without sockets: parsers, sessions, and the answers to datagrams.
+    #[cfg(fuzzing)]
+    pub mod fuzzing {
+        pub use super::context::ServerContext;
+        pub use super::mutation::Condition;
+        pub use super::protocol::{KEY_MAX, classic, meta, tokens};
+        pub use super::session::{Session, SessionStep};
+        pub use super::udp::answer;
+    }
+
+    pub use auth::UsersFileError;
+    pub use config::{ClientCertificates, Config, Port, Protocol, TlsConfig, VERSION};
+    pub use context::{ReloadError, StartError};
+    pub use net::{Alignment, ShutdownReport};
+    pub use server::Server;
+    pub use tls::TlsError;
+}

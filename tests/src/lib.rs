@@ -27,6 +27,6 @@ mod requirements;
 pub mod seccomp;
 pub mod testbed;
 
-pub use processes::{KillOnDrop, memcached, with_inherited_socket};
+pub use processes::{KillOnDrop, memcached};
 pub use requirements::{descriptors, drivers, own_program, policies_command, program, require, root};
 pub use tests_macros::{isolated, testbed_test};

@@ -4,7 +4,7 @@
 use std::process::Command;
 use std::sync::OnceLock;
 
-use lab::idle_cores::AwakeCores;
+use lab::cores::AwakeCores;
 use lab::testbed::{
     CLIENT_INTERFACE, INTERRUPT_THREAD_PRIORITY, Namespace, SERVER_INTERFACE, Testbed, poll_by_threads,
 };

@@ -1,6 +1,5 @@
 //! Serves one connection, and closes it so that its last response arrives.
 
-use std::borrow::Cow;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
@@ -17,19 +16,13 @@ use hyper_util::server::conn::auto;
 use net::Stream;
 use runtime::Sleep;
 
-use super::BoxError;
-use super::activity::Activity;
-use super::connection_limit::ConnectionLimit;
-use super::first_bytes::{FirstBytes, Spoken, SpokenCell};
+use super::first_bytes::{FirstBytes, InspectedStream, Spoken, SpokenCell};
 use super::http_socket::{HttpSocket, SocketUsage};
-use super::idle_limit::{Idle, IdleLimit};
-use super::inspected_stream::InspectedStream;
-use super::listen::{MakeService, Peer};
-use super::request_window::RequestWindow;
+use super::idle::{Idle, IdleLimit, Requests};
+use super::listen::{BoxError, MakeService, Peer};
 use super::rt::Executor;
+use super::service::ConnectionService;
 use super::shutdown::{Shutdown, ShutdownListener};
-use super::stalls::{StallLimit, Streams};
-use super::watched_service::WatchedService;
 use crate::io::lend;
 
 pub(super) struct ConnectionContext<M> {
@@ -42,9 +35,6 @@ pub(super) struct ConnectionContext<M> {
     pub(super) idle_limit: Option<Duration>,
     /// How long a write may wait.
     pub(super) stall_limit: Option<Duration>,
-    pub(super) connection_limit: Option<ConnectionLimit>,
-    /// What a client of HTTP/2 may send before somebody reads it.
-    pub(super) request_window: Option<u32>,
     pub(super) http1_only: bool,
     #[cfg(feature = "tls")]
     pub(super) tls: Option<crate::tls::Acceptor>,
@@ -52,37 +42,11 @@ pub(super) struct ConnectionContext<M> {
     pub(super) h2_required: bool,
 }
 
-/// Serves a connection until it ends, and what it was upgraded to until that is dropped. It is
-/// closed at once if there are too many, and later if its place is taken away.
+/// Serves a connection until it ends, and what it was upgraded to until that is dropped.
 pub(super) async fn serve_connection<K: 'static, M: MakeService>(
     stream: Stream<K>,
     peer: Peer,
     context: Arc<ConnectionContext<M>>,
-) {
-    let activity = Arc::new(Activity::new());
-    let Some(limit) = &context.connection_limit else {
-        return serve_admitted(stream, &peer, &context, activity).await;
-    };
-    let Some(mut place) = limit.admit(&activity) else {
-        tracing::debug!(?peer, "a connection is closed: there are too many");
-        return;
-    };
-    let mut served = pin!(serve_admitted(stream, &peer, &context, activity));
-    poll_fn(|task| {
-        if place.poll_taken_away(task).is_ready() {
-            tracing::debug!(?peer, "an idle connection is closed for a new one");
-            return Poll::Ready(());
-        }
-        served.as_mut().poll(task)
-    })
-    .await;
-}
-
-async fn serve_admitted<K: 'static, M: MakeService>(
-    stream: Stream<K>,
-    peer: &Peer,
-    context: &ConnectionContext<M>,
-    activity: Arc<Activity>,
 ) {
     let stream = HttpSocket::new(stream).with_stall_limit(context.stall_limit);
     let usage = stream.usage();
@@ -95,23 +59,15 @@ async fn serve_admitted<K: 'static, M: MakeService>(
             if context.h2_required && !h2_agreed {
                 return Err("the client has not agreed to HTTP/2 in its TLS handshake (ALPN)".into());
             }
-            serve_stream(
-                FirstBytes::of(stream, h2_agreed, context.http1_only),
-                usage,
-                peer,
-                context,
-                activity,
-            )
-            .await
+            serve_stream(FirstBytes::of(stream, h2_agreed, context.http1_only), usage, &peer, &context).await
         });
         if let Err(error) = served.await {
             tracing::debug!(?peer, error, "a TLS connection has failed");
         }
         return;
     }
-    if let Err(error) =
-        serve_stream(FirstBytes::of(stream, false, context.http1_only), usage, peer, context, activity).await
-    {
+    let stream = FirstBytes::of(stream, false, context.http1_only);
+    if let Err(error) = serve_stream(stream, usage, &peer, &context).await {
         tracing::debug!(?peer, error, "a connection has failed");
     }
 }
@@ -121,36 +77,23 @@ async fn serve_stream<S, M>(
     usage: Rc<SocketUsage>,
     peer: &Peer,
     context: &ConnectionContext<M>,
-    activity: Arc<Activity>,
 ) -> Result<(), BoxError>
 where
     S: AsyncBufRead + AsyncRead + AsyncWrite + Unpin + 'static,
     M: MakeService,
 {
-    let streams = context.stall_limit.map(|_| Streams::default());
-    let stalls =
-        context.stall_limit.zip(streams.clone()).map(|(limit, streams)| StallLimit::new(limit, streams));
-    let service = WatchedService::new(context.make.make(peer), Arc::clone(&activity), streams);
+    let requests = Rc::new(Requests::default());
+    let service = ConnectionService::new(context.make.make(peer), Rc::clone(&requests), peer.is_encrypted());
     let (lender, borrowed) = lend(stream);
     let mut shutdown = ShutdownListener::new(Arc::clone(&context.shutdown));
-    // It is dropped when it is ready: unless it was upgraded, that returns the stream.
     let limits = Limits {
         first_bytes: context.first_bytes_limit.map(runtime::sleep),
-        idle: context.idle_limit.map(|limit| IdleLimit::new(limit, Rc::clone(&usage), Arc::clone(&activity))),
-        stalls,
-        window: context.request_window.map(RequestWindow::take),
+        idle: context.idle_limit.map(|limit| IdleLimit::new(limit, usage, requests)),
     };
-    let mut builder = Cow::Borrowed(&context.builder);
-    if let Some(window) = &limits.window {
-        builder.to_mut().http2().initial_connection_window_size(window.bytes());
-    }
-    let ended = run(&builder, borrowed, service, &mut shutdown, (&spoken, &activity), limits).await;
-    // What it was upgraded to is in use.
-    let upgraded = activity.begin();
-    let returned = lender.returned().await;
-    drop(upgraded);
+    // It is dropped when it is ready: unless it was upgraded, that returns the stream.
+    let ended = run(&context.builder, borrowed, service, &mut shutdown, &spoken, limits).await;
     // A client that has sent no request waits for no response.
-    if let Some(stream) = returned
+    if let Some(stream) = lender.returned().await
         && spoken.get() != Spoken::Unknown
     {
         lingering_close(stream, |task| shutdown.poll(task)).await;
@@ -158,16 +101,12 @@ where
     ended
 }
 
-/// How long a client may be silent, and more.
+/// How long a client may be silent.
 struct Limits {
     /// Before it is known what it speaks.
     first_bytes: Option<Sleep>,
     /// Afterwards, on a connection of HTTP/2.
     idle: Option<IdleLimit>,
-    /// How long a client of HTTP/2 may take nothing of a response.
-    stalls: Option<StallLimit>,
-    /// Kept until the connection ends, for HTTP/2: dropping it gives the window back.
-    window: Option<RequestWindow>,
 }
 
 async fn run<I, S, B>(
@@ -175,7 +114,7 @@ async fn run<I, S, B>(
     stream: I,
     service: S,
     shutdown: &mut ShutdownListener,
-    (spoken, activity): (&SpokenCell, &Activity),
+    spoken: &SpokenCell,
     mut limits: Limits,
 ) -> Result<(), BoxError>
 where
@@ -202,14 +141,9 @@ where
                 return Poll::Ready(Err("the client has not begun a request in time".into()));
             }
         }
-        // hyper itself limits the connections of HTTP/1, and their socket those that take nothing.
+        // hyper itself limits the connections of HTTP/1.
         if spoken.get() == Spoken::Http1 {
             limits.idle = None;
-            limits.stalls = None;
-            limits.window = None;
-        }
-        if limits.stalls.as_mut().is_some_and(|stalls| stalls.poll(task, activity).is_ready()) {
-            return Poll::Ready(Err("the client takes nothing of its responses".into()));
         }
         // Also registers its timer again.
         while let Some(Poll::Ready(idle)) = limits.idle.as_mut().map(|limit| limit.poll(task)) {

@@ -1,12 +1,69 @@
-//! Finds out whether a client has said yet which HTTP it speaks.
+//! A stream that looks at what it reads, and finds out which HTTP a client speaks.
 
 use std::cell::Cell;
 use std::io;
+use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
-use super::inspected_stream::{Inspect, InspectedStream};
-use super::turn::Turn;
+use futures_io::{AsyncBufRead, AsyncRead, AsyncWrite};
+
+use crate::forward_write::forward_write;
+
+/// Looks at the bytes of a stream.
+pub(super) trait Inspect {
+    /// Looks at bytes that were read, of which the first is the stream's byte `position`. There are
+    /// none at the end of the stream. Bytes that were lent and not consumed come again.
+    ///
+    /// # Errors
+    /// Ends the read with the error.
+    fn inspect(&mut self, position: usize, bytes: &[u8]) -> io::Result<()>;
+}
+
+/// A stream whose reads an [`Inspect`] looks at.
+#[derive(Debug)]
+pub(super) struct InspectedStream<S, I> {
+    stream: S,
+    /// How many bytes were read and consumed.
+    position: usize,
+    inspector: I,
+}
+
+impl<S, I> InspectedStream<S, I> {
+    pub(super) fn new(stream: S, inspector: I) -> Self {
+        Self { stream, position: 0, inspector }
+    }
+}
+
+impl<S: AsyncBufRead + Unpin, I: Inspect + Unpin> AsyncBufRead for InspectedStream<S, I> {
+    fn poll_fill_buf(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
+        let Self { stream, position, inspector } = self.get_mut();
+        let bytes = ready!(Pin::new(stream).poll_fill_buf(context))?;
+        inspector.inspect(*position, bytes)?;
+        Poll::Ready(Ok(bytes))
+    }
+
+    fn consume(mut self: Pin<&mut Self>, amount: usize) {
+        self.position = self.position.saturating_add(amount);
+        Pin::new(&mut self.stream).consume(amount);
+    }
+}
+
+impl<S: AsyncRead + Unpin, I: Inspect + Unpin> AsyncRead for InspectedStream<S, I> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
+        let Self { stream, position, inspector } = self.get_mut();
+        let length = ready!(Pin::new(stream).poll_read(context, buffer))?;
+        inspector.inspect(*position, &buffer[..length])?;
+        *position = position.saturating_add(length);
+        Poll::Ready(Ok(length))
+    }
+}
+
+forward_write!([S: AsyncWrite + Unpin, I: Unpin] InspectedStream<S, I>, stream);
 
 /// What an HTTP/2 client sends first (RFC 9113, section 3.4). hyper-util tells the versions apart
 /// by it, and has no time limit until it has.
@@ -23,27 +80,25 @@ pub(super) enum Spoken {
 /// What the client of a connection speaks, as it is found out.
 pub(super) type SpokenCell = Rc<Cell<Spoken>>;
 
-/// Compares the first bytes of a stream with the preface of HTTP/2, and lends the bytes of HTTP/2
-/// in turns.
+/// Compares the first bytes of a stream with the preface of HTTP/2.
 #[derive(Debug)]
 pub(super) struct FirstBytes {
     spoken: SpokenCell,
     /// The client has agreed to HTTP/2 already.
     h2_agreed: bool,
     http1_only: bool,
-    turn: Turn,
 }
 
 impl FirstBytes {
-    /// Has the reads of a stream compared. `h2_agreed`: anything but the preface is an error; hyper
-    /// would answer it by HTTP/1. `http1_only`: the preface is one.
+    /// Compares the reads of a stream. `h2_agreed`: anything but the preface is an error; hyper
+    /// would answer it by HTTP/1. `http1_only`: the preface is an error.
     pub(super) fn of<S>(
         stream: S,
         h2_agreed: bool,
         http1_only: bool,
     ) -> (InspectedStream<S, Self>, SpokenCell) {
         let spoken = Rc::new(Cell::new(Spoken::Unknown));
-        let inspect = Self { spoken: Rc::clone(&spoken), h2_agreed, http1_only, turn: Turn::new() };
+        let inspect = Self { spoken: Rc::clone(&spoken), h2_agreed, http1_only };
         (InspectedStream::new(stream, inspect), spoken)
     }
 }
@@ -71,28 +126,11 @@ impl Inspect for FirstBytes {
         }
         Ok(())
     }
-
-    /// Limits reads of HTTP/2 only. hyper reads a body of HTTP/1.1 as fast as the handler consumes
-    /// it, so there the time between two reads is the handler's, not that of processing the bytes.
-    fn poll_room(&mut self, context: &Context<'_>) -> Poll<usize> {
-        if self.spoken.get() != Spoken::Http2 {
-            return Poll::Ready(usize::MAX);
-        }
-        self.turn.poll_room(context)
-    }
-
-    fn end_turn(&mut self) {
-        self.turn.end();
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use std::future::poll_fn;
-    use std::pin::Pin;
-    use std::task::{Context, Poll};
-
-    use futures_io::{AsyncBufRead, AsyncRead};
 
     use super::*;
 
@@ -139,26 +177,5 @@ mod tests {
         );
         assert_eq!(spoken_after(&[PREFACE]).await, [Spoken::Http2]);
         assert_eq!(spoken_after(&[b"PRI", b""]).await, [Spoken::Unknown, Spoken::Http1]);
-    }
-
-    /// How many of 10,000 bytes after the first ones are lent to somebody who takes his time.
-    async fn lent_after(first: &[u8]) -> Vec<usize> {
-        let pieces = [first, &[0; 10_000]];
-        let (mut stream, _) = FirstBytes::of(Pieces(&pieces), false, false);
-        poll_fn(|context| Pin::new(&mut stream).poll_fill_buf(context).map_ok(<[u8]>::len)).await.unwrap();
-        Pin::new(&mut stream).consume(first.len());
-        let mut lent = Vec::new();
-        for _ in 0..5 {
-            std::thread::sleep(std::time::Duration::from_micros(50));
-            let next = poll_fn(|context| Pin::new(&mut stream).poll_fill_buf(context).map_ok(<[u8]>::len));
-            lent.push(next.await.unwrap());
-        }
-        lent
-    }
-
-    #[runtime::test]
-    async fn only_bytes_of_http2_come_in_turns() {
-        assert_eq!(lent_after(b"POST / HTTP/1.1\r\n").await, [10_000; 5]);
-        assert!(lent_after(PREFACE).await.iter().all(|lent| *lent <= 256));
     }
 }

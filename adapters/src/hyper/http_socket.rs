@@ -34,9 +34,12 @@ pub(super) struct HttpSocket<K> {
     usage: Rc<SocketUsage>,
 }
 
+/// What is done on a socket, for the limit on idle connections.
 #[derive(Debug, Default)]
 pub(super) struct SocketUsage {
     pub(super) reads: Cell<u64>,
+    /// Whether bytes wait until the peer takes others.
+    pub(super) write_waits: Cell<bool>,
 }
 
 impl SocketUsage {
@@ -62,6 +65,7 @@ impl<K> HttpSocket<K> {
 
     /// Ends a write that has waited for too long.
     fn limited<T>(&mut self, context: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        self.usage.write_waits.set(written.is_pending());
         if written.is_ready() {
             if self.stalled.is_some() {
                 self.stalled = None;

@@ -10,7 +10,8 @@ use ::hyper::service::Service;
 use ::hyper::{Request, Response};
 use net::{Serving, Stream, Tcp, TcpListener, Unix, UnixListener};
 
-use super::BoxError;
+/// An error of a service, of a body or of a connection.
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// The peer of a connection that is being served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,13 +22,6 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// The client of an encrypted connection that is not served by this crate's servers, as one of
-    /// QUIC.
-    #[cfg(feature = "quinn")]
-    pub fn encrypted(address: SocketAddr) -> Self {
-        Self { address: Some(address), napi: 0, encrypted: true }
-    }
-
     /// The client's address; `None` on a Unix domain socket, and if the connection has broken
     /// already.
     pub fn address(&self) -> Option<SocketAddr> {
@@ -44,11 +38,6 @@ impl Peer {
     /// Whether the connection is encrypted ([`Serve::tls`](super::Serve::tls)).
     pub fn is_encrypted(&self) -> bool {
         self.encrypted
-    }
-
-    /// Whether the kernel may send files on it.
-    pub(super) fn takes_files(&self) -> bool {
-        !self.encrypted
     }
 }
 
@@ -82,7 +71,7 @@ pub(super) mod sealed {
             H: Fn(Stream<Tcp>) -> F + Clone + Send + 'static,
             F: Future<Output = ()> + 'static,
         {
-            self.serve_paused_for(caller, handler)
+            self.served_at(caller).serve_paused(handler)
         }
 
         fn accepted(stream: &Stream<Tcp>, encrypted: bool) -> Peer {
@@ -101,7 +90,7 @@ pub(super) mod sealed {
             H: Fn(Stream<Unix>) -> F + Clone + Send + 'static,
             F: Future<Output = ()> + 'static,
         {
-            self.serve_paused_for(caller, handler)
+            self.served_at(caller).serve_paused(handler)
         }
 
         fn accepted(_: &Stream<Unix>, encrypted: bool) -> Peer {

@@ -1,39 +1,29 @@
-//! hyper: its executor and timer, and servers on [`net`]'s listeners.
+//! HTTP/1 and HTTP/2 by hyper: servers on [`net`]'s listeners, pooled clients, and the executor and
+//! timer that both run on.
+//!
+//! [`serve`] is the server of [`axum`](crate::axum), [`tower`](crate::tower) and
+//! [`tonic`](crate::tonic), too: [`Serve`] has its limits and its graceful shutdown. How many
+//! connections may be open is the listener's:
+//! [`limit_connections`](net::TcpListener#method.limit_connections).
 
-mod activity;
 #[cfg(feature = "client")]
 mod client;
 mod connection;
-mod connection_limit;
 mod file_body;
 mod first_bytes;
 mod http_socket;
-mod idle_limit;
-mod inspected_stream;
+mod idle;
 mod listen;
-mod request_window;
 mod rt;
 mod serve;
-mod shared_room;
+mod service;
 mod shutdown;
-mod stalls;
-mod turn;
-#[cfg(test)]
-mod wake_counter;
-mod watched_service;
 
 #[cfg(feature = "tonic")]
 pub(crate) use self::client::NEEDS_TLS;
 #[cfg(feature = "client")]
 pub use self::client::{Client, Connecting, Connector, HttpClient, HttpStream};
-pub use self::connection_limit::ConnectionLimit;
-#[cfg(feature = "quinn")]
-pub use self::connection_limit::Requests;
 pub use self::file_body::FileBody;
-pub use self::listen::{Listen, MakeService, Peer};
-pub use self::request_window::RequestWindow;
+pub use self::listen::{BoxError, Listen, MakeService, Peer};
 pub use self::rt::{Executor, Timer};
 pub use self::serve::{Serve, Server, serve};
-
-/// An error of a service, of a body or of a connection.
-pub type BoxError = Box<dyn std::error::Error + Send + Sync>;

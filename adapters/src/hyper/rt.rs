@@ -4,8 +4,6 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use super::watched_service::take_called_stream;
-
 /// Spawns hyper's futures on the calling worker. They need not be `Send`.
 ///
 /// Outside of a runtime it panics.
@@ -26,11 +24,7 @@ where
     F::Output: 'static,
 {
     fn execute(&self, future: F) {
-        let called = take_called_stream();
-        let task = runtime::spawn(future);
-        if let Some(stream) = called {
-            stream.set_task(task.abort_handle());
-        }
+        drop(runtime::spawn(future));
     }
 }
 

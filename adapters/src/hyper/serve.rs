@@ -10,7 +10,6 @@ use hyper_util::server::conn::auto;
 use net::{AcceptErrors, Alignment, Serving, ShutdownReport};
 
 use super::connection::{ConnectionContext, serve_connection};
-use super::connection_limit::ConnectionLimit;
 use super::listen::{Listen, MakeService};
 use super::rt::{Executor, Timer};
 use super::shutdown::Shutdown;
@@ -71,8 +70,6 @@ pub fn serve<L: Listen, M: MakeService>(listener: L, make: M) -> Serve<L, M> {
         first_bytes_limit: Some(FIRST_BYTES_LIMIT),
         idle_limit: None,
         stall_limit: None,
-        connection_limit: None,
-        request_window: None,
         http1_only: false,
         signal: None,
         shutdown_limit: SHUTDOWN_LIMIT,
@@ -94,8 +91,6 @@ pub struct Serve<L, M> {
     first_bytes_limit: Option<Duration>,
     idle_limit: Option<Duration>,
     stall_limit: Option<Duration>,
-    connection_limit: Option<ConnectionLimit>,
-    request_window: Option<u32>,
     http1_only: bool,
     signal: Option<Pin<Box<dyn Future<Output = ()>>>>,
     shutdown_limit: Duration,
@@ -145,28 +140,11 @@ impl<L: Listen, M: MakeService> Serve<L, M> {
         self
     }
 
-    /// How long a client may take nothing of what is sent to it, before its connection is closed;
-    /// and how long it may take nothing of a response of HTTP/2, before the stream is reset. The
-    /// body is dropped then. Default: `None`, any time.
+    /// How long a client may take nothing of what is sent to it, before its connection is closed. A
+    /// client of HTTP/2 that takes only some of its streams' responses is not closed. Default:
+    /// `None`, any time.
     pub fn stall_timeout(mut self, limit: Option<Duration>) -> Self {
         self.stall_limit = limit;
-        self
-    }
-
-    /// How many connections may be open, and which of them go when there are too many. Default: no
-    /// limit. To let connections wait instead, give the listener a limit:
-    /// [`limit_connections`](net::TcpListener#method.limit_connections).
-    pub fn connection_limit(mut self, limit: ConnectionLimit) -> Self {
-        self.connection_limit = Some(limit);
-        self
-    }
-
-    /// How many bytes of requests a client of HTTP/2 may send before somebody reads them: up to
-    /// `most`. What exceeds 65,535 bytes is taken of 256 MiB that all such connections of the
-    /// process share; where little is left, one gets less. Default: hyper's window for connections,
-    /// or that of [`configure`](Self::configure), whatever the others have.
-    pub fn request_window(mut self, most: u32) -> Self {
-        self.request_window = Some(most);
         self
     }
 
@@ -177,13 +155,12 @@ impl<L: Listen, M: MakeService> Serve<L, M> {
         self
     }
 
-    /// Sets anything else that hyper can be told: buffers, windows, keep-alive pings, limits. Timer
-    /// and executor are set.
+    /// Sets any other of hyper's options: buffers, windows, keep-alive pings, limits. Timer and
+    /// executor are set.
     ///
-    /// Its `http1_only` and `http2_only` have no effect: connections may be upgraded, and
-    /// hyper-util knows both only for those that may not ([`Serve::http1_only`] has one). `writev`
-    /// and `pipeline_flush` have none, either: a [`FileBody`](super::FileBody) needs the former,
-    /// and must not be copied as the latter does.
+    /// Its `http1_only` and `http2_only` have no effect, since connections may be upgraded:
+    /// [`Serve::http1_only`] has one. `writev` and `pipeline_flush` have none, either: a
+    /// [`FileBody`](super::FileBody) needs the former, and must not be copied as the latter does.
     pub fn configure(mut self, configure: impl FnOnce(&mut auto::Builder<Executor>)) -> Self {
         configure(&mut self.builder);
         self
@@ -211,15 +188,7 @@ impl<L: Listen, M: MakeService> Serve<L, M> {
     /// # Errors
     /// If the other workers' listeners can't be made. `InvalidInput` if the TLS acceptor of a gRPC
     /// server does not offer `h2`.
-    pub fn start(self) -> io::Result<Server> {
-        let server = self.start_paused()?;
-        server.resume();
-        Ok(server)
-    }
-
-    /// As [`start`](Self::start), but connections are not accepted before [`Server::resume`]:
-    /// meanwhile the process can drop the privileges that its addresses need.
-    pub fn start_paused(mut self) -> io::Result<Server> {
+    pub fn start(mut self) -> io::Result<Server> {
         // If hyper copied what bodies give it, a `FileBody` would be lost: its bytes are in the
         // file only.
         self.builder.http1().writev(true).pipeline_flush(false);
@@ -241,8 +210,6 @@ impl<L: Listen, M: MakeService> Serve<L, M> {
             first_bytes_limit: self.first_bytes_limit,
             idle_limit: self.idle_limit,
             stall_limit: self.stall_limit,
-            connection_limit: self.connection_limit,
-            request_window: self.request_window,
             http1_only: self.http1_only,
             #[cfg(feature = "tls")]
             tls: self.tls,
@@ -253,6 +220,7 @@ impl<L: Listen, M: MakeService> Serve<L, M> {
             let peer = L::accepted(&stream, encrypted);
             serve_connection(stream, peer, Arc::clone(&context))
         })?;
+        serving.resume();
         Ok(Server { serving, shutdown })
     }
 
@@ -299,11 +267,6 @@ pub struct Server {
 }
 
 impl Server {
-    /// Begins to accept, after [`Serve::start_paused`].
-    pub fn resume(&self) {
-        self.serving.resume();
-    }
-
     /// The number of open connections, with those that were upgraded, and those that have had their
     /// last answer and whose clients have not closed yet (for two seconds at most).
     pub fn connections(&self) -> usize {

@@ -56,7 +56,7 @@ use ::quinn::{Endpoint, EndpointConfig};
 use net::UdpSocket;
 
 pub use self::home::Runtime;
-pub use self::serve::{Server, serve, serve_paused};
+pub use self::serve::{Server, serve};
 
 /// An endpoint for clients on this worker, bound to a local address, such as `[::]:0`.
 pub fn client(address: SocketAddr) -> io::Result<Endpoint> {

@@ -22,7 +22,7 @@ use super::socket::Socket;
 /// How long a shutdown waits until clients know that their connections are closed.
 const CLOSING: Duration = Duration::from_secs(1);
 
-/// Serves QUIC on every worker of the runtime, each with an endpoint of its own on the same address
+/// Serves QUIC on every worker of the runtime, each with another endpoint on the same address
 /// (`SO_REUSEPORT`). `handler` is called for each connection, on its worker: await the [`Incoming`]
 /// to accept it. Its future need not be `Send`. A connection stays on its worker when the client's
 /// address changes. `[::]` takes IPv6 only: serve `0.0.0.0`, too.
@@ -34,26 +34,12 @@ where
     H: Fn(Incoming) -> F + Clone + Send + 'static,
     F: Future<Output = ()> + 'static,
 {
-    let server = serve_paused(config, address, handler)?;
-    server.resume();
-    Ok(server)
-}
-
-/// As [`serve`], but clients wait until [`Server::resume`]: meanwhile the process can drop the
-/// privileges that its address needs.
-pub fn serve_paused<H, F>(config: ServerConfig, address: SocketAddr, handler: H) -> io::Result<Server>
-where
-    H: Fn(Incoming) -> F + Clone + Send + 'static,
-    F: Future<Output = ()> + 'static,
-{
     let workers = runtime::workers();
-    let (state, observed) = watch::channel(State::Paused);
-    let mut server =
-        Server { endpoints: Vec::new(), accepting: Vec::new(), state, open: Arc::new(AtomicUsize::new(0)) };
     let sockets = UdpSocket::bind_group(address, &BindOptions::new().only_v6(true), workers)?;
     // One worker has nobody to hand datagrams over to.
     let members = Member::new(if workers > 1 { workers } else { 0 });
     let mut members = members.into_iter();
+    let mut endpoints = Vec::new();
     for (worker, socket) in sockets.into_iter().enumerate() {
         let home = Runtime::of_worker(worker);
         let member = members.next();
@@ -63,25 +49,18 @@ where
             settings.cid_generator(move || Box::new(ids.clone()));
         }
         let socket = Arc::new(Socket::new(socket, home.clone(), member)?);
-        let (config, shared) = (Some(config.clone()), Arc::new(home.clone()));
-        let endpoint = Endpoint::new_with_abstract_socket(settings, config, socket, shared)?;
-        server.endpoints.push(endpoint.clone());
-        let accepting = Accepting {
-            endpoint,
-            handler: handler.clone(),
-            state: observed.clone(),
-            open: Arc::clone(&server.open),
-        };
-        server.accepting.push(home.spawn_with(move || accepting.run()));
+        let (config, home) = (Some(config.clone()), Arc::new(home));
+        endpoints.push(Endpoint::new_with_abstract_socket(settings, config, socket, home)?);
     }
-    Ok(server)
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
-    Paused,
-    Serving,
-    Stopping,
+    let (stop, stopped) = watch::channel(false);
+    let open = Arc::new(AtomicUsize::new(0));
+    let accept = |(worker, endpoint): (usize, &Endpoint)| {
+        let (handler, endpoint) = (handler.clone(), endpoint.clone());
+        let accepting = Accepting { endpoint, handler, stopped: stopped.clone(), open: Arc::clone(&open) };
+        Runtime::of_worker(worker).spawn_with(move || accepting.run())
+    };
+    let accepting = endpoints.iter().enumerate().map(accept).collect();
+    Ok(Server { endpoints, accepting, stop, open })
 }
 
 /// A server that runs in the background. Dropping it doesn't stop it.
@@ -90,17 +69,12 @@ enum State {
 pub struct Server {
     endpoints: Vec<Endpoint>,
     accepting: Vec<JoinHandle<()>>,
-    state: watch::Sender<State>,
+    stop: watch::Sender<bool>,
     /// The number of handlers that have not ended.
     open: Arc<AtomicUsize>,
 }
 
 impl Server {
-    /// Begins to accept, after [`serve_paused`].
-    pub fn resume(&self) {
-        self.state.send_replace(State::Serving);
-    }
-
     /// The address that all endpoints are bound to.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.endpoints[0].local_addr()
@@ -121,7 +95,7 @@ impl Server {
     /// dropped. Then it closes the connections that are left, with the error code 0.
     pub async fn shutdown(self, limit: Duration) -> ShutdownReport {
         let open = self.connections();
-        self.state.send_replace(State::Stopping);
+        self.stop.send_replace(true);
         let mut accepting = self.accepting;
         let ended = runtime::timeout(limit, async {
             for task in &mut accepting {
@@ -153,7 +127,7 @@ impl Server {
 struct Accepting<H> {
     endpoint: Endpoint,
     handler: H,
-    state: watch::Receiver<State>,
+    stopped: watch::Receiver<bool>,
     open: Arc<AtomicUsize>,
 }
 
@@ -164,12 +138,9 @@ where
 {
     async fn run(self) {
         let mut handlers = JoinSet::new();
-        let mut state = self.state;
-        if state.wait_for(|state| *state != State::Paused).await.is_err() {
-            return;
-        }
+        let mut stopped = self.stopped;
         let mut stopped = pin!(async {
-            if state.wait_for(|state| *state == State::Stopping).await.is_err() {
+            if stopped.wait_for(|is_stopped| *is_stopped).await.is_err() {
                 // The server was dropped, not shut down.
                 pending::<()>().await;
             }

@@ -6,7 +6,6 @@
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::io::{self, IoSliceMut};
-use std::mem::ManuallyDrop;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -16,46 +15,9 @@ use std::task::{Context, Poll, ready};
 use ::quinn::udp::{RecvMeta, Transmit, UdpSocketState};
 use ::quinn::{AsyncUdpSocket, UdpPoller};
 use runtime::io::{AsyncFd, Direction, SourceKind};
-use send_wrapper::SendWrapper;
 
 use super::group::{HandedOver, Member};
-use super::home::Runtime;
-
-/// A value that stays on its worker. Dropped on another thread, it is sent there.
-struct Local<T: 'static> {
-    /// None only while it is dropped.
-    value: Option<SendWrapper<T>>,
-    home: Runtime,
-}
-
-impl<T> Local<T> {
-    /// Binds the value to the calling thread, which has to be the worker of `home`.
-    fn new(value: T, home: &Runtime) -> Self {
-        Self { value: Some(SendWrapper::new(value)), home: home.clone() }
-    }
-
-    fn get(&self) -> io::Result<&T> {
-        self.value.as_ref().filter(|value| value.valid()).map(|value| &**value).ok_or_else(elsewhere)
-    }
-
-    fn get_mut(&mut self) -> io::Result<&mut T> {
-        self.value.as_mut().filter(|value| value.valid()).map(|value| &mut **value).ok_or_else(elsewhere)
-    }
-}
-
-fn elsewhere() -> io::Error {
-    io::Error::other("quinn's socket was polled on another thread than its worker's")
-}
-
-impl<T> Drop for Local<T> {
-    fn drop(&mut self) {
-        let Some(value) = self.value.take().filter(|value| !value.valid()) else { return };
-        // Not dropped with the closure, which a runtime that has ended drops here. A few bytes are
-        // lost then.
-        let value = ManuallyDrop::new(value);
-        drop(self.home.spawn_with(move || async move { drop(ManuallyDrop::into_inner(value)) }));
-    }
-}
+use super::home::{Local, Runtime, elsewhere};
 
 pub(super) struct Socket {
     socket: Arc<std::net::UdpSocket>,

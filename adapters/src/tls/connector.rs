@@ -7,9 +7,12 @@ use std::time::Duration;
 
 use futures_io::{AsyncRead, AsyncWrite};
 use futures_rustls::TlsConnector;
-use futures_rustls::pki_types::ServerName;
-use futures_rustls::rustls::ClientConfig;
-use futures_rustls::rustls::crypto::ring;
+use futures_rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use futures_rustls::rustls::client::danger::{
+    HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier,
+};
+use futures_rustls::rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
+use futures_rustls::rustls::{ClientConfig, DigitallySignedStruct, Error as TlsError, SignatureScheme};
 
 use super::error::{Error, HandshakeError, file_error, setup_error};
 use super::files::{Certificates, read_authorities, read_usable_authorities};
@@ -30,6 +33,7 @@ const SYSTEM_AUTHORITIES: [&str; 4] = [
 #[must_use = "a builder does nothing until it is opened"]
 pub struct ConnectorBuilder {
     authorities: Option<PathBuf>,
+    any_certificate: bool,
     certificates: Option<Certificates>,
     alpn: Vec<Vec<u8>>,
     handshake_timeout: Option<Duration>,
@@ -40,6 +44,13 @@ impl ConnectorBuilder {
     /// `SSL_CERT_FILE` names in the environment, else the system's.
     pub fn authorities(mut self, path: impl Into<PathBuf>) -> Self {
         self.authorities = Some(path.into());
+        self
+    }
+
+    /// Accepts any certificate whose key the server has, whoever signed it and whatever its name,
+    /// so that anybody on the way can read and change what is sent. For measurements and tests.
+    pub fn accept_any_certificate(mut self) -> Self {
+        self.any_certificate = true;
         self
     }
 
@@ -67,15 +78,20 @@ impl ConnectorBuilder {
     /// # Errors
     /// If a file can't be read or used; the error names it.
     pub fn open(self) -> Result<Connector, Error> {
-        let roots = match self.authorities {
-            Some(path) => read_authorities(&path, "cannot use it to verify servers")?,
-            None => read_usable_authorities(&system_authorities().ok_or(Error::NoAuthorities)?)?,
-        };
         let provider = Arc::new(ring::default_provider());
         let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()
-            .map_err(setup_error)?
-            .with_root_certificates(roots);
+            .map_err(setup_error)?;
+        let builder = if self.any_certificate {
+            let verifier = Arc::new(AnyCertificate(Arc::clone(&provider)));
+            builder.dangerous().with_custom_certificate_verifier(verifier)
+        } else {
+            let roots = match self.authorities {
+                Some(path) => read_authorities(&path, "cannot use it to verify servers")?,
+                None => read_usable_authorities(&system_authorities().ok_or(Error::NoAuthorities)?)?,
+            };
+            builder.with_root_certificates(roots)
+        };
         let mut config = match &self.certificates {
             Some(certificates) => {
                 let (chain, key) = certificates.read(&provider)?;
@@ -156,5 +172,44 @@ impl Connector {
         let mut config = ClientConfig::clone(&self.config);
         config.alpn_protocols = protocols.iter().map(|protocol| protocol.as_bytes().to_owned()).collect();
         Self { config: Arc::new(config), limit: self.limit }
+    }
+}
+
+/// Accepts any certificate whose private key the server has.
+#[derive(Debug)]
+struct AnyCertificate(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for AnyCertificate {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, TlsError> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, TlsError> {
+        verify_tls12_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, TlsError> {
+        verify_tls13_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
     }
 }

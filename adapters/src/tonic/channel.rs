@@ -12,8 +12,7 @@ use hyper_util::client::legacy::ResponseFuture;
 use tower_service::Service;
 
 use super::broken_connection::with_status;
-use super::deadline_body::{DeadlineBody, Reader, deadline_exceeded};
-use super::grpc_timeout;
+use super::deadline::{DeadlineBody, Reader, deadline_exceeded, requested_time};
 use crate::hyper::{BoxError, Client, Connector, NEEDS_TLS};
 
 /// A connection of HTTP/2 to a server for each worker, made when it is first used and again when it
@@ -86,7 +85,7 @@ impl Service<Request<Body>> for Channel {
         if let Ok(uri) = uri {
             *request.uri_mut() = uri;
         }
-        let sleep = grpc_timeout::read(request.headers()).map(runtime::sleep);
+        let sleep = requested_time(request.headers()).map(runtime::sleep);
         Responding { response: self.client.get().request(request), sleep }
     }
 }

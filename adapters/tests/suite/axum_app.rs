@@ -3,7 +3,6 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use adapters::Io;
 use adapters::axum::serve;
 use adapters::axum::ws::{Message, WebSocket, WebSocketUpgrade};
 use adapters::hyper::Client;
@@ -15,7 +14,6 @@ use futures_util::{SinkExt, StreamExt};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
 use hyper::{Request, StatusCode};
-use net::TcpStream;
 use serde::{Deserialize, Serialize};
 use tokio_tungstenite::tungstenite;
 
@@ -150,22 +148,6 @@ async fn a_websocket_of_another_implementation_is_answered() {
     };
     runtime::timeout(Duration::from_secs(60), joined).await.unwrap();
     assert_eq!(client.join().unwrap(), ["1 message 0", "2 message 1", "3 message 2"]);
-    assert_eq!(server.shutdown(Duration::from_secs(60)).await.aborted, 0);
-}
-
-#[runtime::test]
-async fn a_websocket_client_runs_on_a_stream_of_lull() {
-    let listener = listener();
-    let address = listener.local_addr().unwrap();
-    let server = serve(listener, app()).start().unwrap();
-    let stream = Io::new(TcpStream::connect(address).await.unwrap());
-    let (mut socket, _) =
-        tokio_tungstenite::client_async(format!("ws://{address}/chat"), stream).await.unwrap();
-    socket.send(Message::text("hello")).await.unwrap();
-    assert_eq!(socket.next().await.unwrap().unwrap(), Message::text("1 hello"));
-    socket.close(None).await.unwrap();
-    while socket.next().await.is_some() {}
-    drop(socket);
     assert_eq!(server.shutdown(Duration::from_secs(60)).await.aborted, 0);
 }
 

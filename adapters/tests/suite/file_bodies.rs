@@ -6,10 +6,10 @@ use std::io::Write;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use adapters::hyper::{Client, Connector, FileBody, HttpClient, Peer, Server, serve};
+use adapters::hyper::{BoxError, Client, Connector, FileBody, HttpClient, Peer, Server, serve};
 use adapters::tls::Acceptor;
 use futures_util::{AsyncReadExt, AsyncWriteExt};
-use http_body_util::{BodyExt, Empty};
+use http_body_util::{BodyExt, Empty, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
 use hyper::{Request, Response, Version};
@@ -33,12 +33,11 @@ fn file_of(bytes: &[u8]) -> Arc<File> {
 fn start(file: Arc<File>, length: u64, acceptor: Option<Acceptor>) -> (Server, SocketAddr) {
     let listener = listener();
     let address = listener.local_addr().unwrap();
-    let served = serve(listener, move |peer: &Peer| {
-        let (peer, file) = (*peer, Arc::clone(&file));
+    let served = serve(listener, move |_: &Peer| {
+        let file = Arc::clone(&file);
         service_fn(move |request: Request<Incoming>| {
             let offset = request.uri().path()[1..].parse().unwrap();
-            let body = FileBody::new(Arc::clone(&file), offset, length);
-            let body = body.sent_by_kernel(&peer, request.version());
+            let body = FileBody::new(Arc::clone(&file), offset, length).sent_by_kernel();
             async { Ok::<_, Infallible>(Response::new(body)) }
         })
     });
@@ -113,5 +112,45 @@ async fn a_file_that_ends_too_early_breaks_the_response_off() {
     // The connection may break before the head is sent.
     if let Ok(response) = client.get().get(format!("http://{address}/0").parse().unwrap()).await {
         assert!(response.into_body().collect().await.is_err(), "a part was taken for the whole");
+    }
+}
+
+#[runtime::test]
+async fn a_service_that_reads_a_body_gets_its_bytes_and_a_layer_that_changes_it_breaks_it_off() {
+    let bytes = content(300_000);
+    let file = file_of(&bytes);
+    let body = move || FileBody::new(Arc::clone(&file), 0, 300_000).sent_by_kernel();
+    let read_here = body().collect().await.unwrap().to_bytes();
+    assert!(read_here == bytes, "wrong bytes are read of a body");
+    let listener = listener();
+    let address = listener.local_addr().unwrap();
+    let _server = serve(listener, move |_: &Peer| {
+        let body = body.clone();
+        service_fn(move |request: Request<Incoming>| {
+            let body = body();
+            async move {
+                let body = match request.uri().path() {
+                    "/read" => {
+                        Full::from(body.collect().await?.to_bytes()).map_err(BoxError::from).boxed_unsync()
+                    }
+                    _ => {
+                        let copied = |data: Bytes| Bytes::copy_from_slice(&data);
+                        body.map_frame(move |frame| frame.map_data(copied))
+                            .map_err(BoxError::from)
+                            .boxed_unsync()
+                    }
+                };
+                Ok::<_, BoxError>(Response::new(body))
+            }
+        })
+    })
+    .start()
+    .unwrap();
+    let client = Client::<Empty<Bytes>>::new();
+    assert!(self::body(client.get(), format!("http://{address}/read")).await.1 == bytes);
+    let changed = client.get().get(format!("http://{address}/copied").parse().unwrap()).await;
+    // The connection may break before the head is sent.
+    if let Ok(response) = changed {
+        assert!(response.into_body().collect().await.is_err(), "zeros were taken for the file");
     }
 }

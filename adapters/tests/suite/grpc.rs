@@ -1,10 +1,11 @@
-//! gRPC: the four kinds of methods, deadlines, health, broken and missing servers.
+//! gRPC: kinds of methods, deadlines, health, broken and missing servers.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use adapters::hyper::Server;
 use adapters::tonic::{Channel, DeadlineLayer, serve};
+use futures_channel::mpsc::{UnboundedReceiver, UnboundedSender, unbounded};
 use futures_util::{AsyncReadExt, AsyncWriteExt, StreamExt};
 use net::TcpStream;
 use tonic::service::Routes;
@@ -13,14 +14,60 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 use tower_layer::Layer;
 
-use crate::chat::{Chat, ChatClient, ChatServer, Line, Name, Range, Room, status_at_the_end};
-use crate::common::listener;
+use crate::common::{listener, status_at_the_end};
+use crate::grpc_chat::Room;
+use crate::grpc_chat::generated::chat_client::ChatClient;
+use crate::grpc_chat::generated::chat_server::{Chat, ChatServer};
+use crate::grpc_chat::generated::{Line, Name, Range};
 
-fn start() -> (Server, ChatClient<Channel>) {
+/// An empty room.
+pub fn room() -> Room {
+    Room(tokio::sync::broadcast::channel(100).0)
+}
+
+fn start(chat: impl Chat) -> (Server, ChatClient<Channel>) {
     let listener = listener();
     let uri = format!("http://{}", listener.local_addr().unwrap());
-    let server = serve(listener, Routes::new(ChatServer::new(Room::new()))).start().unwrap();
+    let server = serve(listener, Routes::new(ChatServer::new(chat))).start().unwrap();
     (server, ChatClient::new(Channel::new(uri.parse().unwrap()).unwrap()))
+}
+
+/// Never greets, counts as in a room, and sends the status that ends the requests of `join`.
+struct Silent(UnboundedSender<Status>);
+
+fn silent() -> (Silent, UnboundedReceiver<Status>) {
+    let (ends, ended) = unbounded();
+    (Silent(ends), ended)
+}
+
+#[tonic::async_trait]
+impl Chat for Silent {
+    async fn greet(&self, _: Request<Name>) -> Result<Response<Line>, Status> {
+        std::future::pending().await
+    }
+
+    type CountStream = <Room as Chat>::CountStream;
+
+    async fn count(&self, request: Request<Range>) -> Result<Response<Self::CountStream>, Status> {
+        room().count(request).await
+    }
+
+    type JoinStream = futures_util::stream::Pending<Result<Line, Status>>;
+
+    async fn join(&self, request: Request<Streaming<Line>>) -> Result<Response<Self::JoinStream>, Status> {
+        let (mut lines, sender) = (request.into_inner(), self.0.clone());
+        drop(runtime::spawn(async move {
+            let status = loop {
+                match lines.message().await {
+                    Ok(Some(_)) => {}
+                    Ok(None) => break Status::ok("the end"),
+                    Err(status) => break status,
+                }
+            };
+            sender.unbounded_send(status).unwrap();
+        }));
+        Ok(Response::new(futures_util::stream::pending()))
+    }
 }
 
 fn line(text: &str) -> Line {
@@ -28,8 +75,8 @@ fn line(text: &str) -> Line {
 }
 
 #[runtime::test]
-async fn all_four_kinds_of_methods_work_on_one_connection() {
-    let (server, mut client) = start();
+async fn several_kinds_of_methods_work_on_one_connection() {
+    let (server, mut client) = start(room());
     let greeting = client.greet(Name { name: "reader".to_owned() }).await.unwrap();
     assert_eq!(greeting.into_inner(), line("hello reader"));
     let status = client.greet(Name::default()).await.unwrap_err();
@@ -39,11 +86,8 @@ async fn all_four_kinds_of_methods_work_on_one_connection() {
     let counted: Vec<_> = counted.map(|line| line.unwrap().text).collect().await;
     assert_eq!(counted, ["0", "1", "2", "3", "4"]);
 
-    let sent = futures_util::stream::iter((0..1000).map(|number| line(&number.to_string())));
-    assert_eq!(client.collect(sent).await.unwrap().into_inner().until, 1000);
-
     // What the server answers comes back while the request's stream is open.
-    let (said, saying) = futures_channel::mpsc::unbounded();
+    let (said, saying) = unbounded();
     let mut heard = client.join(saying).await.unwrap().into_inner();
     for text in ["a", "b", "c"] {
         said.unbounded_send(line(text)).unwrap();
@@ -77,8 +121,8 @@ async fn until_its_end(answer: Result<Response<Streaming<Line>>, Status>) -> Vec
 
 #[runtime::test]
 async fn a_deadline_ends_calls_and_streams_on_both_sides() {
-    let (server, mut client) = start();
-    let mut request = Request::new(Name { name: "nobody".to_owned() });
+    let (server, mut client) = start(silent().0);
+    let mut request = Request::new(Name::default());
     request.set_timeout(Duration::from_millis(50));
     let begin = Instant::now();
     assert_eq!(client.greet(request).await.unwrap_err().code(), Code::DeadlineExceeded);
@@ -97,11 +141,11 @@ async fn a_deadline_ends_calls_and_streams_on_both_sides() {
 async fn the_servers_limit_ends_calls_and_streams_with_a_status() {
     let listener = listener();
     let uri = format!("http://{}", listener.local_addr().unwrap());
-    let router = Routes::new(ChatServer::new(Room::new())).into_axum_router();
+    let router = Routes::new(ChatServer::new(silent().0)).into_axum_router();
     let limited = DeadlineLayer::with_limit(Duration::from_millis(60)).layer(router);
     let server = adapters::tower::serve(listener, limited).start().unwrap();
     let mut client = ChatClient::new(Channel::new(uri.parse().unwrap()).unwrap());
-    let status = client.greet(Name { name: "nobody".to_owned() }).await.unwrap_err();
+    let status = client.greet(Name::default()).await.unwrap_err();
     assert_eq!(status.code(), Code::DeadlineExceeded);
     until_its_end(client.count(Range { until: 1000, milliseconds: 10 }).await).await;
     drop(client);
@@ -117,7 +161,7 @@ async fn a_server_that_is_not_there_is_unavailable_and_is_found_when_it_is() {
     let status = client.greet(Name { name: "a".to_owned() }).await.unwrap_err();
     assert_eq!(status.code(), Code::Unavailable, "{status:?}");
     let listener = net::TcpListener::bind(address).unwrap();
-    let server = serve(listener, Routes::new(ChatServer::new(Room::new()))).start().unwrap();
+    let server = serve(listener, Routes::new(ChatServer::new(room()))).start().unwrap();
     assert!(client.greet(Name { name: "a".to_owned() }).await.is_ok());
     drop(client);
     server.shutdown(Duration::from_secs(60)).await;
@@ -153,7 +197,7 @@ async fn the_health_service_of_tonic_tells_and_watches_states() {
 
 #[runtime::test]
 async fn calls_that_are_given_up_leave_the_others_whole() {
-    let (server, client) = start();
+    let (server, client) = start(room());
     let calls = (0..300).map(|number| {
         let mut client = client.clone();
         async move {
@@ -242,7 +286,7 @@ async fn a_goaway_is_unavailable_whatever_its_code() {
 
 #[runtime::test]
 async fn a_stream_whose_connection_breaks_ends_with_unavailable() {
-    let (server, mut client) = start();
+    let (server, mut client) = start(room());
     let mut lines = client.count(Range { until: 10_000, milliseconds: 5 }).await.unwrap().into_inner();
     assert_eq!(lines.next().await.unwrap().unwrap(), line("0"));
     // Drops the connection.
@@ -251,49 +295,12 @@ async fn a_stream_whose_connection_breaks_ends_with_unavailable() {
     assert_eq!(status.code(), Code::Unavailable, "{status:?}");
 }
 
-/// Sends the status that ends the requests of `join`.
-struct Listening(futures_channel::mpsc::UnboundedSender<Status>);
-
-#[tonic::async_trait]
-impl Chat for Listening {
-    async fn greet(&self, _: Request<Name>) -> Result<Response<Line>, Status> {
-        Err(Status::unimplemented("only join"))
-    }
-
-    type CountStream = futures_util::stream::Pending<Result<Line, Status>>;
-
-    async fn count(&self, _: Request<Range>) -> Result<Response<Self::CountStream>, Status> {
-        Err(Status::unimplemented("only join"))
-    }
-
-    async fn collect(&self, _: Request<Streaming<Line>>) -> Result<Response<Range>, Status> {
-        Err(Status::unimplemented("only join"))
-    }
-
-    type JoinStream = futures_util::stream::Pending<Result<Line, Status>>;
-
-    async fn join(&self, request: Request<Streaming<Line>>) -> Result<Response<Self::JoinStream>, Status> {
-        let (mut lines, sender) = (request.into_inner(), self.0.clone());
-        drop(runtime::spawn(async move {
-            let status = loop {
-                match lines.message().await {
-                    Ok(Some(_)) => {}
-                    Ok(None) => break Status::ok("the end"),
-                    Err(status) => break status,
-                }
-            };
-            sender.unbounded_send(status).unwrap();
-        }));
-        Ok(Response::new(futures_util::stream::pending()))
-    }
-}
-
 #[runtime::test]
 async fn a_handler_does_not_take_requests_that_break_off_for_all() {
-    let (sender, mut ends) = futures_channel::mpsc::unbounded();
+    let (silent, mut ends) = silent();
     let listener = listener();
     let address = listener.local_addr().unwrap();
-    let server = serve(listener, Routes::new(ChatServer::new(Listening(sender)))).start().unwrap();
+    let server = serve(listener, Routes::new(ChatServer::new(silent))).start().unwrap();
     let join = async |address: SocketAddr| {
         let mut client = ChatClient::new(Channel::new(format!("http://{address}").parse().unwrap()).unwrap());
         let lines = futures_util::stream::once(async { Line { text: "x".to_owned() } });

@@ -12,8 +12,11 @@ use tonic::service::Routes;
 use tonic::{Code, Request, Status};
 
 use crate::authority::{Authority, serve_tls_alerts};
-use crate::chat::{ChatClient, ChatServer, Line, Name, Range, Room, status_at_the_end};
-use crate::common::listener;
+use crate::common::{listener, status_at_the_end};
+use crate::grpc::room;
+use crate::grpc_chat::generated::chat_client::ChatClient;
+use crate::grpc_chat::generated::chat_server::ChatServer;
+use crate::grpc_chat::generated::{Line, Name, Range};
 
 /// A server whose certificate is for `localhost`, and its address.
 fn start(
@@ -23,14 +26,14 @@ fn start(
     let acceptor = set_up(Acceptor::builder(authority.certificates("server", "localhost"))).open().unwrap();
     let listener = listener();
     let address = listener.local_addr().unwrap();
-    let routes = Routes::new(ChatServer::new(Room::new()));
+    let routes = Routes::new(ChatServer::new(room()));
     (serve(listener, routes).tls(acceptor).start().unwrap(), address)
 }
 
 fn start_plain() -> (Server, SocketAddr) {
     let listener = listener();
     let address = listener.local_addr().unwrap();
-    (serve(listener, Routes::new(ChatServer::new(Room::new()))).start().unwrap(), address)
+    (serve(listener, Routes::new(ChatServer::new(room()))).start().unwrap(), address)
 }
 
 fn client(authority: &Authority, uri: String) -> ChatClient<Channel> {
@@ -54,8 +57,14 @@ async fn calls_and_streams_pass_over_tls_on_one_connection() {
     let counted = client.count(Range { until: 5, milliseconds: 1 }).await.unwrap().into_inner();
     let counted: Vec<_> = counted.map(|line| line.unwrap().text).collect().await;
     assert_eq!(counted, ["0", "1", "2", "3", "4"]);
-    let sent = futures_util::stream::iter((0..1000).map(|number| Line { text: "x".repeat(number) }));
-    assert_eq!(client.collect(sent).await.unwrap().into_inner().until, 1000);
+    let (said, saying) = futures_channel::mpsc::unbounded();
+    let mut heard = client.join(saying).await.unwrap().into_inner();
+    for length in [1, 100_000, 10] {
+        let line = Line { text: "x".repeat(length) };
+        said.unbounded_send(line.clone()).unwrap();
+        assert_eq!(heard.next().await.unwrap().unwrap(), line);
+    }
+    drop((said, heard));
     assert_eq!(server.alignment().accepted, 1);
     drop(client);
     assert_eq!(server.shutdown(Duration::from_secs(60)).await.aborted, 0);
@@ -103,7 +112,7 @@ async fn an_acceptor_without_h2_keeps_a_grpc_server_from_starting() {
     let certificates = authority.certificates("server", "localhost");
     for alpn in [&[][..], &["http/1.1"]] {
         let acceptor = Acceptor::builder(certificates.clone()).alpn(alpn).open().unwrap();
-        let routes = Routes::new(ChatServer::new(Room::new()));
+        let routes = Routes::new(ChatServer::new(room()));
         let error = serve(listener(), routes).tls(acceptor).start().unwrap_err();
         assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
         assert!(error.to_string().contains("has to offer h2"), "{error}");

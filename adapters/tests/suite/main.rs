@@ -1,14 +1,15 @@
 //! What runs on the adapters, over loopback. One program, since each has to be linked.
 
+mod authority;
 mod axum_app;
 mod common;
-mod crowded_chat;
 mod databases;
 mod ecosystem;
 mod file_bodies;
 mod grpc;
 mod grpc_interop;
 mod grpc_tls;
+mod hostile_clients;
 mod http_server;
 mod https_client;
 mod io;
@@ -17,11 +18,10 @@ mod tls_streams;
 mod tokio_context;
 mod tower_services;
 
-// Examples use these, too.
-#[path = "../authority/mod.rs"]
-mod authority;
-#[path = "../chat/mod.rs"]
-mod chat;
+#[allow(dead_code, reason = "a program, too")]
+#[path = "../../examples/grpc_chat.rs"]
+mod grpc_chat;
+// Examples use it, too.
 #[path = "../servers/mod.rs"]
 mod servers;
 

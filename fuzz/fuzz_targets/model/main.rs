@@ -8,7 +8,7 @@ mod item;
 
 use std::collections::HashMap;
 
-use servers::memcached::fuzzing::{FuzzedConnection, FuzzedServer, PASSWORD, Setup, USER};
+use fuzz::{FuzzedConnection, FuzzedServer, PASSWORD, Setup, USER};
 
 use crate::command::{Between, Command};
 use crate::item::{Item, apply_delta, got, meta_got};

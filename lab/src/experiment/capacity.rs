@@ -1,14 +1,10 @@
 //! The highest rate at which a server keeps its 99th percentile within a bound.
 
-use serde::Serialize;
-use serde_json::json;
-
-use super::STEAL_LIMIT;
-use super::plan::Experiment;
-use super::running_contender::RunningContender;
+use super::plan::{Experiment, STEAL_LIMIT};
+use super::running::RunningContender;
 use crate::Error;
-use crate::engine::{ANSWERED, Figure, Turn};
 use crate::fleet::{FleetLoad, FleetPacing};
+use crate::rounds::{ANSWERED, Figure, Turn};
 
 /// By how much a search steps until it has a rate on either side of the capacity: the first one,
 /// and those that begin where an earlier one ended.
@@ -26,19 +22,6 @@ const BETWEEN: f64 = 0.05;
 /// Lowest and highest rate that are tried.
 const RATES: (f64, f64) = (2_000.0, 3_000_000.0);
 
-#[derive(Debug, Clone, Copy, Serialize)]
-struct Window {
-    /// Requests per second that were due.
-    rate: f64,
-    qps: f64,
-    /// 99th percentile of the latency, µs.
-    p99: f64,
-    /// CPU time that the hypervisor took (steal), as a share of one core.
-    steal: f64,
-    /// Whether the rate is within the capacity; `None` if the machine was disturbed.
-    holds: Option<bool>,
-}
-
 /// Where a search begins, in requests per second.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Start {
@@ -54,19 +37,17 @@ pub(super) fn search(
     experiment: &Experiment,
 ) -> Result<Turn, Error> {
     let Experiment { capacity_p99_us, trial_warm_up, trial_duration: duration, .. } = *experiment;
-    let (mut windows, mut invalid, mut steal) = (Vec::new(), None, 0.0f64);
+    let (mut invalid, mut steal) = (None, 0.0f64);
     let mut window = |rate: f64, warm_up: f64| -> Result<Option<bool>, Error> {
         let turn = contender.measure(&FleetLoad { pacing: FleetPacing::Open { rate }, warm_up, duration })?;
         let stolen = turn.steal.unwrap_or(0.0);
-        let (qps, p99) = (turn.get(Figure::Throughput), turn.get(Figure::P99));
         let counts = stolen <= STEAL_LIMIT && turn.invalid.is_none();
-        let holds = counts.then_some(p99 <= capacity_p99_us && turn.get(Figure::Answered) >= ANSWERED);
+        let holds = turn.get(Figure::P99) <= capacity_p99_us && turn.get(Figure::Answered) >= ANSWERED;
         if counts {
             steal = steal.max(stolen);
         }
-        windows.push(Window { rate, qps, p99, steal: stolen, holds });
         invalid = turn.invalid.or(invalid.take());
-        Ok(holds)
+        Ok(counts.then_some(holds))
     };
     let mut undecided = false;
     let mut holds = |rate: f64| {
@@ -80,7 +61,7 @@ pub(super) fn search(
         Start::Found(rate) => bisect(rate * STEP.powf(shift - 0.5), STEP, &mut holds)?,
     };
     let mut turn = found.turn(capacity_p99_us);
-    (turn.steal, turn.detail) = (Some(steal), json!(windows));
+    turn.steal = Some(steal);
     if undecided {
         let reason = invalid.unwrap_or_else(|| "steal".to_owned());
         turn.invalid = Some(format!("windows were disturbed again and again: {reason}"));
@@ -88,8 +69,8 @@ pub(super) fn search(
     Ok(turn)
 }
 
-/// What two of three windows that count say; `None` if too many don't. `window` is told whether it
-/// is the first.
+/// What two of three windows that count say; `None` if too many don't. `window` gets whether it is
+/// the first.
 fn two_of_three(mut window: impl FnMut(bool) -> Result<Option<bool>, Error>) -> Result<Option<bool>, Error> {
     let mut counts = [0; 2];
     for index in 0..MOST_WINDOWS {
@@ -103,7 +84,6 @@ fn two_of_three(mut window: impl FnMut(bool) -> Result<Option<bool>, Error>) -> 
     Ok(None)
 }
 
-/// Where a search ended.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Found {
     /// The rate from which on it does not hold.

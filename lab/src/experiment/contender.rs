@@ -5,34 +5,25 @@ use std::time::Duration;
 
 use policies::controller::{CpuBudget, LatencyBudget};
 use policies::{GraceTime, Policy};
-use runtime::{DriverKind, WaitStrategy};
+use runtime::DriverKind;
 use serde::Serialize;
 
-use super::kernel_settings::KernelSettings;
 use super::server_command::ServerCommand;
 use crate::fleet::FleetRequests;
+use crate::network::PollingConfig;
 use crate::peers::{Peer, PeerService, RequestShape};
-use crate::polling_config::PollingConfig;
 
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Contender {
     /// This project's memcached server.
-    Lull {
-        policy: Policy,
-        driver: DriverKind,
-        polling: PollingConfig,
-        #[serde(serialize_with = "as_text")]
-        wait: WaitStrategy,
-    },
-    /// This project's memcached server on epoll, under settings of the kernel.
-    Kernel(KernelSettings),
+    Lull { policy: Policy, driver: DriverKind, polling: PollingConfig },
     /// The same service on a runtime.
     Echo {
         service: PeerService,
         peer: Peer,
         /// Lull's policy and driver; `None` for the other runtimes, which run as they are.
-        network: Option<(Policy, DriverKind, PollingConfig)>,
+        policy: Option<(Policy, DriverKind)>,
         work: Duration,
     },
     /// A server of another project, as it is.
@@ -44,13 +35,9 @@ pub enum Contender {
     },
 }
 
-fn as_text<S: serde::Serializer>(wait: &WaitStrategy, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_str(wait)
-}
-
 impl Contender {
     pub fn lull(policy: Policy, driver: DriverKind, polling: PollingConfig) -> Self {
-        Self::Lull { policy, driver, polling, wait: WaitStrategy::Block }
+        Self::Lull { policy, driver, polling }
     }
 
     /// Under kernel polling, once with each latency budget.
@@ -61,26 +48,17 @@ impl Contender {
         })
     }
 
-    pub fn lull_echo(policy: Policy, driver: DriverKind, polling: PollingConfig, work: Duration) -> Self {
-        Self::Echo {
-            service: PeerService::Echo,
-            peer: Peer::Lull,
-            network: Some((policy, driver, polling)),
-            work,
-        }
+    /// The echo server on Lull under vanilla, which computes for some time before it replies.
+    pub fn working(work: Duration) -> Self {
+        let policy = Some((Policy::Vanilla, DriverKind::Epoll));
+        Self::Echo { service: PeerService::Echo, peer: Peer::Lull, policy, work }
     }
 
     /// A service on the other runtimes that have it, as they run, and on Lull under each policy, on
     /// the driver that `auto` chooses for it and on epoll.
-    pub fn peers(service: PeerService, polling: PollingConfig) -> Vec<Self> {
-        let lull = |(policy, driver)| Self::Echo {
-            service,
-            peer: Peer::Lull,
-            network: Some((policy, driver, polling)),
-            work: Duration::ZERO,
-        };
-        let others = service.others().iter();
-        let others = others.map(|&peer| Self::Echo { service, peer, network: None, work: Duration::ZERO });
+    pub fn peers(service: PeerService) -> Vec<Self> {
+        let of = |(peer, policy)| Self::Echo { service, peer, policy, work: Duration::ZERO };
+        let others = service.others().iter().map(|&peer| (peer, None));
         let runs = [
             (Policy::Vanilla, DriverKind::Uring),
             (Policy::Vanilla, DriverKind::Epoll),
@@ -89,7 +67,7 @@ impl Contender {
             (Policy::KernelPolling, DriverKind::Epoll),
             (Policy::KernelPolling, DriverKind::Uring),
         ];
-        others.chain(runs.map(lull)).collect()
+        others.chain(runs.map(|policy| (Peer::Lull, Some(policy)))).map(of).collect()
     }
 
     /// A server as it runs, and the same under kernel polling from outside, once for each latency
@@ -101,16 +79,16 @@ impl Contender {
 
     pub fn name(&self) -> String {
         match self {
-            Self::Lull { policy: policy @ Policy::KernelPolling, driver, polling, .. } => {
+            Self::Lull { policy: policy @ Policy::KernelPolling, driver, polling } => {
                 format!("{policy}, {driver}{polling}")
             }
             Self::Lull { policy, driver, .. } => format!("{policy}, {driver}"),
-            Self::Kernel(settings) => format!("{}, epoll", settings.name),
-            Self::Echo { network: Some((policy, driver, _)), work, .. } if work.is_zero() => {
-                format!("lull, {policy}, {driver}")
-            }
-            Self::Echo { network: Some((policy, driver, _)), work, .. } => {
-                format!("lull, {policy}, {driver}, {} µs of work", work.as_micros())
+            Self::Echo { policy: Some((policy, driver)), work, .. } => {
+                let work = match work.as_micros() {
+                    0 => String::new(),
+                    micros => format!(", {micros} µs of work"),
+                };
+                format!("lull, {policy}, {driver}{work}")
             }
             Self::Echo { peer, .. } => peer.name().to_owned(),
             Self::Program { server, attached: None } => server.name.clone(),
@@ -120,37 +98,21 @@ impl Contender {
         }
     }
 
-    /// The same with this grace time and this way to wait, if it is this project's memcached
-    /// server.
-    pub fn with_waits(mut self, grace: GraceTime, waits: WaitStrategy) -> Self {
-        if let Self::Lull { polling, wait, .. } = &mut self {
-            (polling.grace_time, *wait) = (grace, waits);
+    /// The same with this grace time, if it is this project's memcached server.
+    pub fn with_grace_time(mut self, grace: GraceTime) -> Self {
+        if let Self::Lull { polling, .. } = &mut self {
+            polling.grace_time = grace;
         }
         self
     }
 
-    /// Whether its worker never sleeps, and so disturbs the other contenders on its core.
-    pub(super) fn spins(&self) -> bool {
-        matches!(self, Self::Lull { wait: WaitStrategy::Spin, .. })
-    }
-
-    /// Whether a kernel thread is to poll its queue all the time, also while other contenders are
-    /// measured.
-    pub(super) fn has_polling_thread(&self) -> bool {
-        self.policy().is_some_and(|(policy, _)| policy == Policy::KernelThread)
-    }
-
-    pub fn is_vanilla(&self) -> bool {
-        self.policy().is_some_and(|(policy, _)| policy == Policy::Vanilla)
-    }
-
-    /// Whether its network work has another core than its worker.
-    pub(super) fn packs(&self) -> bool {
-        self.policy().is_some_and(|(policy, _)| policy == Policy::Packing)
+    /// Whether it is Lull's under this policy.
+    pub fn runs(&self, policy: Policy) -> bool {
+        self.policy().is_some_and(|(it, _)| it == policy)
     }
 
     pub fn polls(&self) -> bool {
-        self.is_attached() || self.policy().is_some_and(|(policy, _)| policy == Policy::KernelPolling)
+        self.is_attached() || self.runs(Policy::KernelPolling)
     }
 
     pub fn is_attached(&self) -> bool {
@@ -160,15 +122,14 @@ impl Contender {
     pub fn policy(&self) -> Option<(Policy, DriverKind)> {
         match self {
             Self::Lull { policy, driver, .. } => Some((*policy, *driver)),
-            Self::Echo { network, .. } => network.map(|(policy, driver, _)| (policy, driver)),
-            Self::Kernel(_) | Self::Program { .. } => None,
+            Self::Echo { policy, .. } => *policy,
+            Self::Program { .. } => None,
         }
     }
 }
 
 /// This project's memcached server by name: `POLICY[:DRIVER[:D[:K]]]`, with a latency budget D in
-/// microseconds and a CPU budget K in percent, for example `kernel-polling:auto:20`; or the name of
-/// [`KernelSettings`], for example `suspend20`.
+/// microseconds and a CPU budget K in percent, for example `kernel-polling:auto:20`.
 impl FromStr for Contender {
     type Err = String;
 
@@ -176,12 +137,8 @@ impl FromStr for Contender {
         fn parsed<T: FromStr<Err: ToString>>(part: Option<&str>, default: T) -> Result<T, String> {
             part.map_or(Ok(default), |part| part.parse().map_err(|error: T::Err| error.to_string()))
         }
-        if let Some(settings) = KernelSettings::named(text) {
-            return Ok(Self::Kernel(settings));
-        }
         let mut parts = text.split(':');
-        let policy = parsed(parts.next(), Policy::default())
-            .map_err(|error| format!("{error}; or settings of the kernel: {}", KernelSettings::NAMES))?;
+        let policy = parsed(parts.next(), Policy::default())?;
         let driver = parsed(parts.next(), DriverKind::Auto)?;
         let latency_budget = parsed(parts.next(), LatencyBudget::ZERO)?;
         let cpu_budget = parsed(parts.next(), CpuBudget::ZERO)?;

@@ -2,22 +2,13 @@
 
 mod capacity;
 mod contender;
-mod idle_time;
-mod kernel_settings;
-mod measurement;
+mod host;
 mod plan;
 mod run;
-mod running_contender;
-mod running_server;
+mod running;
 mod server_command;
 
 pub use contender::{Contender, requests_for};
-pub use kernel_settings::KernelSettings;
 pub use plan::{Alternation, Experiment, Load};
 pub use run::Outcome;
-pub use running_server::RunningPolicy;
 pub use server_command::ServerCommand;
-
-/// Steal, as a share of one core, above which a turn or a window is repeated. A 99th percentile
-/// bears 1 % of the time.
-const STEAL_LIMIT: f64 = 0.005;

@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use loadgen::Workload;
+use policies::Policy;
 use serde::Serialize;
 
 use super::contender::Contender;
-use crate::engine::CoreAssignment;
+use crate::cores::CoreAssignment;
 use crate::fleet::{AlternatingRate, FleetRequests};
 use crate::testbed::Receiver;
 
-/// A load that steps up and down.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Alternation {
     /// Its rates are shares of the reference's capacity.
@@ -41,8 +41,7 @@ pub enum Load {
     Rate(f64),
     /// Steps between shares of the reference's capacity.
     Steps(Alternation),
-    /// A closed loop with this mean think time, µs.
-    Closed(f64),
+    Closed,
 }
 
 impl Load {
@@ -51,6 +50,9 @@ impl Load {
     }
 }
 
+/// Steal, as a share of one core, above which a turn or a window is repeated. A 99th percentile
+/// bears 1 % of the time.
+pub(super) const STEAL_LIMIT: f64 = 0.005;
 /// The lowest rate that a share of the capacity gives, requests per second.
 pub(super) const LOWEST_RATE: f64 = 100.0;
 
@@ -68,8 +70,6 @@ pub struct Experiment {
     pub loads: Vec<Load>,
     /// Connections of the fleet, 1 to 20,000.
     pub connections: usize,
-    /// Requests in flight on each connection, in the open loop and in the closed one.
-    pub depth: usize,
     pub receiver: Receiver,
     pub requests: FleetRequests,
     /// The capacity that shares refer to, requests per second, instead of one that is searched.
@@ -83,11 +83,9 @@ pub struct Experiment {
     pub duration: f64,
     /// Seconds of load before the first window of a rate that is tried as the capacity.
     pub trial_warm_up: f64,
-    /// Seconds of such a window.
     pub trial_duration: f64,
     /// The highest 99th percentile at which a rate is within the capacity, µs.
     pub capacity_p99_us: f64,
-    /// The time that all rounds may take.
     pub time_limit: Duration,
     /// The search for the capacity's share of that time, 0 to 1. The loads share the rest equally.
     pub capacity_share: f64,
@@ -100,19 +98,18 @@ impl Experiment {
     pub fn new(contenders: Vec<Contender>, quick: bool) -> Self {
         let fours = contenders.len() as f64 / 4.0;
         let mut references: Vec<usize> =
-            (0..contenders.len()).filter(|index| contenders[*index].is_vanilla()).collect();
+            (0..contenders.len()).filter(|index| contenders[*index].runs(Policy::Vanilla)).collect();
         if references.is_empty() {
             references.push(0);
         }
         let shares: &[f64] = if quick { &[0.5] } else { &[0.1, 0.25, 0.5, 0.75, 0.9] };
         let mut loads = shares.iter().copied().map(Load::Share).collect::<Vec<_>>();
-        loads.push(Load::Closed(0.0));
+        loads.push(Load::Closed);
         Self {
             contenders,
             references,
             loads,
             connections: 64,
-            depth: 1,
             receiver: Receiver::default(),
             requests: FleetRequests::Memcached(Box::<Workload>::default()),
             given_capacity: None,
@@ -142,7 +139,7 @@ impl Experiment {
 
     /// Why a contender can't be compared with the others on these cores, if it can't.
     pub fn not_comparable(&self, contender: usize, cores: CoreAssignment) -> Option<String> {
-        let shares_a_core = cores.packing == cores.client && self.contenders[contender].packs();
+        let shares_a_core = cores.packing == cores.client && self.contenders[contender].runs(Policy::Packing);
         shares_a_core.then(|| "without a third core its network work shares the fleet's".to_owned())
     }
 }

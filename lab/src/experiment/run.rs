@@ -2,19 +2,20 @@
 
 use std::time::{Duration, Instant};
 
+use policies::Policy;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use serde::Serialize;
 
-use super::STEAL_LIMIT;
 use super::capacity::{Start, search};
 use super::contender::Contender;
-use super::plan::{Experiment, LOWEST_RATE, Load, rounded};
-use super::running_contender::RunningContender;
-use super::running_server::RunningPolicy;
+use super::plan::{Experiment, LOWEST_RATE, Load, STEAL_LIMIT, rounded};
+use super::running::RunningContender;
 use crate::Error;
-use crate::engine::{CoreAssignment, Figure, LoadKind, LoadPlan, Results, Runner, Status};
+use crate::cores::CoreAssignment;
 use crate::fleet::{FleetLoad, FleetPacing};
+use crate::processes::RunningPolicy;
+use crate::rounds::{Figure, LoadKind, LoadPlan, Results, Runner, Status};
 
 /// The first rate that the search for the capacity tries, requests per second.
 const FIRST_RATE: f64 = 100_000.0;
@@ -27,13 +28,15 @@ pub struct Outcome {
     pub results: Results,
     /// The capacity that shares refer to, requests per second. `None` without shares.
     pub capacity: Option<f64>,
+    /// Why no capacity was found, if one was searched.
+    pub no_capacity: Option<String>,
     pub servers: Vec<Option<RunningPolicy>>,
 }
 
 /// The thread of kernel-thread polls from the start to the end of the comparison.
 fn check_polling_threads(contenders: &[Contender], cores: CoreAssignment) -> Result<(), Error> {
     let refuse = |reason| Err(Error::PollingThread { core: cores.packing, reason });
-    match contenders.iter().filter(|contender| contender.has_polling_thread()).count() {
+    match contenders.iter().filter(|contender| contender.runs(Policy::KernelThread)).count() {
         0 => Ok(()),
         _ if cores.packing == cores.client => {
             refuse("the fleet runs there; name a third core with --packing-cores, or leave kernel-thread out")
@@ -49,9 +52,6 @@ impl Experiment {
     pub fn run(&self, cores: CoreAssignment, progress: &mut dyn FnMut(&str)) -> Result<Outcome, Error> {
         if cores.server == cores.client {
             return Err(Error::OneCore);
-        }
-        if self.contenders.iter().any(Contender::spins) && self.contenders.len() > 1 {
-            return Err(Error::SpinningContenders);
         }
         check_polling_threads(&self.contenders, cores)?;
         let start = |(index, contender)| RunningContender::start(contender, cores, self, SEED + index as u64);
@@ -103,7 +103,6 @@ impl Experiment {
             })?;
         }
         let mut results = runner.finish(&self.references);
-        results.notes.extend(no_capacity);
         for load in &mut results.loads {
             for (index, row) in load.rows.iter_mut().enumerate() {
                 if let Some(reason) = self.not_comparable(index, cores) {
@@ -112,45 +111,40 @@ impl Experiment {
             }
         }
         let servers = running.iter().map(|running| running.policy.clone()).collect();
-        Ok(Outcome { results, capacity, servers })
+        Ok(Outcome { results, capacity, no_capacity, servers })
     }
 
     fn plan(&self, load: Load, capacity: f64, limit: Duration) -> (LoadPlan, FleetLoad) {
-        let share = match load {
-            Load::Share(share) => Some(share),
-            _ => None,
-        };
+        let open = |rate: f64| (format!("{rate:.0}/s"), LoadKind::Open, rate, FleetPacing::Open { rate });
+        let (mut share, mut duration) = (None, self.duration);
         let (name, kind, at, pacing) = match load {
-            Load::Share(_) | Load::Rate(_) => {
-                let rate = match load {
-                    Load::Rate(rate) => rate,
-                    _ => rounded(capacity * share.unwrap_or(1.0)).max(LOWEST_RATE),
-                };
-                (format!("{rate:.0}/s"), LoadKind::Open, rate, FleetPacing::Open { rate })
+            Load::Share(of_capacity) => {
+                share = Some(of_capacity);
+                open(rounded(capacity * of_capacity).max(LOWEST_RATE))
             }
+            Load::Rate(rate) => open(rate),
             Load::Steps(alternation) => {
+                duration = alternation.duration();
                 let rate = alternation.rate(capacity);
                 (rate.to_string(), LoadKind::Steps, rate.high, FleetPacing::Alternating(rate))
             }
-            Load::Closed(think_us) => {
-                let pacing = FleetPacing::Closed { think_us };
+            Load::Closed => {
+                let pacing = FleetPacing::Closed { think_us: 0.0 };
                 ("closed loop".to_owned(), LoadKind::Closed, self.connections as f64, pacing)
             }
         };
-        let duration = match load {
-            Load::Steps(alternation) => alternation.duration(),
-            _ => self.duration,
+        let plan = LoadPlan {
+            share,
+            pacing: Some(pacing),
+            steal_limit: STEAL_LIMIT,
+            ..LoadPlan::new(name, kind, at, self.rounds, limit)
         };
-        let plan =
-            LoadPlan { share, steal_limit: STEAL_LIMIT, ..LoadPlan::new(name, kind, at, self.rounds, limit) };
         (plan, FleetLoad { pacing, warm_up: self.warm_up, duration })
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use policies::Policy;
-
     use super::*;
 
     #[test]

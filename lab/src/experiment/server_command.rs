@@ -37,8 +37,7 @@ impl ServerCommand {
     }
 
     /// A command of the shell, in which `{address}` and `{port}` stand for where the server is to
-    /// listen: 198.18.0.1 and
-    /// 11211. It has to stay in the foreground.
+    /// listen: 198.18.0.1 and 11211. It has to stay in the foreground.
     pub fn shell(command: &str) -> Result<Self, Error> {
         let first = command.split_whitespace().next();
         let first = first.ok_or_else(|| Error::ServerCommand("the command is empty".to_owned()))?;

@@ -1,13 +1,23 @@
-//! Sends segments, and counts what became of them.
+//! The fleet's end of the link: sends segments, and polls the queue that receives.
+//!
+//! Otherwise the server would have to interrupt the fleet's core for what it sends, and would pay
+//! for that: with a network between them it does not. A packet socket knows no queue to poll. A TCP
+//! connection of the kernel does, so the fleet opens one to the server, sends nothing on it, and
+//! polls by reading it.
 
-use std::io;
-use std::time::Instant;
+use std::io::{self, Read};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
 
-use super::connection::SegmentSink;
-use super::packet_socket::{PacketSender, SendOutcome};
+use policies::host;
+use policies::netlink::netdev::{NapiSetting, Netdev};
+
+use super::error::FleetError;
+use super::packet_socket::{PacketSender, SendOutcome, busy_poll_on_read};
 use super::segment::{Ends, Segment, SegmentWriter};
+use super::tcp::SegmentSink;
 
-/// The fleet's end of the link, without its receiving side.
+/// Sends segments, and counts what became of them.
 #[derive(Debug)]
 pub(super) struct Link {
     sender: PacketSender,
@@ -54,5 +64,76 @@ impl SegmentSink for Link {
 
     fn count_retransmission(&mut self) {
         self.counts.retransmitted += 1;
+    }
+}
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// After this time without a poll the kernel polls the queue itself, in ns. Longer than the
+/// kernel's tick, so that the timer is never the next one to expire, and setting it with each poll
+/// costs little.
+const TIMEOUT: u64 = 100_000_000;
+
+/// The queues of an interface. Only one of them is polled: an interface for a fleet has one.
+#[derive(Debug)]
+pub(super) struct PolledQueue {
+    socket: TcpStream,
+    netdev: Netdev,
+    napis: Vec<u32>,
+}
+
+impl PolledQueue {
+    /// Connects to the server, whose answers arrive through the queue.
+    pub(super) fn open(interface: &str, server: SocketAddr) -> Result<Self, FleetError> {
+        let napis = host::interface(interface)?.queues.into_iter().filter_map(|queue| queue.napi);
+        let napis: Vec<u32> = napis.map(|napi| napi.id).collect();
+        if napis.is_empty() {
+            return Err(FleetError::NoNapi(interface.to_owned()));
+        }
+        let open_error = |step, needs| move |source| FleetError::Open { step, needs, source };
+        let socket = TcpStream::connect_timeout(&server, CONNECT_TIMEOUT)
+            .map_err(|error| FleetError::Unreachable { server, error })?;
+        socket.set_nonblocking(true)?;
+        busy_poll_on_read(&socket)
+            .map_err(open_error("busy-poll the fleet's queue", "it needs CAP_NET_ADMIN"))?;
+        let mut queue = Self { socket, netdev: Netdev::open()?, napis };
+        queue.take()?;
+        Ok(queue)
+    }
+
+    /// Keeps the queue's notifications masked from the first poll on. Without both settings, a poll
+    /// that finds nothing would unmask them.
+    pub(super) fn take(&mut self) -> Result<(), FleetError> {
+        self.set(1, TIMEOUT)
+    }
+
+    pub(super) fn release(&mut self) -> Result<(), FleetError> {
+        self.set(0, 0)?;
+        // The timer that the last poll has set is as long as the timeout was. This poll sets none,
+        // and unmasks.
+        self.poll()?;
+        Ok(())
+    }
+
+    fn set(&mut self, defer_hard_irqs: u64, timeout: u64) -> Result<(), FleetError> {
+        for &napi in &self.napis {
+            self.netdev.set_napi(napi, NapiSetting::DeferHardIrqs, defer_hard_irqs)?;
+            self.netdev.set_napi(napi, NapiSetting::GroFlushTimeout, timeout)?;
+        }
+        Ok(())
+    }
+
+    /// Receives what the queue holds, at most 64 packets. Returns whether the server keeps the
+    /// connection open.
+    #[inline]
+    pub(super) fn poll(&mut self) -> io::Result<bool> {
+        match self.socket.read(&mut [0]) {
+            Ok(0) => Ok(false),
+            Ok(_) => Ok(true),
+            Err(error) => match error.kind() {
+                io::ErrorKind::WouldBlock => Ok(true),
+                io::ErrorKind::ConnectionReset => Ok(false),
+                _ => Err(error),
+            },
+        }
     }
 }

@@ -4,7 +4,7 @@ use loadgen::Workload;
 use loadgen::stream::{Outcome, RequestStream, ResponseStream};
 use serde::{Deserialize, Serialize};
 
-use super::FleetError;
+use super::error::FleetError;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

@@ -3,12 +3,10 @@
 use rand::RngExt;
 use serde::{Deserialize, Serialize};
 
-use super::FleetError;
-use super::alternating_rate::Step;
-use super::engine::{Fleet, InFlight, UNMEASURED, nanos};
-use super::measurement::{FleetMeasurement, Recorder};
+use super::connections::{Fleet, InFlight, UNMEASURED, nanos};
+use super::error::FleetError;
 use super::pacing::{FleetPacing, Pacer};
-use super::windows::WindowRecorder;
+use super::recorder::{FleetMeasurement, Recorder, WindowRecorder};
 
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct FleetLoad {
@@ -17,11 +15,6 @@ pub struct FleetLoad {
     pub duration: f64,
 }
 
-/// The highest rate (requests per second) and think time (µs) of a load, and the longest warm-up
-/// and duration (s).
-const HIGHEST: f64 = 1e9;
-const LONGEST: f64 = 86_400.0;
-const MOST_WINDOWS: usize = 1000;
 /// How long replies to measured requests are awaited after the measurement, in ns, while the load
 /// goes on.
 const DRAIN: u64 = 30_000_000;
@@ -35,38 +28,6 @@ const SENDS_PER_PASS: usize = 8;
 /// Acknowledgements that are sent at a time when a load has ended, and the time between, in ns.
 const ACKS_AT_A_TIME: usize = 32;
 const ACK_INTERVAL: u64 = 200_000;
-
-impl FleetLoad {
-    fn validate(&self) -> Result<(), FleetError> {
-        let mut values =
-            vec![("warm-up", self.warm_up, 0.0, LONGEST), ("duration", self.duration, 1e-9, LONGEST)];
-        match self.pacing {
-            FleetPacing::Open { rate } => values.push(("rate", rate, 1e-9, HIGHEST)),
-            FleetPacing::Closed { think_us } => values.push(("think time", think_us, 0.0, HIGHEST)),
-            FleetPacing::Alternating(rate) => {
-                values
-                    .extend([("high rate", rate.high, 1e-9, HIGHEST), ("low rate", rate.low, 0.0, HIGHEST)]);
-                let times = [rate.high_seconds, rate.low_seconds, rate.window_seconds];
-                values.extend(times.map(|seconds| ("time of an alternating rate", seconds, 1e-9, LONGEST)));
-            }
-        }
-        // NaN is within no range.
-        let wrong = values.into_iter().find(|(_, value, least, most)| !(least..=most).contains(&value));
-        if let Some((name, value, least, most)) = wrong {
-            let error = format!("the {name} of a fleet's load must be from {least} to {most}, not {value}");
-            return Err(FleetError::Config(error));
-        }
-        if let FleetPacing::Alternating(rate) = self.pacing {
-            let windows = rate.windows_after(Step::Up) + rate.windows_after(Step::Down);
-            if windows > MOST_WINDOWS {
-                return Err(FleetError::Config(format!(
-                    "an alternating load has at most {MOST_WINDOWS} windows, not {windows}: make them longer"
-                )));
-            }
-        }
-        Ok(())
-    }
-}
 
 struct Run {
     pacer: Pacer,
@@ -107,7 +68,6 @@ impl Run {
 
 impl Fleet {
     pub fn run(&mut self, load: &FleetLoad) -> Result<FleetMeasurement, FleetError> {
-        load.validate()?;
         let begin = self.link.now();
         let from = begin + nanos(load.warm_up);
         let to = from + nanos(load.duration);
@@ -123,7 +83,6 @@ impl Fleet {
                 begin,
                 from,
                 self.clients.len(),
-                self.config.depth,
             ),
             recorder: Recorder::new()?,
             windows,
@@ -181,9 +140,7 @@ impl Fleet {
         })
     }
 
-    /// Reads the clock. A pause of the fleet's own core since the last reading is kept out of the
-    /// measurement: requests in flight are not measured, because their replies were not seen in
-    /// time, and what was due meanwhile is due after it.
+    /// Reads the clock, and forgives a pause since the last reading.
     #[inline]
     fn tick(&mut self, run: &mut Run) {
         let (before, now) = (run.now, self.link.now());
@@ -199,7 +156,7 @@ impl Fleet {
         run.sending = false;
         let now = run.now;
         for client in &mut self.clients {
-            for request in &mut client.in_flight {
+            if let Some(request) = &mut client.in_flight {
                 if request.epoch == run.epoch {
                     run.recorder.counts.unanswered += 1;
                     run.latency(request.due, now);
@@ -236,7 +193,7 @@ impl Fleet {
         // After everything that was received, so that each connection is in there once.
         self.free.clear();
         for (index, client) in self.clients.iter().enumerate() {
-            if client.in_flight.len() < self.config.depth {
+            if client.in_flight.is_none() {
                 self.free.push(index as u32);
             }
         }

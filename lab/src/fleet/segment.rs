@@ -49,7 +49,6 @@ pub(super) struct Segment<'a> {
     pub(super) payload: &'a [u8],
 }
 
-/// Writes frames, all with the same ends.
 #[derive(Debug)]
 pub(super) struct SegmentWriter {
     frame: Vec<u8>,

@@ -16,40 +16,64 @@ use serde::{Deserialize, Serialize};
 pub use qemu::qemu;
 
 use crate::Error;
+use crate::report::{Document, Section, Table};
 
 /// The emulated NICs, by QEMU's names, of which each has its own driver.
 pub const DEVICES: [&str; 4] = ["virtio-net-pci", "e1000e", "igb", "vmxnet3"];
 
 /// What is counted: every combination, on one machine for each device.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, clap::Args, Serialize)]
 pub struct Counting {
+    /// Emulated NICs
+    #[arg(long, value_delimiter = ',', default_values = DEVICES, value_parser = DEVICES)]
     pub devices: Vec<String>,
+    /// Drivers of the server
+    #[arg(long, value_delimiter = ',', default_values = DRIVERS, value_parser = DRIVERS)]
     pub drivers: Vec<String>,
-    /// Policies of the server: `NAME`, or `NAME:US` with that gro-flush-timeout.
+    /// Policies; NAME:US sets gro-flush-timeout
+    #[arg(long, value_delimiter = ',', default_values = POLICIES, value_parser = word)]
     pub policies: Vec<String>,
-    /// Loads: `RATE:SECONDS`, where a rate of 0 is the closed loop on 16 connections.
+    /// RATE:SECONDS, where a rate of 0 is the closed loop on 16 connections
+    #[arg(long, value_delimiter = ',', default_values = LOADS, value_parser = load)]
     pub loads: Vec<String>,
-    pub runs: u8,
 }
+
+const DRIVERS: [&str; 2] = ["epoll", "uring"];
+const POLICIES: [&str; 5] = ["vanilla", "packing", "suppression", "kernel-polling", "kernel-polling:200"];
+const LOADS: [&str; 4] = ["3000:0.3", "6000:0.3", "9000:0.3", "0:0.3"];
 
 impl Default for Counting {
     fn default() -> Self {
         let owned = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
         Self {
             devices: owned(&DEVICES),
-            drivers: owned(&["epoll", "uring"]),
-            policies: owned(&["vanilla", "packing", "suppression", "kernel-polling", "kernel-polling:200"]),
-            loads: owned(&["3000:0.3", "6000:0.3", "9000:0.3", "0:0.3"]),
-            runs: 1,
+            drivers: owned(&DRIVERS),
+            policies: owned(&POLICIES),
+            loads: owned(&LOADS),
         }
+    }
+}
+
+/// A name that the guest's shell takes for one word.
+fn word(text: &str) -> Result<String, String> {
+    let plain = |it: char| it.is_ascii_alphanumeric() || "-:.".contains(it);
+    if text.is_empty() || !text.chars().all(plain) {
+        return Err("expected a policy, or POLICY:MICROSECONDS".to_owned());
+    }
+    Ok(text.to_owned())
+}
+
+fn load(text: &str) -> Result<String, String> {
+    let numbers = text.split_once(':').map(|(rate, time)| (rate.parse::<u32>(), time.parse::<f64>()));
+    match numbers {
+        Some((Ok(_), Ok(seconds))) if seconds > 0.0 && seconds <= 60.0 => Ok(text.to_owned()),
+        _ => Err("expected RATE:SECONDS, for example 6000:0.3".to_owned()),
     }
 }
 
 /// What a request cost the server's cores: the worker's, and under packing the one that receives.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    /// From 1.
-    pub run: u8,
     pub device: String,
     pub driver: String,
     pub policy: String,
@@ -83,11 +107,88 @@ impl Row {
 /// called with the name of the NIC before each guest.
 pub fn count(folder: &Path, counting: &Counting, mut progress: impl FnMut(&str)) -> Result<Vec<Row>, Error> {
     let mut rows = Vec::new();
-    for run in 1..=counting.runs {
-        for device in &counting.devices {
-            progress(device);
-            rows.extend(qemu::run(folder, device, counting, run)?);
-        }
+    for device in &counting.devices {
+        progress(device);
+        rows.extend(qemu::run(folder, device, counting)?);
     }
     Ok(rows)
+}
+
+/// What is read of a report's `results.json`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Counted {
+    pub kernel: String,
+    pub rows: Vec<Row>,
+}
+
+impl Counted {
+    /// Of the folder that `lab instructions` has written, or of its `results.json`.
+    pub fn read(path: &Path) -> Result<Self, Error> {
+        let file = if path.is_dir() { path.join("results.json") } else { path.to_owned() };
+        let error = |reason: String| Error::SavedReport { path: file.clone(), reason };
+        let text = std::fs::read_to_string(&file).map_err(|reason| error(reason.to_string()))?;
+        let not_a_report = |reason| error(format!("not a report ({reason}); --output FOLDER writes one"));
+        serde_json::from_str(&text).map_err(not_a_report)
+    }
+}
+
+#[derive(Debug, Serialize)]
+pub struct InstructionReport {
+    pub kernel: String,
+    pub counting: Counting,
+    pub rows: Vec<Row>,
+}
+
+impl InstructionReport {
+    /// A table for each device, driver and load.
+    pub fn document(&self) -> Document {
+        let Counting { devices, drivers, loads, .. } = &self.counting;
+        let mut section = Section::new("requests", "A request");
+        for device in devices {
+            for (driver, load) in
+                drivers.iter().flat_map(|driver| loads.iter().map(move |load| (driver, load)))
+            {
+                let is_here = |row: &&Row| (&row.device, &row.driver, &row.load) == (device, driver, load);
+                let rows: Vec<&Row> = self.rows.iter().filter(is_here).collect();
+                let cells = rows.iter().map(|row| cells(row, rows[0])).collect();
+                let title = format!("{device}, {driver}, {}", load_text(load));
+                section.tables.push(Table::new(title, &HEADER, cells));
+            }
+        }
+        Document {
+            title: "Instructions of a request".to_owned(),
+            conditions: vec![format!(
+                "Linux {} in an emulated machine. Instructions and misses of modelled caches are those of the server's cores a \
+                 request, interrupts and context switches those a thousand requests; the ratio is to the first policy.",
+                self.kernel
+            )],
+            sections: vec![section],
+            ..Document::default()
+        }
+    }
+}
+
+const HEADER: [&str; 15] = [
+    "", "instr.", "ratio", "user", "kernel", "softirq", "irq", "L1i", "L1d", "L2", "LLC", "NIC irqs",
+    "all irqs", "pkts/irq", "switches",
+];
+
+/// Of a row beside the first policy's.
+fn cells(row: &Row, first: &Row) -> Vec<String> {
+    let all = row.instructions();
+    let mut cells =
+        vec![row.policy.clone(), format!("{all:.0}"), format!("{:.2}", all / first.instructions())];
+    cells.extend([row.user, row.kernel, row.softirq, row.irq].map(|it| format!("{it:.0}")));
+    cells.extend(row.misses.map(|it| format!("{it:.1}")));
+    cells.extend([row.nic_interrupts, row.interrupts].map(|it| format!("{it:.0}")));
+    cells.extend([format!("{:.1}", row.packets_per_interrupt), format!("{:.0}", row.context_switches)]);
+    cells
+}
+
+fn load_text(load: &str) -> String {
+    match load.split_once(':') {
+        Some(("0", _)) => "closed loop".to_owned(),
+        Some((rate, _)) => format!("{rate}/s"),
+        None => load.to_owned(),
+    }
 }

@@ -34,7 +34,7 @@ const CORES: u32 = 3;
 /// only because the load had its turn.
 const ALL_CORES: u32 = 8;
 
-pub(super) fn run(folder: &Path, device: &str, counting: &Counting, run: u8) -> Result<Vec<Row>, Error> {
+pub(super) fn run(folder: &Path, device: &str, counting: &Counting) -> Result<Vec<Row>, Error> {
     let output = tempfile::tempdir()?;
     let file = |name: &str| output.path().join(name).display().to_string();
     let command = qemu(folder);
@@ -52,7 +52,7 @@ pub(super) fn run(folder: &Path, device: &str, counting: &Counting, run: u8) -> 
     let (rows, counts) = (text(read("rows")), text(read("counts")));
     let expected = counting.drivers.len() * counting.policies.len() * counting.loads.len();
     let rows: Option<Vec<Row>> =
-        rows.lines().enumerate().map(|(index, line)| row(run, device, line, &counts, index)).collect();
+        rows.lines().enumerate().map(|(index, line)| row(device, line, &counts, index)).collect();
     rows.filter(|rows| rows.len() == expected).ok_or_else(|| {
         let console = text(read("console"));
         // The script's end is one of the first process, at which the kernel panics at length.
@@ -99,7 +99,7 @@ fn kernel_command_line(counting: &Counting) -> String {
 
 /// Reads a line of `guest.sh`: the case, the requests, and counters before and after. The plugin
 /// has written two lines for it.
-fn row(run: u8, device: &str, line: &str, counts: &str, index: usize) -> Option<Row> {
+fn row(device: &str, line: &str, counts: &str, index: usize) -> Option<Row> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let (case, numbers) = words.split_at_checked(3)?;
     let numbers = parse(numbers)?;
@@ -115,7 +115,6 @@ fn row(run: u8, device: &str, line: &str, counts: &str, index: usize) -> Option<
     let [driver, policy, load] = [case[0], case[1], case[2]].map(str::to_owned);
     let (softirq, irq) = (executed(2)?, executed(3)?);
     Some(Row {
-        run,
         device: device.to_owned(),
         driver,
         policy,
@@ -144,7 +143,7 @@ mod tests {
     #[test]
     fn a_row_has_differences_by_request() {
         let counts = "0 0 0 0 0 0 0 0 0\n9 9 9 9 9 9 9 9 9\n1000 5000 0 9 1 2 3 4 10\n21000 102000 2000 1009 11 22 33 44 40\n";
-        let row = row(1, "igb", "epoll vanilla 0:1 10 5 0 0 7 25 12 8 17", counts, 1).unwrap();
+        let row = row("igb", "epoll vanilla 0:1 10 5 0 0 7 25 12 8 17", counts, 1).unwrap();
         assert_eq!((row.requests, row.user, row.kernel, row.interrupts), (10, 2000.0, 10_000.0, 3000.0));
         assert_eq!((row.softirq, row.irq, row.misses), (200.0, 100.0, [1.0, 2.0, 3.0, 4.0]));
         assert_eq!(
@@ -155,7 +154,7 @@ mod tests {
 
     #[test]
     fn a_line_without_counts_is_none() {
-        assert_eq!(row(1, "igb", "epoll vanilla 0:1 10 5 0 0 7 25 12 8 17", "1 2 3 4 5 6 7 8 9\n", 0), None);
-        assert_eq!(row(1, "igb", "epoll vanilla 0:1", "1 2 3 4 5 6 7 8 9\n1 2 3 4 5 6 7 8 9\n", 0), None);
+        assert_eq!(row("igb", "epoll vanilla 0:1 10 5 0 0 7 25 12 8 17", "1 2 3 4 5 6 7 8 9\n", 0), None);
+        assert_eq!(row("igb", "epoll vanilla 0:1", "1 2 3 4 5 6 7 8 9\n1 2 3 4 5 6 7 8 9\n", 0), None);
     }
 }

@@ -6,11 +6,9 @@ use std::time::{Duration, Instant};
 
 use futures_util::{AsyncBufReadExt, AsyncWriteExt};
 use net::{TcpListener, TcpStream};
-use policies::Cpus;
 use runtime::{Builder, Handle};
 
-use super::echo_server_spec::EchoServerSpec;
-use super::request_shape::RequestCounter;
+use super::spec::{EchoServerSpec, RequestCounter};
 
 /// Serves until the process is killed. Calls `ready` with what the worker runs, and why it runs
 /// something else than the requested policy.
@@ -42,17 +40,8 @@ pub(super) fn serve(
 }
 
 pub(super) fn builder(spec: &EchoServerSpec) -> Builder {
-    let builder = Builder::new().ignore_environment().workers(1);
-    let Some(network) = &spec.network else { return builder };
-    let mut builder = builder
-        .cores(Cpus::one(spec.core))
-        .policy(network.policy)
-        .driver(network.driver)
-        .packing_cores(Cpus::one(network.packing_core));
-    if let Some(interface) = &network.interface {
-        builder = builder.interface(interface);
-    }
-    network.polling.set(builder)
+    let usual = || Builder::new().ignore_environment().workers(1);
+    spec.network.as_ref().map_or_else(usual, |network| network.builder(spec.core))
 }
 
 pub(super) fn report(ready: impl FnOnce(String, Vec<String>) -> io::Result<()>) -> io::Result<()> {

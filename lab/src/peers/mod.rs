@@ -2,19 +2,58 @@
 //! is a process on one core.
 
 #[cfg(feature = "adapters")]
-mod applications;
-mod bare_epoll;
-mod compio;
-pub(crate) mod descriptor_limit;
-mod echo_server_spec;
+mod axum;
 pub(crate) mod lull;
-mod monoio;
-mod request_shape;
-mod server;
-mod service;
-mod tokio;
+mod mio;
+mod runtimes;
+mod spec;
 
-pub use self::echo_server_spec::{EchoServerNetwork, EchoServerSpec};
-pub use self::request_shape::RequestShape;
-pub use self::server::serve;
-pub use self::service::{Peer, PeerService};
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+
+use policies::Cpus;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use socket2::{Domain, Socket, Type};
+
+pub use self::spec::{EchoServerSpec, Peer, PeerService, RequestShape};
+
+/// Serves on a free port until the process is killed. Calls `ready` once it listens, with the
+/// address, and for Lull with what its worker runs and why it runs something else than the
+/// requested policy.
+pub fn serve(
+    spec: &EchoServerSpec,
+    ready: impl FnOnce(SocketAddr, Option<String>, Vec<String>) -> io::Result<()>,
+) -> io::Result<()> {
+    raise_descriptor_limit()?;
+    Cpus::one(spec.core).pin(None)?;
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+    socket.bind(&SocketAddr::from((spec.address, 0)).into())?;
+    socket.listen(4096)?;
+    let listener: TcpListener = socket.into();
+    let address = listener.local_addr()?;
+    if spec.peer == Peer::Lull {
+        let ready = |ran, steps_down| ready(address, Some(ran), steps_down);
+        #[cfg(feature = "adapters")]
+        if spec.service == PeerService::Axum {
+            return axum::serve_on_lull(listener, spec, ready);
+        }
+        return lull::serve(listener, spec, ready);
+    }
+    ready(address, None, Vec::new())?;
+    match spec.peer {
+        #[cfg(feature = "adapters")]
+        Peer::Tokio if spec.service == PeerService::Axum => axum::serve_on_tokio(listener),
+        Peer::Tokio => runtimes::serve_on_tokio(listener, spec.shape),
+        Peer::Monoio => runtimes::serve_on_monoio(listener, spec.shape),
+        Peer::Compio => runtimes::serve_on_compio(listener, spec.shape),
+        Peer::Mio => mio::serve(listener, spec.shape),
+        Peer::Lull => Ok(()),
+    }
+}
+
+/// Raises the limit of open descriptors to what the process may have.
+pub(crate) fn raise_descriptor_limit() -> io::Result<()> {
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum })?;
+    Ok(())
+}

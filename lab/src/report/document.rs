@@ -1,9 +1,8 @@
-//! What every report consists of. The same document is printed, and written as Markdown and as a
-//! page with plots.
+//! What every report consists of.
 
 use serde::Serialize;
 
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default)]
 pub struct Document {
     pub title: String,
     /// What was found, in sentences.
@@ -49,15 +48,9 @@ pub struct Plot {
     /// The name of its file, without `.svg`.
     pub name: String,
     pub title: String,
-    /// The image, which goes into files of its own.
+    /// The image. Files have it beside the document.
     #[serde(skip)]
     pub svg: String,
-}
-
-impl Plot {
-    pub(super) fn new(name: &str, title: &str, svg: String) -> Self {
-        Self { name: name.to_owned(), title: title.to_owned(), svg }
-    }
 }
 
 impl Table {
@@ -73,14 +66,10 @@ impl Section {
         Self { id: id.to_owned(), name: name.to_owned(), ..Self::default() }
     }
 
-    pub(super) fn heading(&self) -> String {
-        if self.caption.is_empty() { self.name.clone() } else { format!("{}: {}", self.name, self.caption) }
-    }
-
     /// Adds a plot, or why it could not be drawn.
-    pub(super) fn add_plot(&mut self, plot: Result<Plot, String>) {
-        match plot {
-            Ok(plot) => self.plots.push(plot),
+    pub(crate) fn add_plot(&mut self, name: &str, title: &str, svg: Result<String, String>) {
+        match svg {
+            Ok(svg) => self.plots.push(Plot { name: name.to_owned(), title: title.to_owned(), svg }),
             Err(error) => self.notes.push(error),
         }
     }

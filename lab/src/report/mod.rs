@@ -1,35 +1,12 @@
-//! Reports: the same document as text, as a page with plots, as Markdown, and the figures as JSON.
+//! Reports: a document of sentences, tables and plots, as text, as a page, as Markdown.
+//!
+//! - [`Document`]: what every report consists of, and the files that it is written to.
+//! - `tables`: cells and tables of rows, and the sections that every experiment has.
+//! - `plots`: lines with error bars.
 
-mod check;
-mod comparison;
-mod diff;
 mod document;
-mod figures;
-mod files;
-mod html;
-#[cfg(test)]
-mod in_browser;
-mod instructions;
-mod markdown;
-mod model;
-mod paper;
-mod self_test;
-mod steps;
-mod svg;
-mod table;
-mod variations;
-mod waiting;
-mod wake_cost;
+pub(crate) mod plots;
+mod render;
+pub(crate) mod tables;
 
-pub use check::CheckReport;
-pub use comparison::Comparison;
-pub use diff::ReportDiff;
 pub use document::{Document, Plot, Section, Table};
-pub use instructions::{Counted, InstructionReport};
-pub use model::ModelReport;
-pub use paper::PaperReport;
-pub use policies::host::Machine;
-pub use self_test::{SelfTestVerdict, self_test_verdict};
-pub use steps::steps_section;
-pub use waiting::WaitingReport;
-pub use wake_cost::WakeCost;

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use runtime::io::{AsyncFd, Direction, SourceKind};
 
 use crate::config::Protocol;
-use crate::connection::pipeline::Connection;
+use crate::connection::Connection;
 use crate::error::Error;
 use crate::protocol::ResponseDecoder;
 use crate::workload::verify::ExpectedValue;

@@ -1,7 +1,253 @@
-//! Client connections: requests out, responses in, latencies recorded.
+//! A connection's requests: waiting, formatted and in flight.
 
 mod datagrams;
-pub(crate) mod pipeline;
 mod response_handler;
 mod stream_session;
-pub(crate) mod worker_state;
+
+use std::cell::{Cell, RefCell};
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::rc::Rc;
+use std::task::{Context, Waker};
+use std::time::{Duration, Instant};
+
+use crate::address::Address;
+use crate::config::{Config, Protocol};
+use crate::protocol::request_writer::{RequestWriter, WrittenRequest};
+use crate::stats::recorder::Recorder;
+use crate::stats::{Metric, RequestClass};
+use crate::transport::Connector;
+use crate::workload::mix::Operation;
+
+/// A connection to which the worker's schedule assigns requests. It outlives the socket when it
+/// reconnects.
+pub(crate) struct Connection {
+    pub(crate) worker: Rc<WorkerState>,
+    pub(crate) server: Address,
+    /// Formatted requests that have not been passed to the socket.
+    pub(crate) out: RefCell<Vec<u8>>,
+    pub(crate) in_flight: RefCell<VecDeque<InFlight>>,
+    /// The number of requests, at the end of `in_flight`, that were formatted and not yet passed to
+    /// the socket.
+    pub(crate) unsent: Cell<usize>,
+    pub(crate) waiting: RefCell<VecDeque<WaitingRequest>>,
+    /// Closed loop: when the think time of each idle request slot ends.
+    pub(crate) thinking: RefCell<BinaryHeap<Reverse<Instant>>>,
+    /// Whether the transport buffers bytes that it has accepted.
+    pub(crate) unflushed: Cell<bool>,
+    /// Set to reconnect once nothing is in flight.
+    pub(crate) reconnecting: Cell<bool>,
+    waker: RefCell<Option<Waker>>,
+}
+
+impl Connection {
+    pub(crate) fn new(worker: Rc<WorkerState>, server: Address) -> Rc<Self> {
+        Rc::new(Self {
+            worker,
+            server,
+            out: RefCell::default(),
+            in_flight: RefCell::default(),
+            unsent: Cell::new(0),
+            waiting: RefCell::default(),
+            thinking: RefCell::default(),
+            unflushed: Cell::new(false),
+            reconnecting: Cell::new(false),
+            waker: RefCell::default(),
+        })
+    }
+
+    /// Assigns a request of the open loop. `planned` is when the generator intended to send it,
+    /// which is later than `due` if `moderate` delays it.
+    pub(crate) fn assign(&self, due: Instant, planned: Instant, now: Instant) {
+        let busy = self.is_busy();
+        if self.worker.config.skip && busy {
+            self.worker.recorder.borrow_mut().counts(due).skipped += 1;
+            return;
+        }
+        // Waiting for a busy connection counts as the server's time, not as send lag.
+        let send_lag = now.saturating_duration_since(planned);
+        let sendable_since = (!busy).then_some(now);
+        self.waiting.borrow_mut().push_back(WaitingRequest { due, send_lag, sendable_since });
+        if self.worker.config.protocol != Protocol::Udp {
+            self.issue(now);
+        }
+        self.wake();
+    }
+
+    /// Whether a request that is assigned now would wait.
+    pub(crate) fn is_busy(&self) -> bool {
+        let before = self.in_flight.borrow().len() + self.waiting.borrow().len();
+        before >= self.worker.depth() || self.reconnecting.get()
+    }
+
+    /// Requests a reconnect once nothing is in flight.
+    pub(crate) fn reconnect(&self) {
+        self.reconnecting.set(true);
+        self.wake();
+    }
+
+    pub(crate) fn wake(&self) {
+        if let Some(waker) = self.waker.borrow().as_ref() {
+            waker.wake_by_ref();
+        }
+    }
+
+    /// Registers the task for [`wake`](Self::wake).
+    pub(crate) fn register_waker(&self, context: &Context<'_>) {
+        let mut slot = self.waker.borrow_mut();
+        if slot.as_ref().is_none_or(|waker| !waker.will_wake(context.waker())) {
+            *slot = Some(context.waker().clone());
+        }
+    }
+
+    /// Counts all requests that are due and have no response as unanswered.
+    pub(crate) fn count_all_unanswered(&self, now: Instant) {
+        let in_flight = self.in_flight.borrow();
+        let waiting = self.waiting.borrow();
+        in_flight.iter().for_each(|request| self.count_unanswered(request, now));
+        waiting.iter().for_each(|waiting| self.record_unanswered(RequestClass::Read, waiting.due, now));
+    }
+
+    pub(crate) fn count_unanswered(&self, in_flight: &InFlight, now: Instant) {
+        self.record_unanswered(class_of(in_flight.request.operation), in_flight.due, now);
+    }
+
+    fn record_unanswered(&self, class: RequestClass, due: Instant, now: Instant) {
+        let time = self.worker.attributed_time(due, now);
+        let mut recorder = self.worker.recorder.borrow_mut();
+        recorder.counts(time).unanswered += 1;
+        // A lower bound of its latency. Without it a stalled server would look fast.
+        recorder.record(time, Metric::Latency(class), now.saturating_duration_since(due));
+    }
+
+    /// When the next think time ends.
+    pub(crate) fn think_deadline(&self) -> Option<Instant> {
+        self.thinking.borrow().peek().map(|Reverse(until)| *until)
+    }
+
+    /// Formats the next request that may be sent now, if any.
+    pub(crate) fn next_request(&self, now: Instant) -> Option<InFlight> {
+        let worker = &self.worker;
+        // Also before a reconnect: expired think times would keep the timer firing.
+        let mut thinking = self.thinking.borrow_mut();
+        while thinking.peek().is_some_and(|Reverse(until)| *until <= now) {
+            thinking.pop();
+        }
+        if self.reconnecting.get() {
+            return None;
+        }
+        let WaitingRequest { due, send_lag, sendable_since } = if worker.is_closed_loop() {
+            // Nothing is sent after the end, however late the worker says that it stops.
+            let has_ended = now >= worker.end || worker.stopping.get();
+            if has_ended || self.in_flight.borrow().len() + thinking.len() >= worker.depth() {
+                return None;
+            }
+            WaitingRequest { due: now, send_lag: Duration::ZERO, sendable_since: None }
+        } else {
+            if self.in_flight.borrow().len() >= worker.depth() {
+                return None;
+            }
+            self.waiting.borrow_mut().pop_front()?
+        };
+        drop(thinking);
+        let send_lag =
+            send_lag + sendable_since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
+        let request = worker.requests.borrow_mut().next(&mut self.out.borrow_mut());
+        Some(InFlight { request, due, sent: now, send_lag, cas: 0, id: 0 })
+    }
+
+    /// Formats as many requests as may be in flight.
+    pub(crate) fn issue(&self, now: Instant) {
+        while let Some(request) = self.next_request(now) {
+            let mut in_flight = self.in_flight.borrow_mut();
+            in_flight.push_back(request);
+            self.unsent.set(self.unsent.get() + 1);
+            self.worker.recorder.borrow_mut().record_queue(now, in_flight.len());
+        }
+    }
+
+    /// Notes that a request is passed to the socket now.
+    pub(crate) fn mark_sent(&self, in_flight: &mut InFlight, now: Instant) {
+        let follows_get = in_flight.request.keys == 0;
+        if in_flight.request.operation == Operation::Cas && follows_get {
+            // Its latency began with the `gets`.
+            return;
+        }
+        if self.worker.is_closed_loop() || follows_get {
+            in_flight.due = now;
+        } else {
+            // The time since it was formatted is the generator's, too.
+            let send_lag = in_flight.send_lag + now.saturating_duration_since(in_flight.sent);
+            self.worker.recorder.borrow_mut().record(in_flight.due, Metric::SendLag, send_lag);
+        }
+        in_flight.sent = now;
+    }
+}
+
+pub(crate) struct InFlight {
+    pub(crate) request: WrittenRequest,
+    /// When it was due. In the closed loop, when it was sent.
+    pub(crate) due: Instant,
+    /// When it was passed to the socket; before that, when it was formatted.
+    pub(crate) sent: Instant,
+    /// Open loop: how late the generator was when it formatted the request.
+    pub(crate) send_lag: Duration,
+    /// The CAS number of the record, once received.
+    pub(crate) cas: u64,
+    pub(crate) id: u16,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct WaitingRequest {
+    pub(crate) due: Instant,
+    /// How late the generator was when it assigned the request to a connection.
+    pub(crate) send_lag: Duration,
+    /// If the connection was free then, the time: further delay is the generator's, too.
+    pub(crate) sendable_since: Option<Instant>,
+}
+
+/// The class under which an operation's latency is recorded.
+pub(crate) fn class_of(operation: Operation) -> RequestClass {
+    match operation {
+        Operation::Get | Operation::MetaGet => RequestClass::Read,
+        Operation::Delete | Operation::Touch | Operation::Incr | Operation::Decr => RequestClass::Other,
+        _ => RequestClass::Update,
+    }
+}
+
+pub(crate) struct WorkerState {
+    pub(crate) config: Config,
+    pub(crate) requests: RefCell<RequestWriter>,
+    pub(crate) recorder: RefCell<Recorder>,
+    pub(crate) connector: Connector,
+    /// Set when no new requests may be sent.
+    pub(crate) stopping: Cell<bool>,
+    pub(crate) end: Instant,
+    pub(crate) interval: Duration,
+}
+
+impl WorkerState {
+    /// Whether a response triggers the next request.
+    pub(crate) fn is_closed_loop(&self) -> bool {
+        self.config.pacing.is_closed()
+    }
+
+    /// Requests in flight on a connection.
+    fn depth(&self) -> usize {
+        self.config.depth.max(1)
+    }
+
+    /// The time to which a request is attributed that completes now. In the open loop that is when
+    /// it was due, in the closed loop now. But a request of the closed loop that was in flight for
+    /// more than an interval at the end of the measurement belongs to the measurement: a stall at
+    /// the end would not show otherwise.
+    pub(crate) fn attributed_time(&self, due: Instant, now: Instant) -> Instant {
+        if !self.is_closed_loop() {
+            due
+        } else if now >= self.end && due + self.interval < self.end {
+            self.end - Duration::from_nanos(1)
+        } else {
+            now
+        }
+    }
+}

@@ -5,15 +5,14 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::time::{Duration, Instant};
 
-use crate::connection::pipeline::{Connection, InFlight, class_of};
-use crate::connection::worker_state::WorkerState;
+use crate::connection::{Connection, InFlight, WorkerState, class_of};
 use crate::error::Error;
 use crate::protocol::ResponseDecoder;
 use crate::protocol::message::{Response, ResponseSink};
 use crate::protocol::request_writer::{RequestWriter, WrittenRequest};
-use crate::stats::metrics::Metric;
+use crate::stats::Metric;
 use crate::stats::recorder::Recorder;
-use crate::workload::operation::Operation;
+use crate::workload::mix::Operation;
 use crate::workload::verify::ExpectedValue;
 
 struct ResponseHandler<'a> {
@@ -101,7 +100,7 @@ impl ResponseHandler<'_> {
 
     /// Starts the think time of the request slot that has become free.
     fn think(&mut self) {
-        if let Some(think) = self.worker.think.filter(|_| self.worker.closed_loop) {
+        if let Some(think) = self.worker.config.think.filter(|_| self.worker.is_closed_loop()) {
             let micros = think.draw(self.requests.random()).clamp(0.0, THINK_MAX);
             self.thinking.push(Reverse(self.now + Duration::from_secs_f64(micros / 1e6)));
         }
@@ -184,8 +183,8 @@ impl ResponseSink for ResponseHandler<'_> {
         self.recorder.record(time, Metric::Latency(class_of(operation)), latency);
         let service = now.saturating_duration_since(in_flight.sent);
         // In the open loop a reply that comes after the end does not count for the rate.
-        self.recorder.counts(if self.worker.closed_loop { time } else { now }).replies += 1;
-        if !self.worker.closed_loop {
+        self.recorder.counts(if self.worker.is_closed_loop() { time } else { now }).replies += 1;
+        if !self.worker.is_closed_loop() {
             self.recorder.record(time, Metric::Service, service);
         }
         if missed && self.requests.fills() {

@@ -8,10 +8,10 @@ use std::time::Instant;
 
 use futures_util::{AsyncBufRead, AsyncWrite};
 
-use crate::connection::pipeline::Connection;
+use crate::connection::Connection;
 use crate::error::Error;
 use crate::protocol::ResponseDecoder;
-use crate::stats::metrics::Metric;
+use crate::stats::Metric;
 use crate::transport::BoxedTransport;
 use crate::workload::verify::ExpectedValue;
 
@@ -42,7 +42,7 @@ impl Connection {
     }
 
     async fn session(&self, mut stream: BoxedTransport) -> Result<SessionEnd, Error> {
-        let mut decoder = ResponseDecoder::new(self.worker.protocol);
+        let mut decoder = ResponseDecoder::new(self.worker.config.protocol);
         let mut expected = ExpectedValue::default();
         let mut think_timer = pin!(None::<runtime::Sleep>);
         self.issue(Instant::now());

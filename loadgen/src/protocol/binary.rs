@@ -3,7 +3,7 @@
 
 use crate::error::Error;
 use crate::protocol::message::{RequestFields, Response, ResponseSink};
-use crate::workload::operation::Operation;
+use crate::workload::mix::Operation;
 
 const HEADER: usize = 24;
 const REQUEST_MAGIC: u8 = 0x80;

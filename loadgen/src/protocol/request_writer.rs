@@ -6,11 +6,11 @@ use rand::{RngExt, SeedableRng};
 use crate::config::Protocol;
 use crate::protocol::message::RequestFields;
 use crate::protocol::{binary, resp, text};
-use crate::workload::definition::{KEY_MAX, Workload};
 use crate::workload::distribution::Distribution;
-use crate::workload::operation::Operation;
+use crate::workload::mix::Operation;
 use crate::workload::popularity::Picker;
 use crate::workload::verify::{ExpectedValue, fill};
+use crate::workload::{KEY_MAX, Workload};
 
 /// The largest value that is stored, in bytes.
 const VALUE_MAX: f64 = (1 << 30) as f64;

@@ -1,8 +1,10 @@
 //! RESP, the protocol of redis and valkey: GET and SET.
 
 use crate::error::Error;
-use crate::protocol::message::{RequestFields, Response, ResponseSink};
-use crate::workload::operation::Operation;
+use crate::protocol::message::{
+    Announced, LINE_END, LineReader, RequestFields, Response, ResponseSink, unexpected,
+};
+use crate::workload::mix::Operation;
 
 /// Writes a request for one key. If the operation stores, the caller appends the value and a line
 /// end.
@@ -39,70 +41,28 @@ fn write_length(length: usize, out: &mut Vec<u8>) {
 
 /// Splits received bytes into responses.
 #[derive(Debug, Default)]
-pub(crate) struct RespParser {
-    line: Vec<u8>,
-    /// Remaining bytes of a value.
-    value: usize,
-    /// Remaining bytes of the line end after a value.
-    line_end: usize,
-}
-
-/// The longest line of a response: room for the text of an error.
-const LONGEST_LINE: usize = 4096;
+pub(crate) struct RespParser(LineReader);
 
 impl RespParser {
-    pub(crate) fn feed(&mut self, mut input: &[u8], sink: &mut impl ResponseSink) -> Result<(), Error> {
-        while !input.is_empty() {
-            if self.value > 0 {
-                let (now, rest) = input.split_at(self.value.min(input.len()));
-                sink.bytes(now);
-                self.value -= now.len();
-                input = rest;
-            } else if self.line_end > 0 {
-                if input[0] != b"\r\n"[2 - self.line_end] {
-                    return Err(Error::Protocol("a value is longer than its announced length".to_owned()));
-                }
-                self.line_end -= 1;
-                input = &input[1..];
-                if self.line_end == 0 {
-                    sink.response(Response::Values(1))?;
-                }
-            } else {
-                let end = memchr::memchr(b'\n', input).map_or(input.len(), |end| end + 1);
-                let (part, rest) = input.split_at(end);
-                self.line.extend_from_slice(part);
-                input = rest;
-                if self.line.len() > LONGEST_LINE {
-                    return Err(Error::Protocol(format!(
-                        "a line of a response exceeds {LONGEST_LINE} bytes"
-                    )));
-                }
-                if self.line.ends_with(b"\n") {
-                    let line = std::mem::take(&mut self.line);
-                    self.parse_line(&line, sink)?;
-                }
-            }
-        }
-        Ok(())
+    pub(crate) fn feed(&mut self, input: &[u8], sink: &mut impl ResponseSink) -> Result<(), Error> {
+        self.0.feed(input, sink, parse_line)
     }
+}
 
-    fn parse_line(&mut self, line: &[u8], sink: &mut impl ResponseSink) -> Result<(), Error> {
-        let unknown = || Error::Protocol(format!("unexpected response {:?}", String::from_utf8_lossy(line)));
-        let text = line.strip_suffix(b"\r\n").ok_or_else(unknown)?;
-        match text {
-            b"$-1" | b"_" => sink.response(Response::Values(0)),
-            b"+OK" => sink.response(Response::Done),
-            [b'-', ..] => sink.response(Response::Error),
-            [b'$', digits @ ..] => {
-                let digits = std::str::from_utf8(digits).map_err(|_| unknown())?;
-                let length = digits.parse::<u32>().map_err(|_| unknown())?;
-                (self.value, self.line_end) = (length as usize, 2);
-                sink.value(b"", self.value, 0);
-                Ok(())
-            }
-            _ => Err(unknown()),
+fn parse_line(line: &[u8], sink: &mut impl ResponseSink) -> Result<Option<Announced>, Error> {
+    match line.strip_suffix(LINE_END).ok_or_else(|| unexpected(line))? {
+        b"$-1" | b"_" => sink.response(Response::Values(0))?,
+        b"+OK" => sink.response(Response::Done)?,
+        [b'-', ..] => sink.response(Response::Error)?,
+        [b'$', digits @ ..] => {
+            let length = std::str::from_utf8(digits).ok().and_then(|digits| digits.parse::<u32>().ok());
+            let length = length.ok_or_else(|| unexpected(line))? as usize;
+            sink.value(b"", length, 0);
+            return Ok(Some(Announced { length, ends_response: true }));
         }
+        _ => return Err(unexpected(line)),
     }
+    Ok(None)
 }
 
 #[cfg(test)]

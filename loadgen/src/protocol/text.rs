@@ -1,8 +1,10 @@
 //! The text protocol, with its meta commands.
 
 use crate::error::Error;
-use crate::protocol::message::{RequestFields, Response, ResponseSink};
-use crate::workload::operation::Operation;
+use crate::protocol::message::{
+    Announced, LINE_END, LineReader, RequestFields, Response, ResponseSink, unexpected,
+};
+use crate::workload::mix::Operation;
 
 /// Writes a request for one key. If the operation stores, the caller appends the value and a line
 /// end.
@@ -62,130 +64,72 @@ fn write_number(value: u64, out: &mut Vec<u8>) {
 /// Splits received bytes into responses.
 #[derive(Debug, Default)]
 pub(crate) struct TextParser {
-    line: Vec<u8>,
-    /// Remaining bytes of a value.
-    value: usize,
-    /// Remaining bytes of the line end after a value.
-    line_end: usize,
+    reader: LineReader,
     /// Values of the current response so far.
     values: u32,
-    /// Whether the response ends with its value, as those of meta commands do.
-    meta: bool,
 }
 
-/// The longest line of a response: a key, numbers, and room for the text of an error.
-const LONGEST_LINE: usize = 4096;
-
-const LINE_END: &[u8; 2] = b"\r\n";
-
 impl TextParser {
-    pub(crate) fn feed(&mut self, mut input: &[u8], sink: &mut impl ResponseSink) -> Result<(), Error> {
-        while !input.is_empty() {
-            if self.value > 0 {
-                let now = self.value.min(input.len());
-                sink.bytes(&input[..now]);
-                self.value -= now;
-                input = &input[now..];
-                continue;
-            }
-            if self.line_end > 0 {
-                if input[0] != LINE_END[2 - self.line_end] {
-                    return Err(Error::Protocol("a value is longer than its announced length".to_owned()));
-                }
-                self.line_end -= 1;
-                input = &input[1..];
-                if self.line_end == 0 && std::mem::take(&mut self.meta) {
-                    sink.response(Response::Values(1))?;
-                }
-                continue;
-            }
-            let Some(end) = memchr::memchr(b'\n', input) else {
-                self.line.extend_from_slice(input);
-                if self.line.len() > LONGEST_LINE {
-                    return Err(Error::Protocol(format!(
-                        "a line of a response exceeds {LONGEST_LINE} bytes"
-                    )));
-                }
-                return Ok(());
-            };
-            let (line, rest) = (&input[..=end], &input[end + 1..]);
-            input = rest;
-            if self.line.is_empty() {
-                self.parse_line(line, sink)?;
-            } else {
-                let mut complete = std::mem::take(&mut self.line);
-                complete.extend_from_slice(line);
-                self.parse_line(&complete, sink)?;
-                complete.clear();
-                self.line = complete;
-            }
-        }
-        Ok(())
+    pub(crate) fn feed(&mut self, input: &[u8], sink: &mut impl ResponseSink) -> Result<(), Error> {
+        let Self { reader, values } = self;
+        reader.feed(input, sink, |line, sink| parse_line(line, values, sink))
     }
+}
 
-    fn parse_line(&mut self, line: &[u8], sink: &mut impl ResponseSink) -> Result<(), Error> {
-        let unknown = || Error::Protocol(format!("unexpected response {:?}", String::from_utf8_lossy(line)));
-        let Some(text) = line.strip_suffix(LINE_END) else { return Err(unknown()) };
-        if let Some(value) = text.strip_prefix(b"VALUE ") {
-            // VALUE <key> <flags> <bytes> [<cas unique>]
-            let (key, rest) = value.split_at(memchr::memchr(b' ', value).ok_or_else(unknown)?);
-            let mut words = rest.split(|&byte| byte == b' ');
-            let length = words.nth(2).and_then(number).ok_or_else(unknown)?;
-            let cas = words.next().map(|word| number(word).ok_or_else(unknown)).transpose()?;
-            return self.begin_value(key, length, cas.unwrap_or(0), false, sink);
-        }
-        if let Some(value) = text.strip_prefix(b"VA ") {
-            // VA <size> <flags>*; the flag k is the key.
-            let mut words = value.split(|&byte| byte == b' ');
-            let length = words.next().and_then(number).ok_or_else(unknown)?;
-            let key = words.find_map(|word| word.strip_prefix(b"k")).unwrap_or_default();
-            return self.begin_value(key, length, 0, true, sink);
-        }
-        if self.values > 0 && text != b"END" {
-            // An error between values replaces END, so forget the values before it.
-            self.values = 0;
-        }
-        let starts_with =
-            |word: &[u8]| text == word || text.strip_prefix(word).is_some_and(|rest| rest[0] == b' ');
-        let response = match text {
-            b"END" => Response::Values(std::mem::take(&mut self.values)),
-            b"STORED" | b"DELETED" | b"TOUCHED" | b"OK" => Response::Done,
-            b"NOT_FOUND" => Response::NotFound,
-            b"EXISTS" => Response::Exists,
-            b"NOT_STORED" => Response::NotStored,
-            b"ERROR Too many open connections" => {
-                return Err(Error::Protocol("the server has too many open connections".to_owned()));
-            }
-            _ if starts_with(b"HD") => Response::Done,
-            _ if starts_with(b"EN") => Response::Values(0),
-            _ if starts_with(b"NF") => Response::NotFound,
-            _ if starts_with(b"EX") => Response::Exists,
-            _ if starts_with(b"NS") => Response::NotStored,
-            _ if starts_with(b"ERROR") || starts_with(b"CLIENT_ERROR") || starts_with(b"SERVER_ERROR") => {
-                Response::Error
-            }
-            _ if number(text).is_some() => Response::Done,
-            _ => return Err(unknown()),
-        };
-        sink.response(response)
-    }
-
-    fn begin_value(
-        &mut self,
-        key: &[u8],
-        length: u64,
-        cas: u64,
-        meta: bool,
-        sink: &mut impl ResponseSink,
-    ) -> Result<(), Error> {
+fn parse_line(
+    line: &[u8],
+    values: &mut u32,
+    sink: &mut impl ResponseSink,
+) -> Result<Option<Announced>, Error> {
+    let unknown = || unexpected(line);
+    let text = line.strip_suffix(LINE_END).ok_or_else(unknown)?;
+    let checked = |length: u64| {
         let length = usize::try_from(length).ok().filter(|length| *length <= isize::MAX as usize);
-        let length =
-            length.ok_or_else(|| Error::Protocol("the length of a value is too large".to_owned()))?;
-        (self.value, self.line_end, self.meta) = (length, LINE_END.len(), meta);
-        self.values += u32::from(!meta);
-        sink.value(key, length, cas);
-        Ok(())
+        length.ok_or_else(|| Error::Protocol("the length of a value is too large".to_owned()))
+    };
+    if let Some(value) = text.strip_prefix(b"VALUE ") {
+        // VALUE <key> <flags> <bytes> [<cas unique>]
+        let (key, rest) = value.split_at(memchr::memchr(b' ', value).ok_or_else(unknown)?);
+        let mut words = rest.split(|&byte| byte == b' ');
+        let length = checked(words.nth(2).and_then(number).ok_or_else(unknown)?)?;
+        let cas = words.next().map(|word| number(word).ok_or_else(unknown)).transpose()?;
+        *values += 1;
+        sink.value(key, length, cas.unwrap_or(0));
+        return Ok(Some(Announced { length, ends_response: false }));
     }
+    if let Some(value) = text.strip_prefix(b"VA ") {
+        // VA <size> <flags>*; the flag k is the key.
+        let mut words = value.split(|&byte| byte == b' ');
+        let length = checked(words.next().and_then(number).ok_or_else(unknown)?)?;
+        sink.value(words.find_map(|word| word.strip_prefix(b"k")).unwrap_or_default(), length, 0);
+        return Ok(Some(Announced { length, ends_response: true }));
+    }
+    // An error between values replaces END, so forget the values before it.
+    let found = std::mem::take(values);
+    let starts_with =
+        |word: &[u8]| text == word || text.strip_prefix(word).is_some_and(|rest| rest[0] == b' ');
+    let response = match text {
+        b"END" => Response::Values(found),
+        b"STORED" | b"DELETED" | b"TOUCHED" | b"OK" => Response::Done,
+        b"NOT_FOUND" => Response::NotFound,
+        b"EXISTS" => Response::Exists,
+        b"NOT_STORED" => Response::NotStored,
+        b"ERROR Too many open connections" => {
+            return Err(Error::Protocol("the server has too many open connections".to_owned()));
+        }
+        _ if starts_with(b"HD") => Response::Done,
+        _ if starts_with(b"EN") => Response::Values(0),
+        _ if starts_with(b"NF") => Response::NotFound,
+        _ if starts_with(b"EX") => Response::Exists,
+        _ if starts_with(b"NS") => Response::NotStored,
+        _ if starts_with(b"ERROR") || starts_with(b"CLIENT_ERROR") || starts_with(b"SERVER_ERROR") => {
+            Response::Error
+        }
+        _ if number(text).is_some() => Response::Done,
+        _ => return Err(unknown()),
+    };
+    sink.response(response)?;
+    Ok(None)
 }
 
 fn number(digits: &[u8]) -> Option<u64> {

@@ -2,8 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::report::run_report::{AgentReport, Report};
-use crate::report::summary::Summary;
+use crate::report::{AgentReport, Report, Summary};
 use crate::stats::batch_means::Estimate;
 
 impl Report {

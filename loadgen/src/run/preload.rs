@@ -6,15 +6,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use futures_util::{AsyncReadExt, AsyncWriteExt};
 
+use crate::address::Address;
 use crate::config::Config;
 use crate::error::Error;
 use crate::protocol::ResponseDecoder;
 use crate::protocol::message::{Response, ResponseSink};
 use crate::protocol::request_writer::RequestWriter;
 use crate::run::schedule::POLL_INTERVAL;
-use crate::transport::BoxedTransport;
-use crate::transport::address::Address;
-use crate::transport::connector::Connector;
+use crate::transport::{BoxedTransport, Connector};
 
 /// Records in flight on a connection, which bounds the buffers of both sides.
 const BATCH: u64 = 64;

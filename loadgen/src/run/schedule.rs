@@ -11,8 +11,7 @@ use rand::RngExt;
 use rand::rngs::SmallRng;
 
 use crate::config::Assign;
-use crate::connection::pipeline::Connection;
-use crate::connection::worker_state::WorkerState;
+use crate::connection::{Connection, WorkerState};
 use crate::workload::arrival::Gaps;
 
 /// How often waiting tasks check for an interrupt, and report progress.
@@ -65,11 +64,9 @@ pub(crate) struct Schedule {
     pub(crate) worker: Rc<WorkerState>,
     pub(crate) connections: Vec<Rc<Connection>>,
     pub(crate) times: ArrivalTimes,
-    pub(crate) assign: Assign,
     /// The smallest gap between two requests, if moderated.
     pub(crate) min_gap: Option<Duration>,
     pub(crate) start: Instant,
-    pub(crate) end: Instant,
     pub(crate) interrupted: Arc<AtomicBool>,
 }
 
@@ -81,7 +78,7 @@ impl Schedule {
         let (mut turn, mut burst) = (0, 0);
         // Compares due times, not the clock, with the end: requests that a delayed generator didn't
         // send in time are late, not lost.
-        while due < self.end && !self.interrupted.load(Ordering::Relaxed) {
+        while due < self.worker.end && !self.interrupted.load(Ordering::Relaxed) {
             let planned = due.max(earliest);
             let now = Instant::now();
             if planned > now {
@@ -89,7 +86,7 @@ impl Schedule {
                 burst = 0;
                 continue;
             }
-            while due <= now && earliest <= now && due < self.end && burst < BURST {
+            while due <= now && earliest <= now && due < self.worker.end && burst < BURST {
                 let index = connection.unwrap_or_else(|| self.choose(&mut turn));
                 self.connections[index].assign(due, due.max(earliest), now);
                 burst += 1;
@@ -110,7 +107,7 @@ impl Schedule {
     /// The connection of a request that is nobody's.
     fn choose(&self, turn: &mut usize) -> usize {
         let count = self.connections.len();
-        if self.assign == Assign::RandomFree {
+        if self.worker.config.assign == Assign::RandomFree {
             let first = self.worker.requests.borrow_mut().random().random_range(0..count);
             let mut all = (first..count).chain(0..first);
             return all.find(|index| !self.connections[*index].is_busy()).unwrap_or(first);

@@ -3,24 +3,23 @@
 use std::net::UdpSocket;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use policies::thread_time::this_thread_cpu_time;
 use rand::rngs::SmallRng;
 
+use crate::address::Address;
 use crate::config::{Assign, Config, Loop, Protocol};
-use crate::connection::pipeline::Connection;
-use crate::connection::worker_state::WorkerState;
+use crate::connection::{Connection, WorkerState};
 use crate::error::Error;
 use crate::protocol::request_writer::RequestWriter;
 use crate::run::schedule::{ArrivalTimes, Schedule};
-use crate::stats::collector::CollectorSender;
+use crate::stats::collector::Delivery;
 use crate::stats::recorder::{IntervalHistograms, Recorder};
-use crate::stats::slicing::{LONGEST_INTERVAL, Slicing};
-use crate::transport::BoxedTransport;
-use crate::transport::address::Address;
-use crate::transport::connector::Connector;
+use crate::stats::{LONGEST_INTERVAL, Slicing};
+use crate::transport::{BoxedTransport, Connector};
 
 /// How long to wait, after the end, for outstanding responses.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
@@ -99,7 +98,7 @@ pub(super) async fn run_worker(
     config: &Config,
     worker: WorkerIndex,
     barrier: &StartBarrier,
-    collector: CollectorSender,
+    collector: Sender<Delivery>,
 ) -> Result<(), Error> {
     // Connect and allocate before the start.
     let prepared = PreparedWorker::new(config, worker).await?;
@@ -113,26 +112,20 @@ async fn generate_load(
     start: Instant,
     PreparedWorker { connector, sockets, requests, times, spare }: PreparedWorker,
     stop: &Arc<AtomicBool>,
-    collector: CollectorSender,
+    collector: Sender<Delivery>,
 ) -> Result<(), Error> {
     let origin = start + config.warm_up();
     let slicing = Slicing::new(config.duration);
     let end = origin + slicing.interval * slicing.count;
-    let closed_loop = config.pacing.is_closed();
     let mut recorder = Recorder::new(origin, slicing, spare);
     if config.sample_file.is_some() {
         recorder.keep_samples();
     }
     let worker = Rc::new(WorkerState {
+        config: config.clone(),
         requests: requests.into(),
         recorder: recorder.into(),
-        depth: config.depth.max(1),
-        closed_loop,
-        skip: config.skip,
-        think: config.think,
         connector,
-        protocol: config.protocol,
-        datagrams: config.protocol == Protocol::Udp,
         stopping: false.into(),
         end,
         interval: slicing.interval,
@@ -153,10 +146,8 @@ async fn generate_load(
             worker: Rc::clone(&worker),
             connections: connections.clone(),
             times,
-            assign: config.assign,
             min_gap,
             start,
-            end,
             interrupted: Arc::clone(stop),
         };
         runtime::spawn(schedule.run())
@@ -165,7 +156,7 @@ async fn generate_load(
         let gap = Duration::from_secs_f64(1.0 / (config.churn * connections.len() as f64));
         runtime::spawn(reconnect_in_turn(connections.clone(), start, gap))
     });
-    let link = collector.link();
+    let (emptied_sender, emptied) = channel();
     let mut cpu = this_thread_cpu_time();
     let step = slicing.interval.min(LONGEST_INTERVAL);
     let mut flush = |time: Instant| {
@@ -174,8 +165,9 @@ async fn generate_load(
         // The CPU time was spent before `time`, at which the next interval may begin.
         recorder.counts(time - step / 2).cpu +=
             u64::try_from((now - std::mem::replace(&mut cpu, now)).as_nanos()).unwrap_or(0);
-        let batch = recorder.take();
-        recorder.recycle(link.exchange(batch));
+        // Fails if the run has failed on another worker.
+        let _ = collector.send(Delivery { batch: recorder.take(), emptied: emptied_sender.clone() });
+        emptied.try_iter().for_each(|histograms| recorder.recycle(histograms));
     };
     let has_ended = || tasks.iter().any(runtime::JoinHandle::is_finished) || stop.load(Ordering::Relaxed);
     // Flushes are a whole number of steps before the measurement, so that they coincide with its
@@ -213,7 +205,7 @@ async fn generate_load(
     }
     result?;
     // If the closed loop was interrupted, its requests in flight are not unanswered.
-    if !closed_loop || !stop.load(Ordering::Relaxed) {
+    if !config.pacing.is_closed() || !stop.load(Ordering::Relaxed) {
         let now = Instant::now();
         connections.iter().for_each(|connection| connection.count_all_unanswered(now));
     }

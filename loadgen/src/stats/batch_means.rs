@@ -60,7 +60,7 @@ pub(crate) fn estimate(
             }
             Figure::Quantile(share) => {
                 let latency = timeline.latency(intervals);
-                (latency.count() >= min_requests).then(|| latency.quantile(share) as f64 / 1e3)
+                (latency.len() >= min_requests).then(|| latency.value_at_quantile(share) as f64 / 1e3)
             }
         }
     };
@@ -113,7 +113,11 @@ fn autocorrelation(values: &[f64]) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
     use super::*;
+    use crate::stats::recorder::Recorder;
+    use crate::stats::{Metric, RequestClass, Slicing};
     use rand::rngs::SmallRng;
     use rand::{RngExt, SeedableRng};
 
@@ -139,21 +143,23 @@ mod tests {
         assert!((930..970).contains(&held), "{held}");
     }
 
-    #[test]
-    fn batches_with_too_few_requests_give_no_estimate() {
-        use crate::stats::metrics::{Metric, RequestClass};
-        use crate::stats::recorder::Recorder;
-        use crate::stats::slicing::Slicing;
-        use std::time::{Duration, Instant};
+    /// A run of two seconds with a request each `gap` microseconds, of this latency in microseconds.
+    fn timeline(gap: u64, latency: impl Fn(u64) -> u64) -> Timeline {
         let origin = Instant::now();
         let mut recorder = Recorder::new(origin, Slicing::new(Duration::from_secs(2)), Vec::new());
-        let mut timeline = Timeline::default();
-        for step in 0..200 {
-            let moment = origin + Duration::from_millis(step * 10);
-            recorder.record(moment, Metric::Latency(RequestClass::Read), Duration::from_micros(500));
+        for at in (0..2_000_000).step_by(gap as usize) {
+            let moment = origin + Duration::from_micros(at);
+            recorder.record(moment, Metric::Latency(RequestClass::Read), Duration::from_micros(latency(at)));
             recorder.counts(moment).replies += 1;
         }
+        let mut timeline = Timeline::default();
         timeline.add(recorder.take());
+        timeline
+    }
+
+    #[test]
+    fn batches_with_too_few_requests_give_no_estimate() {
+        let timeline = timeline(10_000, |_| 500);
         let estimate = |figure| estimate(&timeline, 0..20, 0.1, figure);
         assert_eq!(estimate(Figure::Rate).map(|it| it.mean.round()), Some(100.0));
         assert_eq!(estimate(Figure::Quantile(0.5)).map(|it| it.mean.round()), Some(500.0));
@@ -162,20 +168,8 @@ mod tests {
 
     #[test]
     fn a_rare_stall_counts_in_the_estimate_as_it_does_in_the_run() {
-        use crate::stats::metrics::{Metric, RequestClass};
-        use crate::stats::recorder::Recorder;
-        use crate::stats::slicing::Slicing;
-        use std::time::{Duration, Instant};
-        let origin = Instant::now();
-        let mut recorder = Recorder::new(origin, Slicing::new(Duration::from_secs(2)), Vec::new());
-        let mut timeline = Timeline::default();
         // In one of twenty tenths of a second every request takes 80 ms.
-        for step in 0..20_000_u64 {
-            let moment = origin + Duration::from_micros(step * 100);
-            let latency = Duration::from_micros(if (7000..8000).contains(&step) { 80_000 } else { 100 });
-            recorder.record(moment, Metric::Latency(RequestClass::Read), latency);
-        }
-        timeline.add(recorder.take());
+        let timeline = timeline(100, |at| if (700_000..800_000).contains(&at) { 80_000 } else { 100 });
         let p99 = estimate(&timeline, 0..20, 0.1, Figure::Quantile(0.99)).unwrap();
         assert!((79_000.0..81_000.0).contains(&p99.mean) && p99.low < 10_000.0, "{p99:?}");
     }

@@ -4,7 +4,7 @@
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -15,49 +15,25 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
 use crate::error::Error;
+use crate::stats::Slicing;
 use crate::stats::batch_means::{Figure, estimate};
-use crate::stats::progress::Progress;
 use crate::stats::recorder::{IntervalHistograms, RecordedBatch, Sample};
-use crate::stats::slicing::Slicing;
-use crate::stats::timeline::Timeline;
+use crate::stats::timeline::{Progress, Timeline};
 use crate::stats::warm_up::first_counted_interval;
 
 /// A batch on its way to the collector, and the way back for its histograms.
-struct Delivery {
-    batch: RecordedBatch,
-    emptied: Sender<Vec<IntervalHistograms>>,
-}
-
-/// The sending end of the collector's queue.
-#[derive(Clone)]
-pub(crate) struct CollectorSender(Sender<Delivery>);
-
-pub(crate) struct CollectorLink {
-    queue: CollectorSender,
-    emptied_sender: Sender<Vec<IntervalHistograms>>,
-    emptied: Receiver<Vec<IntervalHistograms>>,
-}
-
-impl CollectorSender {
-    pub(crate) fn link(self) -> CollectorLink {
-        let (emptied_sender, emptied) = channel();
-        CollectorLink { queue: self, emptied_sender, emptied }
-    }
-}
-
-impl CollectorLink {
-    /// Sends a batch, and returns the histograms that have come back empty.
-    pub(crate) fn exchange(&self, batch: RecordedBatch) -> Vec<IntervalHistograms> {
-        // Fails if the run has failed on another worker.
-        let _ = self.queue.0.send(Delivery { batch, emptied: self.emptied_sender.clone() });
-        self.emptied.try_iter().flatten().collect()
-    }
+pub(crate) struct Delivery {
+    pub(crate) batch: RecordedBatch,
+    pub(crate) emptied: Sender<Vec<IntervalHistograms>>,
 }
 
 /// The lowest scheduling priority (nice value).
 const LOWEST_PRIORITY: i32 = 19;
 
 const PRECISION_CHECK_INTERVALS: u32 = 5;
+
+/// The least time between two computations of the progress, to which each worker contributes.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Whether rate, median and 99th percentile of the run's first `end` intervals have the precision.
 fn has_precision(timeline: &Timeline, config: &Config, slicing: Slicing, end: u32, precision: f64) -> bool {
@@ -76,7 +52,7 @@ pub(crate) struct Collector {
 }
 
 impl Collector {
-    pub(crate) fn spawn(config: &Config, slicing: Slicing) -> Result<(Self, CollectorSender), Error> {
+    pub(crate) fn spawn(config: &Config, slicing: Slicing) -> Result<(Self, Sender<Delivery>), Error> {
         let config = config.clone();
         let mut sample_file = config.sample_file.as_deref().map(SampleFile::create).transpose()?;
         let (sender, deliveries) = channel();
@@ -93,14 +69,16 @@ impl Collector {
             let _ = setpriority_process(Some(gettid()), LOWEST_PRIORITY);
             let mut timeline = Timeline::default();
             let started: Option<Instant> = started.recv().ok();
-            let mut checked = 0;
+            let (mut checked, mut shown_at) = (0, None::<Instant>);
             for Delivery { mut batch, emptied } in deliveries {
                 if let Some(file) = &mut sample_file {
                     file.write(std::mem::take(&mut batch.samples), end);
                 }
                 // Fails if the worker has finished.
                 let _ = emptied.send(timeline.add(batch));
-                if let Some(started) = started {
+                let is_due = shown_at.is_none_or(|shown_at| shown_at.elapsed() >= PROGRESS_INTERVAL);
+                if let Some(started) = started.filter(|_| is_due) {
+                    shown_at = Some(Instant::now());
                     let progress = Progress::new(&timeline, started.elapsed(), config.warm_up(), slicing);
                     *shown.lock().unwrap_or_else(PoisonError::into_inner) = Some(progress);
                     let complete = slicing.complete_after(started.elapsed().saturating_sub(config.warm_up()));
@@ -121,7 +99,7 @@ impl Collector {
             (timeline, sample_file.map_or(Ok(()), SampleFile::finish))
         });
         let thread = thread.map_err(Error::Thread)?;
-        Ok((Self { thread, progress, precise_intervals, start }, CollectorSender(sender)))
+        Ok((Self { thread, progress, precise_intervals, start }, sender))
     }
 
     /// Tells the collector when the run starts.

@@ -6,18 +6,8 @@ use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 
-use crate::stats::compact_histogram::CompactHistogram;
-use crate::stats::metrics::{Counts, IntervalStats, Metric};
-use crate::stats::slicing::{BEFORE, Slicing};
-
-/// The largest value of a histogram, in nanoseconds: an hour.
-const LARGEST_VALUE: u64 = 3_600_000_000_000;
-
-pub(crate) fn new_histogram() -> Histogram<u64> {
-    // The arguments are constants in the valid range (bounds of at least 1 and 2, at most 5
-    // digits).
-    Histogram::new_with_bounds(1, LARGEST_VALUE, 3).unwrap_or_else(|_| Histogram::new(3).expect("3 digits"))
-}
+use crate::stats::histogram::{LARGEST_VALUE, SparseHistogram, growing_histogram, new_histogram};
+use crate::stats::{BEFORE, Counts, IntervalStats, Metric, Slicing};
 
 /// Intervals for which a recorder has histograms: those being filled and those at the collector.
 const SPARE: usize = 6;
@@ -139,9 +129,8 @@ impl Recorder {
         match self.locate(time) {
             Ok(index) => self.live[index].histograms[metric].saturating_record(value),
             Err(interval) => {
-                // Quantize as the histogram would, so that merging gives the same result.
-                let value = self.live[0].histograms[0].highest_equivalent(value.min(LARGEST_VALUE));
-                self.late.entry(interval).or_default().values.push((metric, value));
+                let late = self.late.entry(interval).or_default();
+                late.values.push((metric, value.min(LARGEST_VALUE)));
             }
         }
     }
@@ -192,13 +181,12 @@ impl RecordedBatch {
 }
 
 impl LateValues {
-    fn into_stats(mut self) -> IntervalStats {
-        let mut stats = IntervalStats { counts: self.counts, ..IntervalStats::default() };
-        self.values.sort_unstable();
+    fn into_stats(self) -> IntervalStats {
+        let mut histograms: [_; Metric::COUNT] = std::array::from_fn(|_| growing_histogram());
         for (metric, value) in self.values {
-            stats.histograms[metric].push(value);
+            histograms[metric].record(value).expect("a histogram that grows");
         }
-        stats
+        IntervalStats { counts: self.counts, histograms: histograms.each_ref().map(SparseHistogram::new) }
     }
 }
 
@@ -208,8 +196,7 @@ impl IntervalHistograms {
     }
 
     fn drain(&mut self) -> IntervalStats {
-        let histograms =
-            std::array::from_fn(|index| CompactHistogram::from_histogram(&self.histograms[index]));
+        let histograms = self.histograms.each_ref().map(SparseHistogram::new);
         for histogram in self.histograms.iter_mut().filter(|histogram| !histogram.is_empty()) {
             histogram.reset();
         }

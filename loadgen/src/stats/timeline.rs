@@ -1,21 +1,25 @@
-//! The intervals of a run, merged from all workers and agents.
+//! The intervals of a run, merged from all workers and agents, and the progress that they show.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-use crate::stats::compact_histogram::CompactHistogram;
-use crate::stats::metrics::{Counts, IntervalStats, Metric};
-use crate::stats::recorder::{IntervalHistograms, RecordedBatch, new_histogram};
+use crate::stats::histogram::{SparseHistogram, sum};
+use crate::stats::recorder::{IntervalHistograms, RecordedBatch};
+use crate::stats::{Counts, IntervalStats, Metric, Slicing};
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Timeline {
     intervals: BTreeMap<u32, IntervalStats>,
-    requests: u64,
-    errors: u64,
-    wrong: u64,
+    /// All requests, warm-up included.
+    pub(crate) requests: u64,
+    /// All error responses, warm-up included.
+    pub(crate) errors: u64,
+    /// All wrong values, warm-up included.
+    pub(crate) wrong: u64,
 }
 
 impl Timeline {
@@ -35,7 +39,7 @@ impl Timeline {
     }
 
     fn add_interval(&mut self, interval: u32, stats: IntervalStats) {
-        self.requests += stats.requests();
+        self.requests += stats.latencies().iter().map(SparseHistogram::count).sum::<u64>();
         self.errors += stats.counts.errors;
         self.wrong += stats.counts.wrong;
         self.intervals.entry(interval).or_default().merge(stats);
@@ -45,37 +49,16 @@ impl Timeline {
         self.intervals.get(&interval)
     }
 
-    /// All requests so far, warm-up included.
-    pub(crate) fn requests(&self) -> u64 {
-        self.requests
-    }
-
-    /// All error responses so far, warm-up included.
-    pub(crate) fn errors(&self) -> u64 {
-        self.errors
-    }
-
-    /// All wrong values so far, warm-up included.
-    pub(crate) fn wrong(&self) -> u64 {
-        self.wrong
-    }
-
-    pub(crate) fn latency(&self, intervals: Range<u32>) -> CompactHistogram {
-        let mut all = CompactHistogram::default();
-        self.intervals.range(intervals).for_each(|(_, stats)| all.merge(stats.latency()));
-        all
+    pub(crate) fn latency(&self, intervals: Range<u32>) -> Histogram<u64> {
+        sum(self.intervals.range(intervals).flat_map(|(_, stats)| stats.latencies()))
     }
 
     pub(crate) fn total(&self, intervals: Range<u32>) -> TotalStats {
-        let histograms = std::array::from_fn(|_| new_histogram());
-        let mut total = TotalStats { counts: Counts::default(), histograms };
-        for (_, stats) in self.intervals.range(intervals) {
-            total.counts.add(&stats.counts);
-            for (histogram, compact) in total.histograms.iter_mut().zip(&stats.histograms) {
-                compact.add_to(histogram);
-            }
-        }
-        total
+        let all = || self.intervals.range(intervals.clone()).map(|(_, stats)| stats);
+        let mut counts = Counts::default();
+        all().for_each(|stats| counts.add(&stats.counts));
+        let histograms = std::array::from_fn(|metric| sum(all().map(|stats| &stats.histograms[metric])));
+        TotalStats { counts, histograms }
     }
 }
 
@@ -93,10 +76,44 @@ impl TotalStats {
     pub(crate) fn latency(&self) -> Histogram<u64> {
         let mut all = self.histograms[0].clone();
         for other in &self.histograms[1..3] {
-            // All have the same bounds, so every value fits.
-            all.add(other).expect("histograms of the same bounds");
+            all.add(other).expect("a histogram that grows");
         }
         all
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Progress {
+    /// Time since the start, warm-up included.
+    pub elapsed: Duration,
+    pub requests: u64,
+    /// Requests per second, over the last second.
+    pub qps: f64,
+    /// Median latency of the last second, µs.
+    pub p50_us: f64,
+    /// 99th percentile of the last second, µs.
+    pub p99_us: f64,
+    /// Error responses and wrong values so far.
+    pub errors: u64,
+}
+
+impl Progress {
+    pub(crate) fn new(timeline: &Timeline, elapsed: Duration, warm_up: Duration, slicing: Slicing) -> Self {
+        // Up to the newest interval that is complete and that all workers have handed over.
+        let now = elapsed.saturating_sub(warm_up).as_nanos() / slicing.interval.as_nanos();
+        let end = u32::try_from(now).unwrap_or(u32::MAX).saturating_sub(1).min(slicing.count);
+        let first = end.saturating_sub(10);
+        let latency = timeline.latency(first..end);
+        let seconds = slicing.interval.as_secs_f64() * f64::from(end - first);
+        Self {
+            elapsed,
+            requests: timeline.requests,
+            qps: if seconds > 0.0 { latency.len() as f64 / seconds } else { 0.0 },
+            p50_us: latency.value_at_quantile(0.5) as f64 / 1e3,
+            p99_us: latency.value_at_quantile(0.99) as f64 / 1e3,
+            errors: timeline.errors + timeline.wrong,
+        }
     }
 }
 
@@ -105,9 +122,10 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::*;
-    use crate::stats::metrics::RequestClass;
+    use crate::stats::RequestClass;
+    use crate::stats::histogram::new_histogram;
     use crate::stats::recorder::Recorder;
-    use crate::stats::slicing::{BEFORE, Slicing};
+    use crate::stats::{BEFORE, Slicing};
 
     const READ: Metric = Metric::Latency(RequestClass::Read);
 
@@ -116,60 +134,32 @@ mod tests {
     }
 
     #[test]
-    fn merging_three_workers_equals_one_worker_with_all_values() {
+    fn what_three_agents_record_and_send_is_what_one_worker_records() {
         let origin = Instant::now();
-        let slicing = Slicing::new(Duration::from_secs(2));
-        let (mut one, mut separate) = (
-            Recorder::new(origin, slicing, Vec::new()),
-            [0; 3].map(|_| Recorder::new(origin, slicing, Vec::new())),
-        );
+        let recorder = || Recorder::new(origin, Slicing::new(Duration::from_secs(2)), Vec::new());
+        let (mut one, mut agents) = (recorder(), [0; 3].map(|_| (recorder(), Timeline::default())));
         let mut direct = new_histogram();
-        let mut timeline = Timeline::default();
         for step in 0..30_000_u64 {
-            let time = origin + micros(step * 37);
-            let value = Duration::from_nanos(1 + step * step * 7919 % 1_000_000_007);
-            one.record(time, READ, value);
-            separate[(step % 3) as usize].record(time, READ, value);
-            direct.record(value.as_nanos() as u64).unwrap();
-            if step % 1000 == 999 {
-                for recorder in &mut separate {
-                    let emptied = timeline.add(recorder.take());
-                    recorder.recycle(emptied);
-                }
-            }
-        }
-        separate.iter_mut().for_each(|recorder| drop(timeline.add(recorder.take())));
-        let mut whole = Timeline::default();
-        whole.add(one.take());
-        assert_eq!(timeline.total(0..u32::MAX).histogram(READ), &direct);
-        assert_eq!(whole.total(0..u32::MAX).histogram(READ), &direct);
-        assert_eq!(whole.intervals, timeline.intervals);
-    }
-
-    #[test]
-    fn merging_what_three_agents_send_gives_the_histogram_of_all_values() {
-        let origin = Instant::now();
-        let slicing = Slicing::new(Duration::from_secs(2));
-        let mut agents = [0; 3].map(|_| (Recorder::new(origin, slicing, Vec::new()), Timeline::default()));
-        let mut direct = new_histogram();
-        for step in 0..20_000_u64 {
-            let value = 1 + step * step * 104_729 % 5_000_000_011;
+            let time = origin + micros(step * 90);
+            let value = Duration::from_nanos(1 + step * step * 104_729 % 5_000_000_011);
             let (recorder, timeline) = &mut agents[(step % 7 % 3) as usize];
-            recorder.record(origin + micros(step * 90), READ, Duration::from_nanos(value));
-            direct.record(value).unwrap();
+            one.record(time, READ, value);
+            recorder.record(time, READ, value);
+            direct.record(value.as_nanos() as u64).unwrap();
             if step % 900 == 0 {
                 let emptied = timeline.add(recorder.take());
                 recorder.recycle(emptied);
             }
         }
-        let mut merged = Timeline::default();
+        let (mut whole, mut merged) = (Timeline::default(), Timeline::default());
+        whole.add(one.take());
         for (mut recorder, mut timeline) in agents {
             timeline.add(recorder.take());
             let sent = serde_json::to_string(&timeline).unwrap();
             merged.merge(serde_json::from_str(&sent).unwrap());
         }
         assert_eq!(merged.total(0..u32::MAX).histogram(READ), &direct);
-        assert_eq!(merged.requests(), 20_000);
+        assert_eq!((&merged.intervals, merged.requests), (&whole.intervals, 30_000));
     }
 
     #[test]
@@ -182,7 +172,7 @@ mod tests {
         timeline.add(recorder.take());
         recorder.record(origin + micros(60), READ, micros(900_000));
         timeline.add(recorder.take());
-        assert_eq!(timeline.interval(0).unwrap().requests(), 2);
+        assert_eq!(timeline.interval(0).unwrap().latency().len(), 2);
         assert_eq!(timeline.interval(1).unwrap().counts.hits, 1);
         assert_eq!(timeline.total(1..2).latency().len(), 0);
     }
@@ -212,6 +202,6 @@ mod tests {
         recorder.record(origin - micros(500), READ, Duration::ZERO);
         let mut timeline = Timeline::default();
         timeline.add(recorder.take());
-        assert_eq!((timeline.requests(), timeline.total(0..BEFORE).latency().len()), (1, 0));
+        assert_eq!((timeline.requests, timeline.total(0..BEFORE).latency().len()), (1, 0));
     }
 }

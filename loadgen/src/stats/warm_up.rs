@@ -26,7 +26,8 @@ fn first_steady(timeline: &Timeline, end: u32, closed: bool) -> u32 {
     let values: Vec<f64> = (0..end)
         .map(|interval| {
             let Some(stats) = timeline.interval(interval) else { return 0.0 };
-            if closed { stats.requests() as f64 } else { stats.mean_latency() }
+            let latency = stats.latency();
+            if closed { latency.len() as f64 } else { latency.mean() }
         })
         .collect();
     truncation(&values).min(first_at_level(&values)) as u32

@@ -6,9 +6,8 @@ use std::str::FromStr;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
-use crate::invalid_value::InvalidValue;
+use crate::parsing::{InvalidValue, serde_display};
 use crate::workload::distribution::Distribution;
-use crate::workload::serde_display;
 
 /// The gaps between requests of an open loop, before they are scaled to its rate.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -1,11 +1,70 @@
-//! How often each operation is sent.
+//! The operations that a workload sends, and how often.
 
 use std::fmt;
 use std::str::FromStr;
 
-use crate::invalid_value::InvalidValue;
-use crate::workload::operation::Operation;
-use crate::workload::serde_display;
+use crate::parsing::{InvalidValue, serde_display};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Operation {
+    /// `get`, of one key or of several.
+    Get,
+    /// `set`.
+    Set,
+    /// `add`.
+    Add,
+    /// `replace`.
+    Replace,
+    /// `append`.
+    Append,
+    /// `prepend`.
+    Prepend,
+    /// `delete`.
+    Delete,
+    /// `touch`.
+    Touch,
+    /// `gets`, followed by `cas` on a hit and by `set` on a miss. The latency spans both requests.
+    Cas,
+    /// `incr` of a counter whose key is the record's key with an `n` in front.
+    Incr,
+    Decr,
+    /// `mg`.
+    MetaGet,
+    /// `ms`.
+    MetaSet,
+}
+
+impl Operation {
+    /// The operations and the names that a [`Mix`] uses.
+    const NAMES: [(Self, &str); 13] = [
+        (Self::Get, "get"),
+        (Self::Set, "set"),
+        (Self::Add, "add"),
+        (Self::Replace, "replace"),
+        (Self::Append, "append"),
+        (Self::Prepend, "prepend"),
+        (Self::Delete, "delete"),
+        (Self::Touch, "touch"),
+        (Self::Cas, "cas"),
+        (Self::Incr, "incr"),
+        (Self::Decr, "decr"),
+        (Self::MetaGet, "mg"),
+        (Self::MetaSet, "ms"),
+    ];
+
+    fn name(self) -> &'static str {
+        Self::NAMES.iter().find(|(one, _)| *one == self).map_or("", |(_, name)| name)
+    }
+
+    pub(crate) fn stores(self) -> bool {
+        matches!(self, Self::Set | Self::Add | Self::Replace | Self::Append | Self::Prepend | Self::MetaSet)
+    }
+
+    pub(crate) fn is_arithmetic(self) -> bool {
+        matches!(self, Self::Incr | Self::Decr)
+    }
+}
 
 /// Operations and their weights, written as `get=90,set=9,delete=1`.
 #[derive(Debug, Clone, PartialEq)]
@@ -59,7 +118,7 @@ impl FromStr for Mix {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let parse_part = |part: &str| {
             let (name, weight) = part.split_once('=')?;
-            let operation = Operation::ALL.into_iter().find(|one| one.name() == name.trim())?;
+            let operation = Operation::NAMES.iter().find(|(_, one)| *one == name.trim())?.0;
             let weight =
                 weight.trim().parse().ok().filter(|weight: &f64| weight.is_finite() && *weight > 0.0)?;
             Some((operation, weight))
@@ -71,7 +130,7 @@ impl FromStr for Mix {
         match parts {
             Some(parts) if !has_duplicates(&parts) => Ok(Self(parts)),
             _ => {
-                let names = Operation::ALL.map(Operation::name).join(", ");
+                let names = Operation::NAMES.map(|(_, name)| name).join(", ");
                 Err(InvalidValue::new(
                     text,
                     &format!(

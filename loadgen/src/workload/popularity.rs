@@ -7,8 +7,7 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use rand_distr::{Distribution as _, Zipf};
 
-use crate::invalid_value::InvalidValue;
-use crate::workload::serde_display;
+use crate::parsing::{InvalidValue, serde_display};
 
 /// How requests are spread over the records.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -26,7 +25,7 @@ pub enum Popularity {
         /// Share of the requests that go to hot records, 0 to 1.
         requests: f64,
     },
-    /// Zipf's controller, with the most recently stored record as the most popular one. Stores
+    /// Zipf's law, with the most recently stored record as the most popular one. Stores
     /// replace the oldest record.
     Latest(f64),
     /// In order, starting over at the end.

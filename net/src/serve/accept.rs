@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use pin_project_lite::pin_project;
-use runtime::io::CountedConnection;
+use runtime::__net::CountedConnection;
 use runtime::task;
 use socket2::Socket;
 
@@ -18,7 +18,7 @@ use super::connections::{ConnectionSlot, Place, ServeState};
 use super::steering::Steering;
 use crate::listener::{Listener, accept};
 use crate::sockopt;
-use crate::stream::Stream;
+use crate::stream::generic::Stream;
 
 /// Accepts connections until its task is aborted, and serves each on the worker that owns its NAPI.
 #[derive(Clone)]
@@ -71,14 +71,24 @@ impl<H> Acceptor<H> {
     {
         let here = runtime::current_worker();
         let napi = sockopt::incoming_napi_id(&socket);
-        let owner = runtime::io::worker_of_napi(napi);
+        let owner = runtime::__net::worker_of_napi(napi);
         if let (Some(steering), Some(listener), 1..) = (&self.steering, listener, napi) {
             steering.observe(listener.socket(), here, napi);
         }
         if owner != here {
             self.state.counters.count_rehomed();
         }
-        spawn_handler(&self.state, (socket, place), (owner, here), self.handler.clone(), self.spawned);
+        let counted = CountedConnection::on(owner);
+        let (state, handler, (slot, key)) = (&self.state, self.handler.clone(), place);
+        let serve = move || ServedConnection {
+            handled: call_handler(slot.state(), (socket, napi), handler),
+            _slot: slot,
+            _counted: counted,
+        };
+        // Reports name the line that serves, which is the application's.
+        let task = task::Builder::new().location(self.spawned);
+        let task = if owner == here { task.spawn(serve()) } else { task.spawn_on(owner, serve) };
+        state.set_task(key, || task.abort_handle());
     }
 }
 
@@ -197,29 +207,6 @@ fn concerns_peer(error: &io::Error) -> bool {
     error.raw_os_error().is_some_and(|code| of_peer.contains(&code))
 }
 
-fn spawn_handler<K, H, F>(
-    state: &Arc<ServeState>,
-    (socket, (slot, key)): (Arc<Socket>, Place),
-    (owner, here): (usize, usize),
-    handler: H,
-    spawned: &'static Location<'static>,
-) where
-    K: 'static,
-    H: Fn(Stream<K>) -> F + Send + 'static,
-    F: Future<Output = ()> + 'static,
-{
-    let counted = CountedConnection::on(owner);
-    let serve = move || ServedConnection {
-        handled: call_handler(slot.state(), socket, handler),
-        _slot: slot,
-        _counted: counted,
-    };
-    // Reports name the line that serves, which is the application's.
-    let task = task::Builder::new().location(spawned);
-    let task = if owner == here { task.spawn(serve()) } else { task.spawn_on(owner, serve) };
-    state.set_task(key, || task.abort_handle());
-}
-
 pin_project! {
     /// The task of a connection. An async block would hold the handler's future twice: where it is
     /// captured and where it is awaited.
@@ -243,20 +230,20 @@ impl<F: Future<Output = ()>> Future for ServedConnection<F> {
     }
 }
 
-/// Takes a connection onto this worker and calls its handler. `None` if the handler panics or the
-/// driver can't register the connection.
-fn call_handler<K, H, F>(state: &ServeState, socket: Arc<Socket>, handler: H) -> Option<F>
+/// Takes a connection of a NAPI onto this worker and calls its handler. `None` if the handler
+/// panics or the driver can't register the connection.
+fn call_handler<K, H, F>(state: &ServeState, (socket, napi): (Arc<Socket>, u32), handler: H) -> Option<F>
 where
     H: Fn(Stream<K>) -> F,
 {
-    let stream = match Stream::from_socket(socket) {
+    let stream = match Stream::of_napi(socket, napi) {
         Ok(stream) => stream,
         Err(error) => {
             tracing::error!(%error, "a connection was closed, as it could not be registered with the driver");
             return None;
         }
     };
-    state.counters.count_accepted(stream.incoming_napi_id());
+    state.counters.count_accepted(napi);
     if state.is_stopping() {
         // Accepted before the shutdown and started after it.
         let _ = stream.shutdown(Shutdown::Read);

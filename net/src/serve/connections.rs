@@ -11,8 +11,8 @@ use runtime::AbortHandle;
 use slab::Slab;
 use socket2::Socket;
 
-use super::accept_errors::AcceptErrors;
-use super::alignment_counts::AlignmentCounters;
+use crate::serve::counts::AcceptErrors;
+use crate::serve::counts::AlignmentCounters;
 
 #[derive(Default)]
 pub(super) struct ServeState {

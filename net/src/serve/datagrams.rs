@@ -9,7 +9,7 @@ use runtime::{JoinHandle, task};
 use socket2::{SockFilter, Socket, Type};
 
 use super::steering::steer_datagrams;
-use crate::bind_options::BindOptions;
+use crate::listener::BindOptions;
 use crate::udp::UdpSocket;
 
 /// By what the kernel chooses the worker of a datagram.
@@ -120,7 +120,7 @@ impl UdpSocket {
 /// Replaces a socket by a reuseport group of this many, the i-th of which is worker i's, and steers
 /// datagrams to them by queue. Only the socket is returned if it is another user's.
 fn steered_group(first: UdpSocket, count: usize) -> io::Result<(Vec<Socket>, UdpSteering)> {
-    let queues = runtime::io::owned_queues();
+    let queues = runtime::__net::owned_queues();
     let by_queue = !queues.is_empty() && count == runtime::workers();
     if count == 1 {
         let steering = if by_queue { UdpSteering::Queue } else { UdpSteering::Hash };

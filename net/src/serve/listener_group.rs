@@ -10,7 +10,7 @@ use super::connections::{ListenerFailure, ServeState};
 use super::serving::Serving;
 use super::steering::Steering;
 use crate::listener::Listener;
-use crate::stream::Stream;
+use crate::stream::generic::Stream;
 use crate::tcp::{Tcp, extend_reuseport_group};
 use crate::unix::Unix;
 
@@ -37,7 +37,8 @@ impl Listener<Tcp> {
         H: Fn(Stream<Tcp>) -> F + Clone + Send + 'static,
         F: Future<Output = ()> + 'static,
     {
-        self.serve_with(handler, ServeState::default(), Location::caller())
+        let caller = self.caller().unwrap_or(Location::caller());
+        self.serve_with(handler, ServeState::default(), caller)
     }
 
     /// As [`serve`](Self::serve), but connections wait in the backlog until [`Serving::resume`] is
@@ -49,16 +50,7 @@ impl Listener<Tcp> {
         H: Fn(Stream<Tcp>) -> F + Clone + Send + 'static,
         F: Future<Output = ()> + 'static,
     {
-        self.serve_paused_for(Location::caller(), handler)
-    }
-
-    /// As [`serve_paused`](Self::serve_paused), for libraries: `caller` is the application's line,
-    /// which reports of stalls name.
-    pub fn serve_paused_for<H, F>(self, caller: &'static Location<'static>, handler: H) -> io::Result<Serving>
-    where
-        H: Fn(Stream<Tcp>) -> F + Clone + Send + 'static,
-        F: Future<Output = ()> + 'static,
-    {
+        let caller = self.caller().unwrap_or(Location::caller());
         self.serve_with(handler, ServeState::paused(), caller)
     }
 
@@ -87,7 +79,7 @@ impl Listener<Tcp> {
                 others => others?,
             },
         };
-        let queues = runtime::io::owned_queues();
+        let queues = runtime::__net::owned_queues();
         // Without the program the kernel spreads connections by hash, and they are handed over.
         let steering = match !others.is_empty() && !queues.is_empty() {
             true => Steering::attach(self.socket(), queues, workers as u32).ok().map(Arc::new),
@@ -135,7 +127,8 @@ impl Listener<Unix> {
         H: Fn(Stream<Unix>) -> F + Clone + Send + 'static,
         F: Future<Output = ()> + 'static,
     {
-        Ok(self.serve_with(handler, ServeState::default(), Location::caller()))
+        let caller = self.caller().unwrap_or(Location::caller());
+        Ok(self.serve_with(handler, ServeState::default(), caller))
     }
 
     /// As [`serve`](Self::serve), but connections wait in the backlog until [`Serving::resume`] is
@@ -149,19 +142,7 @@ impl Listener<Unix> {
         H: Fn(Stream<Unix>) -> F + Clone + Send + 'static,
         F: Future<Output = ()> + 'static,
     {
-        self.serve_paused_for(Location::caller(), handler)
-    }
-
-    /// As [`serve_paused`](Self::serve_paused), for libraries: `caller` is the application's line,
-    /// which reports of stalls name.
-    ///
-    /// # Errors
-    /// Never, so far.
-    pub fn serve_paused_for<H, F>(self, caller: &'static Location<'static>, handler: H) -> io::Result<Serving>
-    where
-        H: Fn(Stream<Unix>) -> F + Clone + Send + 'static,
-        F: Future<Output = ()> + 'static,
-    {
+        let caller = self.caller().unwrap_or(Location::caller());
         Ok(self.serve_with(handler, ServeState::paused(), caller))
     }
 

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use runtime::JoinHandle;
 
-use super::accept_errors::AcceptErrors;
-use super::alignment_counts::Alignment;
 use super::connections::{ListenerFailure, ServeState};
+use crate::serve::counts::AcceptErrors;
+use crate::serve::counts::Alignment;
 
 /// A listener that is being served. Dropping it doesn't stop the serving.
 #[must_use = "keep it for its counters and its graceful shutdown"]

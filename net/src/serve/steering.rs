@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::{Mutex, PoisonError};
 
-use runtime::io::OwnedQueue;
+use runtime::__net::OwnedQueue;
 use socket2::Socket;
 
 use crate::sockopt;
@@ -38,7 +38,12 @@ fn table(queues: &[OwnedQueue], offset: u32) -> Vec<(u32, u32)> {
 /// Datagrams of loopback, which can't be handed over as connections are, are left to the kernel's
 /// hash.
 pub(super) fn steer_datagrams(socket: &Socket, queues: &[OwnedQueue], sockets: usize) -> io::Result<()> {
-    sockopt::steer_by_queue(socket, &table(queues, runtime::io::first_queue_number()), sockets as u32, true)
+    sockopt::steer_by_queue(
+        socket,
+        &table(queues, runtime::__net::first_queue_number()),
+        sockets as u32,
+        true,
+    )
 }
 
 /// After this many connections in a row that only the other offset explains, it is taken.
@@ -48,7 +53,7 @@ impl Steering {
     /// Attaches the program to the reuseport group of `listener`, which has a listener for each
     /// worker.
     pub(super) fn attach(listener: &Socket, queues: Vec<OwnedQueue>, listeners: u32) -> io::Result<Self> {
-        let offset = runtime::io::first_queue_number();
+        let offset = runtime::__net::first_queue_number();
         let state = Mutex::new(SteeringState { offset, ..SteeringState::default() });
         let steering = Self { queues, listeners, state };
         steering.set_program(listener, offset)?;
@@ -107,7 +112,7 @@ mod tests {
     fn steering(queues: &[u32], listeners: u32) -> Steering {
         let queues = queues.iter().enumerate();
         let owned = |(position, &queue): (usize, &u32)| {
-            let mut owned = runtime::io::OwnedQueue::default();
+            let mut owned = runtime::__net::OwnedQueue::default();
             (owned.queue, owned.napi, owned.worker) = (queue, 100 + queue, position % listeners as usize);
             owned
         };

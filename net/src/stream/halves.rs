@@ -9,10 +9,10 @@ use std::rc::Rc;
 
 use runtime::io::OnItsWorker;
 
-use super::async_io::{impl_async_read, impl_async_write};
 use super::generic::Stream;
 use super::socket_io::SocketIo;
 use crate::buffers::ReadBuffer;
+use crate::stream::generic::{impl_async_read, impl_async_write};
 
 /// The reading half of [`Stream::split`](crate::Stream::split).
 #[derive(Debug)]

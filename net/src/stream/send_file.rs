@@ -7,7 +7,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use runtime::io::{Direction, RingFd, RingSocket, poll_operation};
+use runtime::__net::RingSocket;
+use runtime::io::{Direction, RingFd, poll_operation};
 use socket2::Socket;
 
 use super::generic::Stream;

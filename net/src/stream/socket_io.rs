@@ -7,12 +7,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use runtime::io::{AsyncFd, Direction, RingSocket, SourceKind, poll_operation};
+use runtime::__net::RingSocket;
+use runtime::io::{AsyncFd, Direction, SourceKind, poll_operation};
 use rustix::net::RecvFlags;
 use socket2::Socket;
 
+use crate::buffers::sendable;
 use crate::buffers::{READ_BUFFER_SIZE, ReadBuffer};
-use crate::slices::sendable;
 use crate::sockopt;
 
 /// The socket without its read buffer: the part that both halves of a split stream use.
@@ -30,17 +31,15 @@ pub(super) enum SocketBackend {
 }
 
 impl<K> SocketIo<K> {
-    /// Takes a connected, non-blocking socket onto this worker's driver.
-    pub(super) fn new(socket: Arc<Socket>) -> io::Result<Self> {
-        if let Some(time) = runtime::io::socket_busy_poll() {
+    /// Takes a connected, non-blocking socket onto this worker's driver. `napi`: its
+    /// `SO_INCOMING_NAPI_ID`.
+    pub(super) fn new(socket: Arc<Socket>, napi: u32) -> io::Result<Self> {
+        if let Some(time) = runtime::__net::socket_busy_poll() {
             sockopt::set_busy_poll(&*socket, time);
         }
         // A socket of this worker's NAPI goes into the epoll instance that polls it.
-        let kind = match sockopt::incoming_napi_id(&socket) {
-            0 => SourceKind::Other,
-            id => SourceKind::Napi(id),
-        };
-        let backend = match runtime::io::ring_socket(Arc::clone(&socket), kind) {
+        let kind = if napi == 0 { SourceKind::Other } else { SourceKind::Napi(napi) };
+        let backend = match runtime::__net::ring_socket(Arc::clone(&socket), kind) {
             Some(ring) => SocketBackend::Ring(ring, socket),
             None => SocketBackend::Readiness(AsyncFd::new(socket, kind)?),
         };

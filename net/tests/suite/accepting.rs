@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use futures_util::{AsyncReadExt, AsyncWriteExt};
-use net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use net::{BindOptions, TcpListener, TcpStream, UnixListener, UnixStream};
 use socket2::{Domain, Socket, Type};
 use tracing_subscriber::util::SubscriberInitExt;
 
@@ -162,7 +162,7 @@ fn a_graceful_stop_serves_the_connections_that_wait_in_the_backlog() {
 #[runtime::test]
 async fn a_graceful_stop_serves_no_more_than_the_backlog_holds() {
     const ENDLESS: usize = 20;
-    let listener = TcpListener::bind_with_backlog(local(), 0).unwrap();
+    let listener = TcpListener::bind_with(local(), &BindOptions::new().backlog(0)).unwrap();
     let address = listener.local_addr().unwrap();
     let clients = Arc::new(Mutex::new(vec![std::net::TcpStream::connect(address).unwrap()]));
     // A flood: each connection that is accepted brings the next.

@@ -97,7 +97,8 @@ async fn an_address_that_does_not_answer_is_passed_over_after_a_quarter_of_a_sec
     let port = listener.local_addr().unwrap().port();
     // With a full backlog the kernel drops the SYN, and the connect hangs. No other test uses this
     // address.
-    let full = TcpListener::bind_with_backlog((Ipv4Addr::new(127, 0, 0, 4), port), 0).unwrap();
+    let full =
+        TcpListener::bind_with((Ipv4Addr::new(127, 0, 0, 4), port), &BindOptions::new().backlog(0)).unwrap();
     let hanging = full.local_addr().unwrap();
     let mut held = Vec::new();
     while let Ok(stream) = TcpStream::connect_timeout(hanging, Duration::from_millis(200)).await {

@@ -101,7 +101,7 @@ async fn a_refused_connect_fails_and_a_hanging_one_times_out() {
     let refused = TcpStream::connect(gone).await.unwrap_err();
     assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
     // With a full backlog the kernel drops the SYN, and the connect hangs.
-    let full = TcpListener::bind_with_backlog(local(), 0).unwrap();
+    let full = TcpListener::bind_with(local(), &BindOptions::new().backlog(0)).unwrap();
     let address = full.local_addr().unwrap();
     let mut held = Vec::new();
     let error = loop {
@@ -195,7 +195,7 @@ async fn nobody_connects_to_a_path_before_it_has_its_mode() {
                 std::fs::metadata(&path).unwrap().permissions().mode() & 0o777
             }
         });
-        let _listener = UnixListener::bind_with_mode(&path, 16, 0o606).unwrap();
+        let _listener = UnixListener::bind_with(&path, &BindOptions::new().mode(0o606)).unwrap();
         assert_eq!(client.join().unwrap(), 0o606);
     }
 }

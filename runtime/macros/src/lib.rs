@@ -1,22 +1,18 @@
 //! The attributes of the `runtime` crate; use them from there, as `#[runtime::main]` and
 //! `#[runtime::test]`.
+//!
+//! They need so little of a parser that none is linked: who uses them builds no `syn` for it.
 
 #![forbid(unsafe_code)]
 
-use proc_macro::TokenStream;
-use quote::quote;
-use syn::parse::{Parse, ParseStream};
-use syn::punctuated::Punctuated;
-use syn::spanned::Spanned;
-use syn::{Error, Expr, ExprLit, ItemFn, Lit, LitStr, MetaNameValue, Path, Token, parse_macro_input};
+use proc_macro::{Delimiter, Group, Ident, Literal, Span, TokenStream, TokenTree};
 
 /// Runs an `async fn main` on a runtime. Prints the error and ends the process with code 1 if the
 /// runtime can't be built.
 ///
-/// The arguments are `policy`, `workers`, `interface`, `wait`, `driver`, `cores`, `affinity`,
-/// `grace_time`, `latency_budget` and `cpu_budget`, all optional: strings, except `workers`, which
-/// is a number. The [table of `Builder`](struct.Builder.html#configuration) lists their values, and
-/// the environment variables that override them.
+/// The arguments are settings, such as `policy = "kernel-polling"` or `workers = 2`, all optional:
+/// the [table of `Builder`](struct.Builder.html#configuration) lists them, their values, and the
+/// environment variables that override them.
 ///
 /// `crate = "…"` gives the path of the runtime crate if it is not `::runtime`, for example because
 /// the dependency is renamed.
@@ -30,15 +26,14 @@ use syn::{Error, Expr, ExprLit, ItemFn, Lit, LitStr, MetaNameValue, Path, Token,
 /// ```
 #[proc_macro_attribute]
 pub fn main(attribute: TokenStream, item: TokenStream) -> TokenStream {
-    expand(attribute, item, Kind::Main)
+    expand(attribute, item, Kind::Main).unwrap_or_else(Error::into_tokens)
 }
 
 /// Runs an `async fn` as a test, on a runtime with one worker unless `workers` is given.
 ///
 /// The test runs once on each driver, or only on the one that `driver` names. A driver that this
-/// machine doesn't have is skipped, and the test's output says why. `LULL_SKIPPED_TESTS` in the
-/// environment names a file to which that is added, too. With `LULL_REQUIRE_ALL` set, a missing
-/// driver fails the test.
+/// machine doesn't have is skipped, and the test's output says why. With `LULL_REQUIRE_ALL` set in
+/// the environment, a missing driver fails the test.
 ///
 /// The arguments are those of [`main`](macro@main). The variables `RUNTIME_…` don't change a test.
 ///
@@ -51,7 +46,7 @@ pub fn main(attribute: TokenStream, item: TokenStream) -> TokenStream {
 /// ```
 #[proc_macro_attribute]
 pub fn test(attribute: TokenStream, item: TokenStream) -> TokenStream {
-    expand(attribute, item, Kind::Test)
+    expand(attribute, item, Kind::Test).unwrap_or_else(Error::into_tokens)
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -60,135 +55,159 @@ enum Kind {
     Test,
 }
 
-/// An attribute's arguments: the fields of `runtime::__private::Attribute`, and the crate's path.
-#[derive(Default)]
-struct Arguments {
-    settings: Vec<(String, Lit)>,
-    krate: Option<Path>,
+struct Error(Span, &'static str);
+
+impl Error {
+    fn into_tokens(self) -> TokenStream {
+        let message = TokenTree::from(Literal::string(self.1));
+        let error = fill("::core::compile_error! { MESSAGE }", &[("MESSAGE", message.into())]);
+        error.into_iter().map(|token| spanned(token, self.0)).collect()
+    }
 }
 
-const NAMES: [&str; 11] = [
-    "policy",
-    "workers",
-    "interface",
-    "wait",
-    "driver",
-    "cores",
-    "affinity",
-    "grace_time",
-    "latency_budget",
-    "cpu_budget",
-    "crate",
-];
-const POLICIES: [&str; 5] = ["vanilla", "packing", "suppression", "kernel-polling", "kernel-thread"];
-const DRIVERS: [&str; 3] = ["auto", "epoll", "uring"];
-const AFFINITIES: [&str; 3] = ["pin", "follow", "none"];
-
-impl Parse for Arguments {
-    fn parse(input: ParseStream<'_>) -> syn::Result<Self> {
-        let mut arguments = Self::default();
-        for pair in Punctuated::<MetaNameValue, Token![,]>::parse_terminated(input)? {
-            arguments.add(pair)?;
-        }
-        Ok(arguments)
+fn spanned(mut token: TokenTree, span: Span) -> TokenTree {
+    if let TokenTree::Group(group) = &token {
+        let inside = group.stream().into_iter().map(|token| spanned(token, span)).collect();
+        token = Group::new(group.delimiter(), inside).into();
     }
+    token.set_span(span);
+    token
+}
+
+/// The tokens of a template, in which each of these names is replaced.
+fn fill(template: &str, parts: &[(&str, TokenStream)]) -> TokenStream {
+    fn replace(tokens: TokenStream, parts: &[(&str, TokenStream)]) -> TokenStream {
+        let replaced = tokens.into_iter().map(|token| match token {
+            TokenTree::Ident(name) => {
+                let part = parts.iter().find(|(known, _)| name.to_string() == *known);
+                part.map_or_else(|| TokenTree::from(name).into(), |(_, tokens)| tokens.clone())
+            }
+            TokenTree::Group(group) => {
+                TokenTree::from(Group::new(group.delimiter(), replace(group.stream(), parts))).into()
+            }
+            other => other.into(),
+        });
+        replaced.collect()
+    }
+    replace(template.parse().expect("the template is Rust"), parts)
+}
+
+/// What an attribute says: an expression of the type `__private::Attribute`, and the crate's path.
+struct Arguments {
+    attribute: TokenStream,
+    krate: TokenStream,
 }
 
 impl Arguments {
-    fn add(&mut self, pair: MetaNameValue) -> syn::Result<()> {
-        let name = pair.path.get_ident().map(ToString::to_string).unwrap_or_default();
-        if !NAMES.contains(&name.as_str()) {
-            let message = format!("unknown argument; the arguments are: {}", NAMES.join(", "));
-            return Err(Error::new(pair.path.span(), message));
-        }
-        let given_twice = match name.as_str() {
-            "crate" => self.krate.is_some(),
-            _ => self.settings.iter().any(|(given, _)| *given == name),
-        };
-        if given_twice {
-            return Err(Error::new(pair.path.span(), format!("{name} is given twice")));
-        }
-        let Expr::Lit(ExprLit { lit, .. }) = pair.value else {
-            return Err(Error::new(pair.value.span(), "a literal is expected"));
-        };
-        match (name.as_str(), &lit) {
-            ("workers", Lit::Int(number)) if number.base10_parse::<usize>().is_ok_and(|n| n > 0) => {}
-            ("workers", _) => return Err(Error::new(lit.span(), "a number from 1 is expected")),
-            ("crate", Lit::Str(text)) => {
-                self.krate = Some(text.parse::<Path>()?);
-                return Ok(());
+    /// Whether a setting exists, the compiler checks: each is a field of `__private::Attribute`.
+    fn parse(tokens: TokenStream) -> Result<Self, Error> {
+        let mut krate = None;
+        let mut fields = TokenStream::new();
+        let mut tokens = tokens.into_iter();
+        while let Some(token) = tokens.next() {
+            let TokenTree::Ident(name) = token else {
+                return Err(Error(token.span(), "the name of a setting is expected"));
+            };
+            let is_equals = matches!(tokens.next(), Some(TokenTree::Punct(mark)) if mark.as_char() == '=');
+            let Some(TokenTree::Literal(value)) = tokens.next().filter(|_| is_equals) else {
+                return Err(Error(name.span(), "a literal is expected, as in workers = 2"));
+            };
+            match tokens.next() {
+                None => {}
+                Some(TokenTree::Punct(mark)) if mark.as_char() == ',' => {}
+                Some(other) => return Err(Error(other.span(), "a comma is expected")),
             }
-            ("policy", Lit::Str(text)) => expect_one_of(text, "policy", "policies", &POLICIES)?,
-            ("driver", Lit::Str(text)) => expect_one_of(text, "driver", "drivers", &DRIVERS)?,
-            ("affinity", Lit::Str(text)) => expect_one_of(text, "affinity", "affinities", &AFFINITIES)?,
-            (_, Lit::Str(_)) => {}
-            _ => return Err(Error::new(lit.span(), "a string is expected")),
+            if name.to_string() == "crate" {
+                krate = Some(path(&value)?);
+                continue;
+            }
+            let field = "NAME: ::core::option::Option::Some(::std::string::ToString::to_string(&VALUE)),";
+            let parts = [("NAME", one(name)), ("VALUE", one(value))];
+            fields.extend(fill(field, &parts));
         }
-        self.settings.push((name, lit));
-        Ok(())
+        let krate = krate.unwrap_or_else(|| fill("::runtime", &[]));
+        let template = "KRATE::__private::Attribute { FIELDS ..::core::default::Default::default() }";
+        let attribute = fill(template, &[("KRATE", krate.clone()), ("FIELDS", fields)]);
+        Ok(Self { attribute, krate })
     }
 }
 
-fn expect_one_of(text: &LitStr, one: &str, many: &str, known: &[&str]) -> syn::Result<()> {
-    if known.contains(&text.value().as_str()) {
-        return Ok(());
-    }
-    Err(Error::new(text.span(), format!("unknown {one}; the {many} are: {}", known.join(", "))))
+fn one(token: impl Into<TokenTree>) -> TokenStream {
+    token.into().into()
 }
 
-fn expand(attribute: TokenStream, item: TokenStream, kind: Kind) -> TokenStream {
-    let arguments = parse_macro_input!(attribute as Arguments);
-    let function = parse_macro_input!(item as ItemFn);
-    if function.sig.asyncness.is_none() {
-        return Error::new(function.sig.span(), "the function must be async").to_compile_error().into();
-    }
-    if !function.sig.inputs.is_empty() {
-        return Error::new(function.sig.inputs.span(), "the function takes no arguments")
-            .to_compile_error()
-            .into();
-    }
-    if kind == Kind::Main && function.sig.ident != "main" {
-        return Error::new(function.sig.ident.span(), "this attribute is for fn main")
-            .to_compile_error()
-            .into();
-    }
-    let ItemFn { attrs, vis, mut sig, block, .. } = function;
-    sig.asyncness = None;
-    let krate = arguments.krate.map_or_else(|| quote!(::runtime), |path| quote!(#path));
-    let settings = arguments.settings.iter().map(|(name, value)| {
-        let name = syn::Ident::new(name, proc_macro2::Span::call_site());
-        let value = match value {
-            Lit::Int(_) => quote!(#value),
-            _ => quote!(::std::string::String::from(#value)),
+/// The path that a string contains.
+fn path(literal: &Literal) -> Result<TokenStream, Error> {
+    let text = literal.to_string();
+    let path = text.strip_prefix('"').and_then(|text| text.strip_suffix('"'));
+    let path = path.and_then(|path| path.parse().ok());
+    path.ok_or(Error(literal.span(), "a string with a path is expected"))
+}
+
+/// An `async fn` without arguments.
+struct Function {
+    /// Its attributes and its visibility.
+    before: TokenStream,
+    name: Ident,
+    /// What it returns, with the arrow.
+    output: TokenStream,
+    body: TokenTree,
+}
+
+impl Function {
+    fn parse(item: TokenStream) -> Result<Self, Error> {
+        let mut tokens: Vec<TokenTree> = item.into_iter().collect();
+        let is = |token: &TokenTree, word: &str| matches!(token, TokenTree::Ident(name) if name.to_string() == word);
+        let not_async = |span| Error(span, "the function must be async");
+        let first = tokens.first().map_or_else(Span::call_site, TokenTree::span);
+        let begin = tokens.iter().position(|token| is(token, "fn")).ok_or(not_async(first))?;
+        if begin == 0 || !is(&tokens[begin - 1], "async") {
+            return Err(not_async(tokens[begin].span()));
+        }
+        let mut rest = tokens.split_off(begin + 1).into_iter();
+        tokens.truncate(begin - 1);
+        let (Some(TokenTree::Ident(name)), Some(TokenTree::Group(arguments))) = (rest.next(), rest.next())
+        else {
+            return Err(Error(first, "the function must not be generic"));
         };
-        quote!(#name: ::core::option::Option::Some(#value),)
-    });
-    let attribute = quote!(#krate::__private::Attribute {
-        #(#settings)*
-        ..::core::default::Default::default()
-    });
-    match kind {
-        Kind::Main => quote! {
-            #(#attrs)*
-            #vis #sig {
-                #krate::__private::start(#attribute).block_on(async move #block)
-            }
-        },
+        if !arguments.stream().is_empty() {
+            return Err(Error(arguments.span(), "the function takes no arguments"));
+        }
+        let body = rest
+            .next_back()
+            .filter(|body| matches!(body, TokenTree::Group(group) if group.delimiter() == Delimiter::Brace));
+        let body = body.ok_or(Error(name.span(), "the function has no body"))?;
+        Ok(Self { before: tokens.into_iter().collect(), name, output: rest.collect(), body })
+    }
+}
+
+fn expand(attribute: TokenStream, item: TokenStream, kind: Kind) -> Result<TokenStream, Error> {
+    let Arguments { attribute, krate } = Arguments::parse(attribute)?;
+    let Function { before, name, output, body } = Function::parse(item)?;
+    if kind == Kind::Main && name.to_string() != "main" {
+        return Err(Error(name.span(), "this attribute is for fn main"));
+    }
+    let template = match kind {
+        Kind::Main => {
+            "BEFORE fn NAME() OUTPUT { KRATE::__private::start(ATTRIBUTE).block_on(async move BODY) }"
+        }
+        // Items have no hygiene: the test may call a function of its file whose name is the same.
         Kind::Test => {
-            let output = &sig.output;
-            quote! {
-                #[::core::prelude::v1::test]
-                #(#attrs)*
-                #vis #sig {
-                    #krate::__private::on_each_driver(#attribute, |mut runtime| {
-                        // Items have no hygiene: the test may call a function of its file whose
-                        // name is the same.
-                        async fn __runtime_test_body() #output #block
-                        runtime.block_on(__runtime_test_body())
-                    })
-                }
-            }
+            "#[::core::prelude::v1::test] BEFORE fn NAME() OUTPUT {
+                KRATE::__private::on_each_driver(ATTRIBUTE, |mut runtime| {
+                    async fn __runtime_test_body() OUTPUT BODY
+                    runtime.block_on(__runtime_test_body())
+                })
+            }"
         }
-    }
-    .into()
+    };
+    let parts = [
+        ("BEFORE", before),
+        ("NAME", one(name)),
+        ("OUTPUT", output),
+        ("KRATE", krate),
+        ("ATTRIBUTE", attribute),
+        ("BODY", one(body)),
+    ];
+    Ok(fill(template, &parts))
 }

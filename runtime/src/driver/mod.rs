@@ -1,15 +1,30 @@
 //! Drivers: how a worker waits for the kernel.
 
-pub(crate) mod driver_kind;
-mod earlier_timer;
 pub(crate) mod epoll;
-pub(crate) mod epoll_sys;
-mod napi_poller;
 pub(crate) mod readiness;
-mod timed_polls;
-pub(crate) mod uring;
+/// The io_uring driver: receives and sends of streams are operations of a ring; everything else is
+/// registered in an epoll instance, which the ring watches.
+///
+/// The worker waits in the ring. Under kernel polling the enter that would sleep polls the queue
+/// first (`polling`).
+///
+/// From bottom to top: `ring` and `buffers` are what the kernel shares; `socket_state` what
+/// operations need; `operations` the table of those in flight; `driver` holds all of it; `incoming`
+/// and `send` submit and complete operations; `wait` is the wait; `socket` is what networking
+/// libraries use.
+pub(crate) mod uring {
+    mod buffers;
+    pub(crate) mod driver;
+    mod incoming;
+    pub(crate) mod operations;
+    mod polling;
+    pub(crate) mod ring;
+    mod send;
+    pub(crate) mod socket;
+    pub(crate) mod socket_state;
+    mod wait;
+}
 pub(crate) mod wait;
-pub(crate) mod waiters;
 
 use std::io;
 use std::rc::Rc;
@@ -19,12 +34,31 @@ use std::time::Duration;
 use policies::controller::QueueSettings;
 use policies::epoll_params::EpollParams;
 
-pub use self::driver_kind::DriverKind;
 use self::epoll::EpollDriver;
+use self::epoll::instance::Instance;
 use self::uring::driver::UringDriver;
-use self::uring::ring_options::RingOptions;
+use self::uring::ring::RingOptions;
 use self::wait::{POLLING_TASK_BUDGET, POLLING_TURN_LIMIT, TURN_LIMIT, Wait, WaitOutcome};
-use crate::waking::wake_handle::WakeHandle;
+use crate::wake_handle::WakeHandle;
+
+/// Which driver workers use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "kebab-case"))]
+#[non_exhaustive]
+pub enum DriverKind {
+    /// Epoll where the values of an interface's queue are fixed and its waits poll (suppression,
+    /// kernel polling with a fixed grace time or on a host that was prepared by others), or if
+    /// io_uring is not available. Else uring.
+    #[default]
+    Auto,
+    /// Only epoll: readiness, and a system call for each receive and send.
+    Epoll,
+    /// io_uring: a turn's receives and sends take one system call, which also polls the queue.
+    Uring,
+}
+
+policies::names!(DriverKind, "driver": Auto = "auto", Epoll = "epoll", Uring = "uring");
 
 pub(crate) enum Driver {
     Epoll(EpollDriver),
@@ -54,8 +88,8 @@ impl Driver {
         ring: &RingOptions,
         wake: &Arc<WakeHandle>,
     ) -> io::Result<(Self, Option<String>)> {
-        let split = polling != QueuePolling::None;
-        let open_epoll = || EpollDriver::new(split, max_events, Some(Arc::clone(wake))).map(Self::Epoll);
+        let polls = polling != QueuePolling::None;
+        let open_epoll = || EpollDriver::new(polls, max_events, Arc::clone(wake)).map(Self::Epoll);
         let by_epoll = match asked {
             DriverKind::Epoll => true,
             DriverKind::Uring => false,
@@ -66,8 +100,8 @@ impl Driver {
         if by_epoll {
             return Ok((open_epoll()?, None));
         }
-        let epoll = EpollDriver::new(false, max_events, None)?;
-        match UringDriver::new(epoll, Arc::clone(wake), ring.clone()) {
+        let instance = Instance::new(false, max_events)?;
+        match UringDriver::new(instance, Arc::clone(wake), ring.clone()) {
             Ok(ring) => Ok((Self::Uring(ring), None)),
             Err(error) => {
                 let why = explain(&error);
@@ -96,10 +130,10 @@ impl Driver {
     }
 
     /// Where descriptors are registered.
-    pub(crate) fn epoll(&self) -> &EpollDriver {
+    pub(crate) fn instance(&self) -> &Instance {
         match self {
-            Self::Epoll(epoll) => epoll,
-            Self::Uring(ring) => ring.epoll(),
+            Self::Epoll(epoll) => epoll.instance(),
+            Self::Uring(ring) => ring.instance(),
         }
     }
 
@@ -111,7 +145,7 @@ impl Driver {
     }
 
     pub(crate) fn wait(&self, wait: Wait) -> io::Result<WaitOutcome> {
-        let unannounced = self.epoll().take_unannounced();
+        let unannounced = self.instance().take_unannounced();
         let mut outcome = match self {
             Self::Epoll(epoll) => epoll.wait(wait),
             Self::Uring(ring) => ring.wait(wait),
@@ -134,7 +168,7 @@ impl Driver {
             }
             Self::Uring(ring) => {
                 let napi = if settings.polls() { napi } else { 0 };
-                ring.set_queue_polls(napi, settings.spin, (interval, settings.grace_time))
+                ring.set_polling(napi, settings.spin, (interval, settings.grace_time))
             }
         }
     }
@@ -142,7 +176,7 @@ impl Driver {
     /// The queue's NAPI has this id now, after its link was opened again. Connections tell epoll by
     /// themselves.
     pub(crate) fn follow_napi(&self, napi: u32) -> io::Result<()> {
-        self.epoll().follow_napi(napi);
+        self.instance().follow_napi(napi);
         match self {
             Self::Epoll(_) => Ok(()),
             Self::Uring(ring) => ring.follow_napi(napi),
@@ -154,6 +188,13 @@ impl Driver {
             Self::Epoll(epoll) => epoll.polls_have_failed(),
             // A failed enter ends the worker.
             Self::Uring(_) => false,
+        }
+    }
+
+    /// Says that a kernel thread polls the NAPI while the worker doesn't.
+    pub(crate) fn set_napi_thread(&self) {
+        if let Self::Epoll(epoll) = self {
+            epoll.set_napi_thread();
         }
     }
 
@@ -169,7 +210,7 @@ impl Driver {
     /// Whether waits may have to poll a queue, in which what arrives between two of them must fit.
     fn polls_queue(&self) -> bool {
         match self {
-            Self::Epoll(epoll) => epoll.is_split(),
+            Self::Epoll(epoll) => epoll.may_poll(),
             Self::Uring(ring) => ring.polls_queue(),
         }
     }

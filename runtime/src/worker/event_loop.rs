@@ -1,6 +1,7 @@
 //! A worker's loop: run ready tasks, wait in the driver, fire timers.
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::future::Future;
 use std::io;
 use std::panic::Location;
@@ -13,13 +14,7 @@ use std::time::Duration;
 
 use slab::Slab;
 
-use super::adaptive_spin::{AdaptiveSpin, SPIN_TIME};
-use super::early_logs::EarlyLogs;
-use super::queue_control::QueueControl;
-use super::run_queue::RunQueue;
-use super::worker_handle::{Message, WorkerHandle};
-use crate::config::hooks::Stall;
-use crate::config::wait_strategy::WaitStrategy;
+use crate::config::{Stall, WaitStrategy};
 use crate::coop;
 use crate::driver::Driver;
 use crate::driver::wait::Wait;
@@ -28,10 +23,12 @@ use crate::task_core::cell::{NewTask, TaskRef};
 use crate::task_core::header::ROOT;
 use crate::task_core::identity::{Id, Identity};
 use crate::task_core::span::TaskSpan;
-use crate::timers::clock::TimerClock;
-use crate::timers::clock::{coarse_nanos, monotonic_nanos};
-use crate::timers::wheel::TimerWheel;
+use crate::timers::{TimerClock, TimerWheel, coarse_nanos, monotonic_nanos};
+use crate::worker::adaptive_spin::{AdaptiveSpin, SPIN_TIME};
+use crate::worker::early_logs::EarlyLogs;
+use crate::worker::queue_control::QueueControl;
 use crate::worker::runtime_state::RuntimeState;
+use crate::worker::worker_handle::{Message, WorkerHandle};
 
 /// A turn's time is looked at after this many polls, and after each that has used up its budget.
 const POLLS_BETWEEN_CHECKS: usize = 8;
@@ -430,7 +427,7 @@ impl Worker {
             poll_times.record(nanos);
         }
         let took = Duration::from_nanos(nanos);
-        if took >= self.runtime.config.stall_threshold {
+        if took >= self.runtime.config.options.stall_threshold {
             self.stalled(task, took);
         }
         overran
@@ -514,5 +511,47 @@ impl<'a, R> Root<'a, R> {
         let polled = future.as_mut().poll(&mut Context::from_waker(&self.waker));
         drop(entered);
         (worker.poll_ended(self.task.identity()), polled)
+    }
+}
+
+/// The keys of tasks to poll, in the order in which they were woken. A key may be outdated, and
+/// refer to no task or to a later one: a task that is woken during its last poll leaves such a key.
+/// The later task is then polled once in vain.
+pub(super) struct RunQueue {
+    keys: RefCell<VecDeque<u32>>,
+    /// When the tasks were woken, in the order of `keys`; `None` unless schedule latency is
+    /// recorded.
+    wake_times: Option<RefCell<VecDeque<u64>>>,
+}
+
+impl RunQueue {
+    pub(super) fn new(keeps_wake_times: bool) -> Self {
+        Self { keys: RefCell::default(), wake_times: keeps_wake_times.then(RefCell::default) }
+    }
+
+    /// Adds a task that was woken at a time, which is ignored unless the queue keeps them.
+    pub(super) fn push(&self, key: u32, wake_time: u64) {
+        self.keys.borrow_mut().push_back(key);
+        if let Some(times) = &self.wake_times {
+            times.borrow_mut().push_back(wake_time);
+        }
+    }
+
+    /// Takes the task that has waited longest, and when it was woken if the queue keeps that.
+    pub(super) fn pop(&self) -> Option<(u32, Option<u64>)> {
+        let key = self.keys.borrow_mut().pop_front()?;
+        let wake_time = self.wake_times.as_ref().and_then(|times| times.borrow_mut().pop_front());
+        Some((key, wake_time))
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.keys.borrow().is_empty()
+    }
+
+    pub(super) fn clear(&self) {
+        self.keys.borrow_mut().clear();
+        if let Some(times) = &self.wake_times {
+            times.borrow_mut().clear();
+        }
     }
 }

@@ -181,7 +181,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::*;
-    use crate::counters::worker_counters::WorkerCounters;
+    use crate::counters::WorkerCounters;
 
     fn workers(count: usize) -> Vec<Arc<WorkerHandle>> {
         let worker = |index| Arc::new(WorkerHandle::new(index, WorkerCounters::default()).unwrap());

@@ -9,15 +9,15 @@ use policies::epoll_params::EpollParams;
 use policies::netlink::netdev::{Napi, Netdev};
 use policies::status::QueueStatus;
 use policies::{Applied, Policy, Processing, WorkerWait};
-use serde::Serialize;
 
 use crate::driver::Driver;
-use crate::driver::driver_kind::DriverKind;
+use crate::driver::DriverKind;
 
 /// What is in effect on a worker.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
-#[serde(rename_all = "kebab-case")]
+#[cfg_attr(feature = "serde", serde(rename_all = "kebab-case"))]
 pub enum Running {
     /// Blocks; packets are processed in interrupts.
     Vanilla,
@@ -57,7 +57,8 @@ impl fmt::Display for Running {
 }
 
 /// Which policy was asked for and what is in effect on a worker.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct WorkerReport {
     /// The worker's number, from 0.
@@ -157,10 +158,7 @@ pub(crate) struct ReportInputs<'a> {
     pub(crate) interface: Option<&'a str>,
     pub(crate) applied: &'a [Applied],
     pub(crate) host_notes: &'a [String],
-    /// Why busy polling could not be set on the epoll instance.
-    pub(crate) params_error: Option<String>,
-    /// The result of setting busy polling on the ring; `None` if it was not tried.
-    pub(crate) ring_polls: Option<Result<(), String>>,
+    pub(crate) polling: PollingStart,
     /// Why `auto` chose epoll.
     pub(crate) driver_note: Option<String>,
     /// Whether sockets may fall back to `SO_BUSY_POLL`.
@@ -169,13 +167,22 @@ pub(crate) struct ReportInputs<'a> {
     pub(crate) unpolled: Vec<u32>,
     /// The budgets of the worker's controller; `None` without a controller.
     pub(crate) budgets: Option<Budgets>,
-    /// Why no controller chooses how the queue is polled, although the grace time is adaptive, and
-    /// nothing polls it.
-    pub(crate) no_controller: Option<NoController>,
     /// The values that the queue keeps, because the controller can't set others.
     pub(crate) keeps: Option<QueueSettings>,
     /// Why the workers do not wait as they were asked to.
     pub(crate) wait_note: Option<&'static str>,
+}
+
+/// How setting up a driver to poll the worker's queue has ended.
+#[derive(Default)]
+pub(crate) struct PollingStart {
+    /// Why busy polling could not be set on the epoll instance.
+    pub(crate) params_error: Option<String>,
+    /// The result of setting busy polling on the ring; `None` if it was not tried.
+    pub(crate) ring_polls: Option<Result<(), String>>,
+    /// Why no controller chooses how the queue is polled, although the grace time is adaptive, and
+    /// nothing polls it.
+    pub(crate) no_controller: Option<NoController>,
 }
 
 /// Why a worker under kernel polling with an adaptive grace time does not poll.
@@ -208,7 +215,7 @@ impl ReportInputs<'_> {
         let napi = (self.napi_id != 0)
             .then(|| Netdev::open().and_then(|mut netdev| netdev.napi(self.napi_id)).ok())
             .flatten();
-        let epoll = driver.epoll().params().ok().filter(|params| params.prefer_busy_poll == 1);
+        let epoll = driver.instance().params().ok().filter(|params| params.prefer_busy_poll == 1);
         let (running, steps_down) = self.in_effect(napi.as_ref(), epoll);
         WorkerReport {
             worker: self.worker,
@@ -302,7 +309,7 @@ impl ReportInputs<'_> {
                 queues.join(", ")
             ));
         }
-        if let Some(no_controller) = self.no_controller {
+        if let Some(no_controller) = self.polling.no_controller {
             let thread = napi.filter(|napi| napi.has_polling_thread()).map(polled_by_thread);
             why.push(thread.unwrap_or_else(|| no_controller.reason(self.napi_id)));
             return (Running::Blocking, why);
@@ -311,13 +318,16 @@ impl ReportInputs<'_> {
         if self.budgets.is_some() {
             return (Running::KernelPolling, why);
         }
-        if let Some(Err(error)) = &self.ring_polls {
+        if let Some(Err(error)) = &self.polling.ring_polls {
             why.push(format!("the ring can't busy-poll (IORING_REGISTER_NAPI, Linux 6.13): {error}"));
             return (Running::Blocking, why);
         }
-        if epoll.is_none() && self.ring_polls.is_none() {
-            let error =
-                self.params_error.as_deref().unwrap_or("the kernel took the values but reads back others");
+        if epoll.is_none() && self.polling.ring_polls.is_none() {
+            let error = self
+                .polling
+                .params_error
+                .as_deref()
+                .unwrap_or("the kernel took the values but reads back others");
             why.push(format!("the epoll instance can't busy-poll (EPIOCSPARAMS, Linux 6.9): {error}"));
             return (if self.so_busy_poll { Running::SoBusyPoll } else { Running::Blocking }, why);
         }
@@ -348,7 +358,7 @@ impl ReportInputs<'_> {
         if self.asked.worker_wait() == WorkerWait::Polls {
             return (Running::Suppression, why);
         }
-        if self.ring_polls.is_some() {
+        if self.polling.ring_polls.is_some() {
             why.push("io_uring's waits never suspend interrupts; those of the epoll driver do".to_owned());
             return (Running::BusyPollingWithDeferral, why);
         }

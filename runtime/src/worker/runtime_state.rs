@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use policies::{Applied, QueueRequests, host};
 
 use crate::blocking::BlockingPool;
-use crate::config::hooks::Hooks;
-use crate::config::settings::Config;
-use crate::counters::worker_counters::Metrics;
+use crate::config::Config;
+use crate::config::Hooks;
+use crate::counters::Metrics;
 use crate::worker::napi_map::NapiMap;
 use crate::worker::report::WorkerReport;
 use crate::worker::worker_handle::WorkerHandle;
@@ -54,7 +54,7 @@ impl RuntimeState {
         napis: NapiMap,
         host: HostState,
     ) -> Self {
-        let blocking = BlockingPool::new(config.max_blocking_threads, config.threads.clone());
+        let blocking = BlockingPool::new(config.options.max_blocking_threads, config.options.threads.clone());
         let spawned = AtomicUsize::new(0);
         Self {
             blocking,
@@ -107,7 +107,7 @@ impl RuntimeState {
     /// A worker for a task that may be on any: one after the other. If there are others, without a
     /// worker 0 that only runs in `block_on`.
     pub(crate) fn next_worker(&self) -> usize {
-        let first = usize::from(!self.config.background && self.workers.len() > 1);
+        let first = usize::from(!self.config.options.background && self.workers.len() > 1);
         first + self.spawned.fetch_add(1, Ordering::Relaxed) % (self.workers.len() - first)
     }
 

@@ -1,27 +1,31 @@
-//! How a worker starts: its driver is opened, and busy polling set and read back.
+//! How a worker starts: its thread is pinned, its driver opened, and busy polling set and read
+//! back.
 
 use std::io;
+use std::num::NonZeroU64;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use policies::Knob;
 use policies::controller::{
     Budgets, ControllerLimits, MachineCosts, PollTimer, PollingController, QueueSettings, Reason,
 };
 use policies::epoll_params::EpollParams;
 use policies::netlink::netdev::Netdev;
+use policies::{Cpus, Knob};
+use rustix::thread::{CpuSet, gettid, set_current_timer_slack};
 
-use super::event_loop::Worker;
-use super::queue_control::QueueControl;
-use super::report::{NoController, ReportInputs, Running};
-use super::worker_handle::WorkerHandle;
-use crate::driver::driver_kind::DriverKind;
-use crate::driver::epoll_sys;
-use crate::driver::{Driver, QueuePolling};
-use crate::timers::clock::monotonic_nanos;
+use crate::config::Config;
+use crate::driver::epoll::sys;
+use crate::driver::{Driver, DriverKind, QueuePolling};
+use crate::thread_settings::KeptSettings;
+use crate::timers::monotonic_nanos;
+use crate::worker::event_loop::Worker;
+use crate::worker::queue_control::QueueControl;
+use crate::worker::report::{NoController, PollingStart, ReportInputs, Running};
 use crate::worker::runtime_state::RuntimeState;
+use crate::worker::worker_handle::WorkerHandle;
 
 /// The shortest time for which a ring is set to busy-poll where the queue's values are fixed: with
 /// 0 it would poll once.
@@ -30,71 +34,32 @@ const RING_BUSY_POLL: Duration = Duration::from_micros(50);
 /// Makes the calling thread's worker, and stores its report. The worker stays on this thread, which
 /// is a [`WorkerThread`](super::worker_thread::WorkerThread) while it runs.
 pub(crate) fn make_worker(runtime: &Arc<RuntimeState>, index: usize) -> io::Result<Rc<Worker>> {
-    let handle = Arc::clone(&runtime.workers[index]);
-    let thread_id = rustix::thread::gettid().as_raw_nonzero().get();
-    let core = runtime.core_of(index);
     let config = &runtime.config;
-    let split = config.policy.busy_polls() && config.interface.is_some();
+    let handle = Arc::clone(&runtime.workers[index]);
     let napi_id = handle.napi.load(Ordering::Relaxed);
-    let adapts = split && napi_id != 0 && config.policy.adapts(config.settings.gro_flush_timeout);
-    let adaptation =
-        if adapts { queue_control(runtime, index, napi_id, thread_id) } else { Adaptation::Fixed };
-    let polling = match &adaptation {
-        _ if !split || napi_id == 0 => QueuePolling::None,
-        Adaptation::Controller(control) if control.kept_values().is_none() => QueuePolling::ByController,
-        _ => QueuePolling::Fixed,
-    };
-    let (driver, driver_note) =
-        Driver::open(config.driver, polling, config.max_events, &config.ring, &handle.wake)?;
+    let adaptation = adaptation(runtime, index, napi_id);
+    let (driver, driver_note) = Driver::open(
+        config.driver,
+        adaptation.polling(),
+        config.options.max_events,
+        &config.options.ring,
+        &handle.wake,
+    )?;
     driver.publish_ring()?;
-    let mut params_error = None;
-    let mut ring_polls = None;
-    let mut no_controller = None;
-    let mut control = None;
-    let is_ring = driver.kind() == DriverKind::Uring;
-    if polling != QueuePolling::None && !is_ring {
-        let micros = u32::try_from(config.busy_poll.as_micros()).unwrap_or(i32::MAX as u32);
-        let wanted = EpollParams::polling(micros, QueueSettings::BUSY_POLL_BUDGET);
-        params_error = driver.epoll().set_params(wanted).err().map(|error| error.to_string());
-    }
-    match adaptation {
-        Adaptation::Controller(controller) if params_error.is_none() => {
-            if is_ring && polling != QueuePolling::ByController {
-                no_controller = Some(NoController::Ring);
-            } else {
-                // On epoll the call has succeeded above.
-                driver.set_polling(napi_id, &controller.in_effect())?;
-                control = Some(*controller);
-            }
-        }
-        Adaptation::Unprepared if params_error.is_none() => {
-            no_controller = Some(NoController::Unprepared);
-            // Waits that poll a queue which defers nothing take the interrupts as well.
-            driver.set_polling(napi_id, &QueueSettings::plain(Reason::Fixed))?;
-        }
-        _ => {
-            if let Some(ring) = driver.ring().filter(|_| split && napi_id != 0) {
-                let time = config.busy_poll.max(RING_BUSY_POLL);
-                let polled = ring.set_queue_polls(napi_id, time, (Duration::ZERO, Duration::ZERO));
-                ring_polls = Some(polled.map_err(|error| error.to_string()));
-            }
-        }
-    }
+    let (control, polling) = begin_polling(config, &driver, napi_id, adaptation)?;
     let report = ReportInputs {
         worker: index,
-        core,
+        core: runtime.core_of(index),
         asked: config.policy,
         napi_id,
         interface: config.interface.as_deref(),
         applied: &runtime.host.applied,
         host_notes: &runtime.host.notes,
-        params_error,
-        ring_polls,
+        polling,
         driver_note,
-        so_busy_poll: split,
+        so_busy_poll: polls_a_queue(config),
         unpolled: runtime.napis.unpolled_queues(index, napi_id),
         budgets: control.as_ref().map(QueueControl::budgets),
-        no_controller,
         keeps: control.as_ref().and_then(QueueControl::kept_values),
         wait_note: config.wait_note,
     };
@@ -106,7 +71,7 @@ pub(crate) fn make_worker(runtime: &Arc<RuntimeState>, index: usize) -> io::Resu
     let suspends = report.running == Running::KernelPolling;
     if suspends && report.napi.as_ref().is_some_and(|napi| napi.threaded.is_some_and(|threaded| threaded > 0))
     {
-        driver.epoll().set_napi_thread();
+        driver.set_napi_thread();
     }
     tracing::debug!(%report, "worker started");
     // All workers have the same driver.
@@ -118,14 +83,84 @@ pub(crate) fn make_worker(runtime: &Arc<RuntimeState>, index: usize) -> io::Resu
     Ok(worker)
 }
 
-/// Who chooses the values of a worker's queue, under kernel polling with an adaptive grace time.
+/// Whether a worker's queue is polled, and who chooses its values.
 enum Adaptation {
+    /// It is not polled: the policy doesn't, or there is no queue.
+    NotPolled,
     /// The worker's controller, as far as this process may set them.
     Controller(Box<QueueControl>),
-    /// Nobody: they are those of the device (before Linux 6.13), or can't be read.
+    /// Nobody: they are fixed by the settings, or those of the device (before Linux 6.13), or can't
+    /// be read.
     Fixed,
     /// Nobody: this process may not set them, and nobody has set those that polling needs.
     Unprepared,
+}
+
+impl Adaptation {
+    fn polling(&self) -> QueuePolling {
+        match self {
+            Adaptation::NotPolled => QueuePolling::None,
+            Adaptation::Controller(control) if control.kept_values().is_none() => QueuePolling::ByController,
+            _ => QueuePolling::Fixed,
+        }
+    }
+}
+
+/// Whether the policy polls queues of an interface.
+fn polls_a_queue(config: &Config) -> bool {
+    config.policy.busy_polls() && config.interface.is_some()
+}
+
+fn adaptation(runtime: &RuntimeState, worker: usize, napi_id: u32) -> Adaptation {
+    let config = &runtime.config;
+    if !polls_a_queue(config) || napi_id == 0 {
+        return Adaptation::NotPolled;
+    }
+    if !config.policy.adapts(config.settings.gro_flush_timeout) {
+        return Adaptation::Fixed;
+    }
+    queue_control(runtime, worker, napi_id, rustix::thread::gettid().as_raw_nonzero().get())
+}
+
+/// Makes the driver's waits poll the queue.
+fn begin_polling(
+    config: &Config,
+    driver: &Driver,
+    napi_id: u32,
+    adaptation: Adaptation,
+) -> io::Result<(Option<QueueControl>, PollingStart)> {
+    let polling = adaptation.polling();
+    let mut start = PollingStart::default();
+    if polling != QueuePolling::None && driver.kind() == DriverKind::Epoll {
+        let micros = u32::try_from(config.busy_poll.as_micros()).unwrap_or(i32::MAX as u32);
+        let wanted = EpollParams::polling(micros, QueueSettings::BUSY_POLL_BUDGET);
+        if let Err(error) = driver.instance().set_params(wanted) {
+            start.params_error = Some(error.to_string());
+            return Ok((None, start));
+        }
+    }
+    match (adaptation, driver.ring()) {
+        (Adaptation::NotPolled, _) | (Adaptation::Fixed, None) => {}
+        (Adaptation::Fixed, Some(ring)) => {
+            let time = config.busy_poll.max(RING_BUSY_POLL);
+            let polled = ring.set_polling(napi_id, time, (Duration::ZERO, Duration::ZERO));
+            start.ring_polls = Some(polled.map_err(|error| error.to_string()));
+        }
+        (Adaptation::Controller(_), Some(_)) if polling != QueuePolling::ByController => {
+            start.no_controller = Some(NoController::Ring);
+        }
+        (Adaptation::Controller(controller), _) => {
+            // On epoll the call has succeeded above.
+            driver.set_polling(napi_id, &controller.in_effect())?;
+            return Ok((Some(*controller), start));
+        }
+        (Adaptation::Unprepared, _) => {
+            start.no_controller = Some(NoController::Unprepared);
+            // Waits that poll a queue which defers nothing take the interrupts as well.
+            driver.set_polling(napi_id, &QueueSettings::plain(Reason::Fixed))?;
+        }
+    }
+    Ok((None, start))
 }
 
 fn queue_control(runtime: &RuntimeState, worker: usize, napi_id: u32, thread: i32) -> Adaptation {
@@ -160,8 +195,8 @@ fn queue_control(runtime: &RuntimeState, worker: usize, napi_id: u32, thread: i3
     let limits = ControllerLimits {
         ring_slots: ring.map_or(ControllerLimits::default().ring_slots, |ring| ring.size),
         fixed,
-        has_to_pay: !runtime.config.ignores_polling_costs,
-        timer: if epoll_sys::waits_in_nanoseconds() { PollTimer::Worker } else { PollTimer::Kernel },
+        has_to_pay: !runtime.config.options.ignores_polling_costs,
+        timer: if sys::waits_in_nanoseconds() { PollTimer::Worker } else { PollTimer::Kernel },
     };
     let budgets = Budgets { latency: settings.latency_budget, cpu: runtime.config.cpu_budget };
     let controller = PollingController::new(budgets, MachineCosts::measure(), limits);
@@ -170,7 +205,7 @@ fn queue_control(runtime: &RuntimeState, worker: usize, napi_id: u32, thread: i3
     let napi_thread = napi.pid.and_then(|pid| i32::try_from(pid).ok());
     let queue = settable.unwrap_or(0);
     let control = QueueControl::new(queue, requests, controller, limits.ring_slots, thread, napi_thread, now);
-    let control = control.forced_by(runtime.config.forced.clone());
+    let control = control.forced_by(runtime.config.options.forced.clone());
     Adaptation::Controller(Box::new(control))
 }
 
@@ -179,4 +214,46 @@ pub(crate) fn socket_busy_poll(runtime: &RuntimeState, worker: &WorkerHandle) ->
     let report = worker.locked_report();
     let fallback = report.as_ref().is_some_and(|report| report.running == super::report::Running::SoBusyPoll);
     fallback.then(|| runtime.config.busy_poll.max(Duration::from_micros(1)))
+}
+
+/// While it lives, the calling thread runs a worker. Dropping it puts the thread's affinity and
+/// timer slack back: the thread of a `block_on` is its caller's.
+pub(crate) struct WorkerThread {
+    handle: Arc<WorkerHandle>,
+    /// Put back after the worker has ceased to follow its interrupt.
+    _before: KeptSettings,
+}
+
+impl WorkerThread {
+    pub(crate) fn enter(runtime: &RuntimeState, index: usize) -> io::Result<Self> {
+        let handle = Arc::clone(&runtime.workers[index]);
+        handle.thread.get_or_init(|| gettid().as_raw_nonzero().get());
+        let before = KeptSettings::new();
+        // From here on the worker follows its interrupt.
+        handle.set_in_loop(true);
+        let entered = Self { handle, _before: before };
+        let core = runtime.core_of(index);
+        if let Some(core) = core {
+            pin(core)?;
+            entered.handle.report_core(core);
+        }
+        // With the default slack, a timeout of 1 ns sleeps for up to 50 µs.
+        let _ = set_current_timer_slack(NonZeroU64::new(1));
+        Ok(entered)
+    }
+}
+
+impl Drop for WorkerThread {
+    fn drop(&mut self) {
+        self.handle.set_in_loop(false);
+    }
+}
+
+fn pin(core: u32) -> io::Result<()> {
+    if core as usize >= CpuSet::MAX_CPU {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("there is no core {core}")));
+    }
+    Cpus::one(core)
+        .pin(None)
+        .map_err(|error| io::Error::other(format!("cannot pin it to core {core}: {error}")))
 }

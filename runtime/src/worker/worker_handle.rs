@@ -8,11 +8,11 @@ use policies::Cpus;
 use policies::controller::QueueSettings;
 
 use super::report::WorkerReport;
-use crate::counters::worker_counters::{Metrics, WorkerCounters};
+use crate::counters::{Metrics, WorkerCounters};
+use crate::inbox::Inbox;
 use crate::task_core::cell::{NewTask, TaskRef};
-use crate::timers::clock::monotonic_nanos;
-use crate::waking::inbox::Inbox;
-use crate::waking::wake_handle::WakeHandle;
+use crate::timers::monotonic_nanos;
+use crate::wake_handle::WakeHandle;
 
 pub(crate) enum Message {
     /// Queue a task, which was woken at [`WorkerHandle::wake_time`].

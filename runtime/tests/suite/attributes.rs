@@ -24,7 +24,7 @@ mod renamed {
 )]
 async fn the_settings_of_an_attribute_are_taken() {
     assert_eq!(lull::workers(), 2);
-    assert_eq!(lull::policy(), lull::Policy::Vanilla);
+    assert_eq!(lull::policy(), lull::policy::Policy::Vanilla);
     assert!(lull::reports().iter().all(|report| report.driver == lull::DriverKind::Epoll));
 }
 

@@ -7,7 +7,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use runtime::io::{AsyncFd, Direction, SourceKind};
-use runtime::{Builder, Cpus, DriverKind};
+use runtime::policy::Cpus;
+use runtime::{Builder, DriverKind};
 
 use crate::drivers::{drivers, one_worker};
 

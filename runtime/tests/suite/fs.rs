@@ -1,15 +1,16 @@
-//! Files on the threads of blocking work, and on the ring.
+//! Files on the threads of blocking work.
 
+use std::fs::OpenOptions;
 use std::future::Future;
 use std::io::ErrorKind;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::task::Poll;
 use std::time::Duration;
 
-use futures_util::FutureExt;
-use runtime::fs::{self, File, OpenOptions};
+use runtime::fs::{self, File};
 use runtime::{Builder, DriverKind, Handle, Runtime};
 use rustix::io::Errno;
 
@@ -55,7 +56,8 @@ async fn a_file_is_written_read_renamed_and_removed() {
     assert!(fs::metadata(&nested).await.unwrap().is_dir());
     fs::rename(&file, &renamed).await.unwrap();
     assert_eq!(fs::metadata(&file).await.unwrap_err().kind(), ErrorKind::NotFound);
-    assert_eq!(fs::read(&renamed).await.unwrap(), b"xyz");
+    assert_eq!(fs::copy(&renamed, &file).await.unwrap(), 3);
+    assert_eq!(fs::read(&file).await.unwrap(), b"xyz");
     fs::remove_file(&renamed).await.unwrap();
     assert!(!renamed.exists());
 }
@@ -83,7 +85,7 @@ async fn errors_are_those_of_the_system_calls() {
     let file = folder.join("file");
     fs::write(&file, [0xff]).await.unwrap();
     assert_eq!(fs::read_to_string(&file).await.unwrap_err().kind(), ErrorKind::InvalidData);
-    let exists = OpenOptions::new().write(true).create_new(true).open(&file).await.unwrap_err();
+    let exists = File::open_with(&file, OpenOptions::new().write(true).create_new(true)).await.unwrap_err();
     assert_eq!(exists.kind(), ErrorKind::AlreadyExists);
     assert_eq!(fs::create_dir_all(&file).await.unwrap_err().kind(), ErrorKind::AlreadyExists);
     let file = File::open(&file).await.unwrap();
@@ -96,7 +98,9 @@ async fn errors_are_those_of_the_system_calls() {
 async fn reads_and_writes_are_at_their_offsets_and_return_the_buffer() {
     let folder = Folder::new();
     let path = folder.join("file");
-    let file = File::options().read(true).write(true).create(true).mode(0o600).open(&path).await.unwrap();
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false).mode(0o600);
+    let file = File::open_with(&path, &options).await.unwrap();
     let (written, buffer) = file.write_at(b"hello".to_vec(), 3).await.unwrap();
     assert_eq!((written, &buffer[..]), (5, &b"hello"[..]));
     assert_eq!(file.write_all_at("J", 3).await.unwrap(), "J");
@@ -119,7 +123,7 @@ async fn reads_and_writes_are_at_their_offsets_and_return_the_buffer() {
     );
     assert_eq!(fs::read(&path).await.unwrap(), b"\0\0\0J");
     file.try_into_std().expect("no operation goes on").set_len(1).unwrap();
-    let appended = OpenOptions::new().append(true).open(&path).await.unwrap();
+    let appended = File::open_with(&path, OpenOptions::new().append(true)).await.unwrap();
     appended.write_all_at("end", 0).await.unwrap();
     assert_eq!(fs::read(&path).await.unwrap(), b"\0end");
     File::create(&path).await.unwrap();
@@ -180,7 +184,7 @@ fn an_operation_that_is_cancelled_before_a_thread_has_begun_it_is_done_all_the_s
         runtime.block_on(async {
             let (first, second) = (folder.join("first"), folder.join("second"));
             fs::write(&first, "0123456789").await.unwrap();
-            let file = OpenOptions::new().write(true).open(&first).await.unwrap();
+            let file = File::open_with(&first, OpenOptions::new().write(true)).await.unwrap();
             let (release, occupied) = occupy_the_pool();
             begin_and_cancel(file.write_all_at(b"cancelled".to_vec(), 1)).await;
             begin_and_cancel(fs::write(&second, "cancelled")).await;
@@ -219,148 +223,6 @@ fn a_dropped_file_stays_open_until_its_operation_has_ended() {
     }
 }
 
-/// A file whose bytes at even and odd offsets say where they are.
-fn numbered_file(folder: &Folder, length: usize) -> (PathBuf, Vec<u8>) {
-    let content: Vec<u8> =
-        (0..length).map(|at| if at % 2 == 0 { at / 256 % 251 } else { at } as u8).collect();
-    let path = folder.join("numbered");
-    std::fs::write(&path, &content).unwrap();
-    // So that the page cache can drop it.
-    std::fs::File::open(&path).unwrap().sync_all().unwrap();
-    (path, content)
-}
-
-#[runtime::test]
-async fn reads_of_all_lengths_return_the_same_bytes_on_all_drivers() {
-    let folder = Folder::new();
-    let (path, content) = numbered_file(&folder, 300_000);
-    let file = File::open(&path).await.unwrap();
-    for length in [0, 1, 4095, 4096, 4097, 64 << 10, 200_000, 400_000] {
-        for offset in [0, 1, 4097, 299_990, 300_000, 1 << 40] {
-            let rest = content.get(offset..).unwrap_or(&[]);
-            let expected = &rest[..rest.len().min(length)];
-            let (read, buffer) = file.read_at(vec![7; length], offset as u64).await.unwrap();
-            assert!(buffer[..read] == *expected, "{length} at {offset}");
-            assert!(buffer.len() == length && buffer[read..].iter().all(|byte| *byte == 7));
-            let exact = file.read_exact_at(vec![7; length], offset as u64).await;
-            match exact {
-                Ok(buffer) => assert!(buffer == expected, "{length} at {offset}"),
-                Err(error) => {
-                    assert!(expected.len() < length);
-                    assert_eq!(error.kind(), ErrorKind::UnexpectedEof);
-                }
-            }
-        }
-    }
-}
-
-#[runtime::test]
-async fn reads_of_unusual_files_are_those_of_the_system_call() {
-    let folder = Folder::new();
-    let (path, content) = numbered_file(&folder, 8192);
-    let code = |result: std::io::Result<(usize, [u8; 4])>| result.unwrap_err().raw_os_error();
-    let (reader, mut writer) = std::io::pipe().unwrap();
-    std::io::Write::write_all(&mut writer, b"kept").unwrap();
-    let pipe = File::from_std(std::fs::File::from(std::os::fd::OwnedFd::from(reader)));
-    assert_eq!(code(pipe.read_at([0; 4], 0).await), Some(Errno::SPIPE.raw_os_error()));
-    drop(writer);
-    let mut left = String::new();
-    let mut pipe = pipe.try_into_std().expect("no operation goes on");
-    std::io::Read::read_to_string(&mut pipe, &mut left).unwrap();
-    assert_eq!(left, "kept");
-
-    let written = OpenOptions::new().write(true).open(&path).await.unwrap();
-    assert_eq!(code(written.read_at([0; 4], 0).await), Some(Errno::BADF.raw_os_error()));
-    let directory = File::open(&folder.0).await.unwrap();
-    assert_eq!(code(directory.read_at([0; 4], 0).await), Some(Errno::ISDIR.raw_os_error()));
-    let file = File::open(&path).await.unwrap();
-    assert_eq!(code(file.read_at([0; 4], u64::MAX).await), Some(Errno::INVAL.raw_os_error()));
-
-    // A page that is not in the cache would have to be waited for.
-    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&path).await.unwrap();
-    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
-    let buffer = file.read_exact_at(vec![0; 4096], 0).await.unwrap();
-    assert!(buffer == content[..4096]);
-    let status = File::open("/proc/self/status").await.unwrap();
-    let (read, buffer) = status.read_at(vec![0; 4096], 0).await.unwrap();
-    assert!(buffer[..read].starts_with(b"Name:"));
-}
-
-#[test]
-fn short_reads_need_no_thread_where_the_worker_waits_in_a_ring() {
-    for driver in drivers() {
-        let folder = Folder::new();
-        let (path, content) = numbered_file(&folder, 8192);
-        with_one_blocking_thread(driver).block_on(async {
-            let file = File::open(&path).await.unwrap();
-            let (release, occupied) = occupy_the_pool();
-            let needs_none = driver == DriverKind::Uring;
-            let limit = if needs_none { LIMIT } else { Duration::from_millis(50) };
-            let read = runtime::timeout(limit, file.read_exact_at(vec![0; 4096], 4096)).await;
-            assert_eq!(read.is_ok(), needs_none, "on {driver}");
-            if let Ok(read) = read {
-                assert!(read.unwrap() == content[4096..]);
-            }
-            release.send(()).unwrap();
-            occupied.await.unwrap();
-        });
-    }
-}
-
-#[runtime::test]
-async fn a_cancelled_read_keeps_the_file_until_it_has_ended() {
-    let folder = Folder::new();
-    let (path, content) = numbered_file(&folder, 8192);
-    let mut file = File::open(&path).await.unwrap();
-    // Ready only if it has ended already.
-    let _ = runtime::timeout(Duration::ZERO, file.read_at(vec![0; 4096], 0)).await;
-    let end = std::time::Instant::now() + LIMIT;
-    let file = loop {
-        match file.try_into_std() {
-            Ok(file) => break file,
-            Err(again) => file = again,
-        }
-        assert!(std::time::Instant::now() < end, "the read never ends");
-        runtime::sleep(Duration::from_millis(1)).await;
-    };
-    let buffer = File::from_std(file).read_exact_at(vec![0; 4096], 0).await.unwrap();
-    assert!(buffer == content[..4096]);
-}
-
-#[test]
-fn a_read_that_has_begun_can_be_sent_to_another_worker() {
-    for driver in drivers() {
-        let folder = Folder::new();
-        let (path, content) = numbered_file(&folder, 8192);
-        let mut runtime = Builder::new().ignore_environment().workers(2).driver(driver).build().unwrap();
-        runtime.block_on(async {
-            let file = std::sync::Arc::new(File::open(&path).await.unwrap());
-            let mut reading = Box::pin(async move { file.read_exact_at(vec![0; 4096], 0).await });
-            let begun = std::future::poll_fn(|context| Poll::Ready(reading.as_mut().poll(context))).await;
-            // Ready where this thread was paused for as long as a read takes.
-            if begun.is_ready() {
-                return;
-            }
-            let read = runtime::spawn_on(1, move || reading);
-            let read = runtime::timeout(LIMIT, read).await.expect("the wake-up was lost").unwrap().unwrap();
-            assert!(read == content[..4096], "on {driver}");
-        });
-    }
-}
-
-#[runtime::test]
-async fn a_paused_clock_waits_for_reads() {
-    let folder = Folder::new();
-    let (path, content) = numbered_file(&folder, 8192);
-    let file = File::open(&path).await.unwrap();
-    runtime::time::pause();
-    for _ in 0..20 {
-        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
-        let read = runtime::timeout(Duration::from_secs(1), file.read_exact_at(vec![0; 4096], 0)).await;
-        assert!(read.expect("the clock jumped").unwrap() == content[..4096]);
-    }
-}
-
 #[runtime::test]
 async fn a_call_leaves_the_worker_to_other_tasks() {
     let folder = Folder::new();
@@ -374,37 +236,4 @@ async fn a_call_leaves_the_worker_to_other_tasks() {
     let read = runtime::timeout(LIMIT, reader).await.expect("the worker was blocked").unwrap().unwrap();
     assert_eq!(read, b"through");
     writer.await.unwrap().unwrap();
-}
-
-#[runtime::test]
-async fn a_folder_is_read_to_its_last_entry_and_a_file_copied_linked_and_protected() {
-    let folder = std::env::temp_dir().join(format!("lull-read-dir-{}", std::process::id()));
-    runtime::fs::create_dir_all(&folder).await.unwrap();
-    // More than one call reads.
-    for number in 0..150 {
-        runtime::fs::write(folder.join(number.to_string()), "x").await.unwrap();
-    }
-    let mut entries = runtime::fs::read_dir(&folder).await.unwrap();
-    let mut numbers = Vec::new();
-    loop {
-        // A wait that is dropped loses nothing.
-        let entry = match entries.next_entry().now_or_never() {
-            Some(entry) => entry,
-            None => entries.next_entry().await,
-        };
-        let Some(entry) = entry.unwrap() else { break };
-        numbers.push(entry.file_name().to_str().unwrap().parse::<u32>().unwrap());
-    }
-    assert!(entries.next_entry().await.unwrap().is_none());
-    numbers.sort_unstable();
-    assert_eq!(numbers, (0..150).collect::<Vec<_>>());
-    assert_eq!(runtime::fs::copy(folder.join("0"), folder.join("copy")).await.unwrap(), 1);
-    assert_eq!(runtime::fs::read(folder.join("copy")).await.unwrap(), b"x");
-    runtime::fs::symlink("copy", folder.join("link")).await.unwrap();
-    let read_only = std::os::unix::fs::PermissionsExt::from_mode(0o440);
-    runtime::fs::set_permissions(folder.join("link"), read_only).await.unwrap();
-    assert!(runtime::fs::metadata(folder.join("copy")).await.unwrap().permissions().readonly());
-    assert!(std::fs::symlink_metadata(folder.join("link")).unwrap().is_symlink());
-    std::fs::remove_dir_all(&folder).unwrap();
-    assert_eq!(runtime::fs::read_dir(&folder).await.unwrap_err().kind(), std::io::ErrorKind::NotFound);
 }

@@ -12,8 +12,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use io_uring::{opcode, squeue, types};
 use runtime::DriverKind;
-use runtime::io::io_uring::{opcode, squeue, types};
 use runtime::io::{NoRing, RingFd, RingOperation, has_ring, submit};
 
 use crate::drivers::{drivers, one_worker};
@@ -55,12 +55,18 @@ fn read(file: &File, mut keep: Counted) -> RingOperation<Counted> {
     let entry = opcode::Read::new(fd, keep.bytes.as_mut_ptr(), keep.bytes.len() as u32).offset(u64::MAX);
     // SAFETY: the kernel writes to the vector's bytes, which are on the heap, and which nobody else
     // uses.
-    unsafe { submit(entry.build(), keep) }.unwrap_or_else(|(no_ring, _)| panic!("{no_ring}"))
+    unsafe { submit(bytes_of(entry.build()), keep) }.unwrap_or_else(|(no_ring, _)| panic!("{no_ring}"))
+}
+
+fn bytes_of(entry: squeue::Entry) -> [u8; 64] {
+    // SAFETY: an entry is 64 bytes, all of them initialized.
+    unsafe { std::mem::transmute(entry) }
 }
 
 fn nop() -> RingOperation<()> {
     // SAFETY: it uses nothing.
-    unsafe { submit(opcode::Nop::new().build(), ()) }.unwrap_or_else(|(no_ring, ())| panic!("{no_ring}"))
+    unsafe { submit(bytes_of(opcode::Nop::new().build()), ()) }
+        .unwrap_or_else(|(no_ring, ())| panic!("{no_ring}"))
 }
 
 fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
@@ -88,7 +94,7 @@ async fn until_none_lives(count: &Cell<usize>) {
 async fn without_a_ring_operations_fail_with_a_reason() {
     assert!(!has_ring());
     // SAFETY: it uses nothing.
-    let refused = unsafe { submit(opcode::Nop::new().build(), 7) };
+    let refused = unsafe { submit(bytes_of(opcode::Nop::new().build()), 7) };
     assert_eq!(refused.unwrap_err(), (NoRing, 7));
     let file = RingFd::new(memory_file(b"hello"));
     let (error, buffer) = file.read_at(vec![1, 2], 0).await;
@@ -300,7 +306,7 @@ async fn what_a_dropped_operation_has_brought_is_disposed_of() {
     for dispose in [true, false] {
         seen.set(None);
         // SAFETY: it uses nothing.
-        let operation = unsafe { submit(opcode::Nop::new().build(), Rc::clone(&seen)) };
+        let operation = unsafe { submit(bytes_of(opcode::Nop::new().build()), Rc::clone(&seen)) };
         let mut operation = operation.unwrap_or_else(|_| panic!("no ring")).on_abandoned(note);
         runtime::sleep(Duration::from_millis(2)).await;
         if !dispose {
@@ -348,7 +354,7 @@ async fn a_zero_copy_send_gives_its_buffer_back_after_the_notification() {
     let entry: squeue::Entry =
         opcode::SendZc::new(types::Fd(sender.as_raw_fd()), bytes.as_ptr(), bytes.len() as u32).build();
     // SAFETY: the entry points to the vector's bytes, which are on the heap.
-    let sending = unsafe { submit(entry, bytes) }.unwrap_or_else(|_| panic!("no ring"));
+    let sending = unsafe { submit(bytes_of(entry), bytes) }.unwrap_or_else(|_| panic!("no ring"));
     let reading = std::thread::spawn(move || {
         let mut received = Vec::new();
         receiver.read_to_end(&mut received).unwrap();

@@ -246,7 +246,7 @@ fn a_worker_reports_what_it_runs() {
 fn kernel_polling_without_an_interface_blocks_and_says_why() {
     let mut runtime = Builder::new()
         .workers(1)
-        .policy(runtime::Policy::KernelPolling)
+        .policy(runtime::policy::Policy::KernelPolling)
         .ignore_environment()
         .build()
         .unwrap();

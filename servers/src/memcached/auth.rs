@@ -9,8 +9,10 @@ use subtle::{Choice, ConstantTimeEq};
 /// The longest user name and the longest password, in bytes.
 const MAX_LENGTH: usize = 256;
 
+/// A file of users cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum UsersFileError {
     #[error("cannot read the users from {}: {source}", path.display())]
     Read { path: PathBuf, source: io::Error },

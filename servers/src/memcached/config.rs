@@ -1,132 +1,278 @@
-//! What a server is started with.
+//! What a server is started with. Each setting is declared once, here, with its flag and its
+//! default: the command fills a [`Config`] from its arguments, and a program from no arguments.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::tls::TlsConfig;
+use clap::builder::TypedValueParser;
+use clap::{ArgAction, Parser, value_parser};
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Protocol {
-    /// Text: the classic commands and the meta commands.
-    Ascii,
-    Binary,
-}
-
+/// The reply to `version`: the memcached version whose protocols the server implements, followed by
+/// the crate's version. Clients parse the leading number to detect features.
+pub const VERSION: &str = concat!("1.6.45-lull-", env!("CARGO_PKG_VERSION"));
 /// The least memory limit that the `cache_memlimit` command accepts, in bytes.
 pub const MIN_MEMORY_LIMIT: u64 = 8 << 20;
 
-/// When the kernel probes a silent client, by default.
-const DEFAULT_KEEPALIVE: Duration = Duration::from_secs(300);
+/// A port to listen on: 0 takes any free one, `None` disables the transport.
+pub type Port = Option<u16>;
 
-/// What a server is started with. Each field names memcached's flag for it.
-#[derive(Debug, Clone)]
+/// The protocol of connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+#[non_exhaustive]
+pub enum Protocol {
+    /// It is detected from the first byte of each connection.
+    Auto,
+    /// Text: the classic commands and the meta commands.
+    Ascii,
+    /// The binary protocol.
+    Binary,
+}
+
+/// What a server is started with. Each field has the default of memcached's flag for it.
+#[derive(Debug, Clone, clap::Args)]
 pub struct Config {
-    /// Addresses to listen on, each with an optional port that overrides `port` (`-l`). Default:
-    /// 127.0.0.1.
-    pub listen: Vec<(IpAddr, Option<u16>)>,
-    /// The TCP port (`-p`); 0 takes any free port, `None` disables TCP. Default: 11211.
-    pub port: Option<u16>,
-    /// The UDP port (`-U`). Default: `None`, which disables UDP.
-    pub udp_port: Option<u16>,
-    /// Whether all commands are executed over UDP, not only gets (`--udp-all-commands`). Anybody
-    /// can forge the sender of a datagram. Default: false.
-    pub udp_all_commands: bool,
-    /// The path of a Unix socket to listen on instead of TCP and UDP (`-s`).
+    /// The TCP port. Default: 11211.
+    #[arg(short = 'p', long, value_name = "NUM", default_value = "11211", hide_default_value = true,
+        value_parser = parse_port, allow_hyphen_values = true, help = "TCP port to listen on; -1 takes any free \
+            port, 0 disables TCP [default: 11211, or the port of -U]")]
+    pub port: Port,
+    /// The UDP port. Default: `None`.
+    #[arg(short = 'U', long, value_name = "NUM", default_value = "0", value_parser = parse_port,
+        allow_hyphen_values = true, help = "UDP port to listen on; -1 takes any free port, 0 disables UDP")]
+    pub udp_port: Port,
+    /// Path of a Unix socket to listen on, instead of TCP and UDP
+    #[arg(short = 's', long, value_name = "FILE")]
     pub unix_socket: Option<PathBuf>,
-    /// The Unix socket's permissions, as for `chmod(2)` (`-a`). Default: 0700.
+    /// Permissions of the Unix socket, in octal
+    #[arg(short = 'a', long = "unix-mask", value_name = "MODE", default_value = "700",
+        value_parser = parse_mode)]
     pub unix_mode: u32,
-    /// Connections that may wait to be accepted (`-b`). Default: 1024.
-    pub backlog: i32,
-    /// The memory limit in bytes; `-m` takes MiB. Default: 64 MiB.
+    /// Enable the "shutdown" command
+    #[arg(short = 'A', long = "enable-shutdown")]
+    pub shutdown_allowed: bool,
+    /// Addresses to listen on, separated by commas, each with an optional port that overrides -p;
+    /// may be repeated
+    #[arg(short = 'l', long, value_name = "ADDR", value_delimiter = ',', default_value = "127.0.0.1",
+        value_parser = parse_listen)]
+    pub listen: Vec<(IpAddr, Option<u16>)>,
+    /// The memory limit, in bytes. Default: 64 MiB.
+    #[arg(short = 'm', long = "memory-limit", value_name = "MiB", default_value = "64",
+        value_parser = parse_memory,
+        help = "Memory limit in MiB, for items, hash tables and other memory of the store")]
     pub memory: u64,
-    /// Whether items are evicted to make room (`-M` disables it). Default: true.
-    pub evict: bool,
-    /// Whether items have a CAS unique (`-C` disables it). Default: true.
+    /// Whether items have a CAS unique. Default: true.
+    #[arg(short = 'C', long = "disable-cas", action = ArgAction::SetFalse,
+        help = "Keep no CAS uniques: \"gets\" returns 0, and \"cas\" never replaces an item")]
     pub cas: bool,
-    /// Open connections at one time (`-c`). Default: 1024.
+    /// Whether items are evicted to make room. Default: true.
+    #[arg(short = 'M', long = "disable-evictions", action = ArgAction::SetFalse,
+        help = "Refuse new items when the memory limit is reached, instead of evicting others")]
+    pub evict: bool,
+    /// Maximum number of open connections
+    #[arg(short = 'c', long = "conn-limit", value_name = "NUM", default_value = "1024",
+        value_parser = value_parser!(u32).range(1..).map(|number| number as usize))]
     pub max_connections: usize,
+    /// Requests that one connection executes before others run; of a get, 50 keys are as much as
+    /// one
+    #[arg(short = 'R', long = "max-reqs-per-event", value_name = "NUM", default_value = "20",
+        value_parser = value_parser!(u32).range(1..))]
+    pub requests_per_turn: u32,
+    /// Length of the queue of connections that wait to be accepted
+    #[arg(short = 'b', long = "listen-backlog", value_name = "NUM", default_value = "1024",
+        value_parser = value_parser!(i32).range(1..))]
+    pub backlog: i32,
+    /// Protocol of all connections
+    #[arg(
+        short = 'B',
+        long,
+        value_name = "NAME",
+        value_enum,
+        default_value = "auto",
+        hide_possible_values = true,
+        help = "Protocol: ascii, binary or auto, which detects it per connection"
+    )]
+    pub protocol: Protocol,
+    /// The size of the largest item with its key, in bytes. Default: 1 MiB.
+    #[arg(short = 'I', long = "max-item-size", value_name = "SIZE", default_value = "1m",
+        value_parser = parse_size,
+        help = "Size of the largest item in bytes, with its key; the suffixes k and m are accepted")]
+    pub max_item: usize,
+    /// Whether clients authenticate by SASL PLAIN on the binary protocol, with the users of
+    /// `users_file`. Default: false.
+    #[arg(
+        short = 'S',
+        long = "enable-sasl",
+        help = "Require SASL PLAIN authentication, on the binary \
+        protocol; $MEMCACHED_SASL_PWDB names a file of user:password lines"
+    )]
+    pub sasl: bool,
+    /// Whether `flush_all` is allowed. Default: true.
+    #[arg(short = 'F', long = "disable-flush-all", action = ArgAction::SetFalse,
+        help = "Disable the \"flush_all\" command")]
+    pub flush_allowed: bool,
+    /// Whether commands that list keys are allowed. Default: true.
+    #[arg(short = 'X', long = "disable-dumping", action = ArgAction::SetFalse,
+        help = "Disable commands that list keys")]
+    pub dump_allowed: bool,
+    /// A file of `user:password` lines. If set, clients must authenticate.
+    #[arg(
+        short = 'Y',
+        long = "auth-file",
+        value_name = "FILE",
+        help = "Require authentication, on the text \
+        protocol, by a file of user:password lines; reloaded on SIGHUP"
+    )]
+    pub users_file: Option<PathBuf>,
+    /// Execute all commands over UDP, not only gets, although anybody can forge a datagram's sender
+    #[arg(long)]
+    pub udp_all_commands: bool,
+    /// Time without traffic after which the kernel probes whether a client still exists, in seconds
+    #[arg(long, value_name = "SECONDS", default_value = "300",
+        value_parser = value_parser!(u16).range(1..=32_767).map(|time| Duration::from_secs(time.into())))]
+    pub keepalive: Duration,
+    /// Listen on publicly reachable addresses although clients need not authenticate
+    #[arg(long)]
+    pub listen_unauthenticated: bool,
+    /// The interface of the clients, whose packets `stats policy` counts. Default: `None`.
+    #[arg(
+        long,
+        value_name = "NAME",
+        help_heading = "Network policy",
+        help = "Network interface of the clients; by default the one that has the first address"
+    )]
+    pub interface: Option<String>,
+
     /// Whether a connection beyond `max_connections` receives an error and is closed
     /// (`-o maxconns_fast`). If not, up to `backlog` connections wait for others to close. Default:
     /// true.
+    #[arg(skip = true)]
     pub refuse_when_full: bool,
     /// How long a connection may be idle before it is closed (`-o idle_timeout`). Default: forever.
+    #[arg(skip)]
     pub idle_timeout: Option<Duration>,
-    /// The kernel probes a client after this time without traffic, as it may have vanished without
-    /// closing the connection; 1 s or more. How often it repeats that is the host's setting
-    /// (`tcp(7)`, `tcp_keepalive_intvl` and `tcp_keepalive_probes`, by default 11 minutes in all)
-    /// (`--keepalive`). Default: 300 s.
-    pub keepalive: Duration,
-    /// The size of the largest item, in bytes, with its key (`-I`). Default: 1 MiB.
-    pub max_item: usize,
-    /// The protocol of all connections (`-B`). Default: `None`, which detects it from the first
-    /// byte.
-    pub protocol: Option<Protocol>,
-    /// Requests that one connection executes before others run (`-R`); of a get, 50 keys are as
-    /// much as one. Default: 20.
-    pub requests_per_turn: u32,
-    /// Whether `flush_all` is allowed (`-F` disables it). Default: true.
-    pub flush_allowed: bool,
-    /// Whether commands that list keys are allowed (`-X` disables them). Default: true.
-    pub dump_allowed: bool,
-    /// Whether the `shutdown` command is allowed (`-A`). Default: false.
-    pub shutdown_allowed: bool,
-    /// A file of `user:password` lines (`-Y`, or `-S` with `sasl`). If set, clients must
-    /// authenticate.
-    pub users_file: Option<PathBuf>,
-    /// Whether clients authenticate by SASL on the binary protocol (`-S`). Default: false.
-    pub sasl: bool,
     /// TLS on all TCP connections (`-Z`). Needs the cargo feature `tls`. Default: `None`.
+    #[arg(skip)]
     pub tls: Option<TlsConfig>,
-    /// Whether to listen on publicly reachable addresses although clients need not authenticate.
-    /// Default: false.
-    pub listen_unauthenticated: bool,
-    /// The network interface whose packet counters `stats policy` reports.
-    pub interface: Option<String>,
     /// The verbosity that `stats settings` reports at first (`-v`, `-vv`), 0 to 3. Default: 0.
+    #[arg(skip)]
     pub verbosity: u32,
 }
 
 impl Default for Config {
+    /// The settings of a command without flags.
     fn default() -> Self {
-        Self {
-            listen: vec![(IpAddr::V4(Ipv4Addr::LOCALHOST), None)],
-            port: Some(11211),
-            udp_port: None,
-            udp_all_commands: false,
-            unix_socket: None,
-            unix_mode: 0o700,
-            backlog: 1024,
-            memory: 64 << 20,
-            evict: true,
-            cas: true,
-            max_connections: 1024,
-            refuse_when_full: true,
-            idle_timeout: None,
-            keepalive: DEFAULT_KEEPALIVE,
-            max_item: 1 << 20,
-            protocol: None,
-            requests_per_turn: 20,
-            flush_allowed: true,
-            dump_allowed: true,
-            shutdown_allowed: false,
-            users_file: None,
-            sasl: false,
-            tls: None,
-            listen_unauthenticated: false,
-            interface: None,
-            verbosity: 0,
+        #[derive(Parser)]
+        struct NoFlags {
+            #[command(flatten)]
+            config: Config,
         }
+        NoFlags::parse_from([""]).config
     }
 }
 
 impl Config {
+    /// Whether clients must authenticate: there is a file of users.
     pub fn requires_authentication(&self) -> bool {
         self.users_file.is_some()
     }
 
     pub(super) fn has_time_limits(&self) -> bool {
         self.requires_authentication() || self.idle_timeout.is_some()
+    }
+}
+
+/// Certificates, private key and client authentication of a server.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct TlsConfig {
+    /// The server's certificate chain, a PEM file (`-o ssl_chain_cert`).
+    pub certificates: PathBuf,
+    /// The private key, a PEM file (`-o ssl_key`).
+    pub key: PathBuf,
+    /// The authorities that sign clients' certificates, a PEM file (`-o ssl_ca_cert`). Without it
+    /// clients are not asked for a certificate.
+    pub authorities: Option<PathBuf>,
+    /// Whether clients present a certificate (`-o ssl_verify_mode`).
+    pub client_certificates: ClientCertificates,
+    /// Whether TLS 1.2 is refused (`-o ssl_min_version=tlsv1.3`).
+    pub require_tls13: bool,
+}
+
+/// Whether clients present a certificate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ClientCertificates {
+    /// Clients are not asked for a certificate.
+    #[default]
+    Ignored,
+    /// Clients are asked for a certificate, which is verified if they present one.
+    Optional,
+    /// Clients without a valid certificate are refused.
+    Required,
+}
+
+fn parse_port(text: &str) -> Result<Port, String> {
+    match text {
+        "-1" => Ok(Some(0)),
+        "0" => Ok(None),
+        _ => text
+            .parse()
+            .map(Some)
+            .map_err(|_| "expected a port from 1 to 65535, -1 for any, or 0 for none".to_owned()),
+    }
+}
+
+fn parse_mode(text: &str) -> Result<u32, String> {
+    let mode = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777);
+    mode.ok_or_else(|| "expected permissions in octal, for example 770".to_owned())
+}
+
+fn parse_listen(text: &str) -> Result<(IpAddr, Option<u16>), String> {
+    if text.starts_with("proto[") || text.starts_with("tag[") {
+        return Err("the protocol is the same for all addresses (-B); expected an address".to_owned());
+    }
+    for prefix in ["notls:", "btls:", "mtls:"] {
+        if text.starts_with(prefix) {
+            return Err(format!("{prefix} is not supported: TLS applies to all addresses (-Z) or to none"));
+        }
+    }
+    if let Ok(ip) = text.parse() {
+        return Ok((ip, None));
+    }
+    if let Ok(address) = text.parse::<SocketAddr>() {
+        return Ok((address.ip(), Some(address.port())));
+    }
+    let hint = "expected an address, for example 127.0.0.1, 127.0.0.1:11212, ::1 or [::1]:11212";
+    let (host, port) = match text.rsplit_once(':') {
+        Some((host, port)) => (host, Some(port.parse().map_err(|_| hint.to_owned())?)),
+        None => (text, None),
+    };
+    match (host, 0).to_socket_addrs() {
+        Ok(mut found) => found.next().map(|address| (address.ip(), port)).ok_or_else(|| hint.to_owned()),
+        Err(error) => Err(format!("{error}; {hint}")),
+    }
+}
+
+/// Parses a number of MiB to bytes. It may say so: memcached ignores what follows the digits, and
+/// means the same.
+fn parse_memory(text: &str) -> Result<u64, String> {
+    let mebibytes = text.strip_suffix(['m', 'M']).unwrap_or(text).parse().ok();
+    mebibytes
+        .filter(|mebibytes| (1..=1 << 24).contains(mebibytes))
+        .map(|mebibytes: u64| mebibytes << 20)
+        .ok_or_else(|| "expected a number of MiB from 1 to 16777216, for example 1024".to_owned())
+}
+
+/// Parses an item size, from 1 KiB to 1 GiB as in memcached.
+fn parse_size(text: &str) -> Result<usize, String> {
+    let lower = text.to_ascii_lowercase();
+    let (digits, unit) = match lower.as_bytes().last() {
+        Some(b'k') => (&lower[..lower.len() - 1], 1 << 10),
+        Some(b'm') => (&lower[..lower.len() - 1], 1 << 20),
+        _ => (lower.as_str(), 1),
+    };
+    let size = digits.parse::<usize>().ok().and_then(|number| number.checked_mul(unit));
+    match size {
+        Some(size) if ((1 << 10)..=(1 << 30)).contains(&size) => Ok(size),
+        _ => Err("expected a size from 1k to 1024m".to_owned()),
     }
 }

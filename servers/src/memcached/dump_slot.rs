@@ -1,39 +1,26 @@
 //! Lets one client at a time list the keys: a list takes long, and its replies take memory.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A client that has not taken any of its list for this long, in seconds, gives way to another.
 const STALLED_AFTER: u32 = 10;
 
-/// The list that is being sent, if there is one.
 #[derive(Debug, Default)]
-pub struct DumpSlot(Mutex<Slot>);
-
-#[derive(Debug, Default)]
-struct Slot {
-    last_number: u64,
-    current: Option<Current>,
-}
-
-#[derive(Debug)]
-struct Current {
-    number: u64,
-    last_step: u32,
+pub struct DumpSlot {
+    tickets: AtomicU64,
+    /// The number of the list that is being sent, if there is one, and the second of its last step.
+    current: Mutex<Option<(u64, u32)>>,
 }
 
 impl DumpSlot {
-    fn lock(&self) -> MutexGuard<'_, Slot> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn current(&self) -> MutexGuard<'_, Option<(u64, u32)>> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Begins a list at second `now`. `None` if another client's is being sent.
     pub fn begin(&self, now: u32) -> Option<DumpTicket<'_>> {
-        let number = {
-            let mut slot = self.lock();
-            slot.last_number += 1;
-            slot.last_number
-        };
-        let ticket = DumpTicket { slot: self, number };
+        let ticket = DumpTicket { slot: self, number: self.tickets.fetch_add(1, Ordering::Relaxed) };
         ticket.step(now).then_some(ticket)
     }
 }
@@ -48,11 +35,11 @@ pub struct DumpTicket<'a> {
 impl DumpTicket<'_> {
     /// Records a step at second `now`. False if another list has begun meanwhile.
     pub fn step(&self, now: u32) -> bool {
-        let mut slot = self.slot.lock();
-        let others = slot.current.as_ref().filter(|current| current.number != self.number);
-        let free = others.is_none_or(|other| now.saturating_sub(other.last_step) > STALLED_AFTER);
+        let mut current = self.slot.current();
+        let others = current.filter(|(number, _)| *number != self.number);
+        let free = others.is_none_or(|(_, last_step)| now.saturating_sub(last_step) > STALLED_AFTER);
         if free {
-            slot.current = Some(Current { number: self.number, last_step: now });
+            *current = Some((self.number, now));
         }
         free
     }
@@ -60,8 +47,7 @@ impl DumpTicket<'_> {
 
 impl Drop for DumpTicket<'_> {
     fn drop(&mut self) {
-        let mut slot = self.slot.lock();
-        slot.current.take_if(|current| current.number == self.number);
+        self.slot.current().take_if(|(number, _)| *number == self.number);
     }
 }
 

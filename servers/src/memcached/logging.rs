@@ -1,7 +1,7 @@
 //! The log level, and the rate limit of messages that clients can cause.
 
 use std::io;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -34,7 +34,6 @@ struct RateLimit {
 }
 
 static LIMIT: Mutex<RateLimit> = Mutex::new(RateLimit { since: None, messages: 0 });
-static SUPPRESSED: AtomicU64 = AtomicU64::new(0);
 
 /// Logs that a connection failed, within the rate limit.
 pub(super) fn connection_failed(peer: &str, error: &io::Error) {
@@ -43,18 +42,18 @@ pub(super) fn connection_failed(peer: &str, error: &io::Error) {
     }
     let mut limit = LIMIT.lock().unwrap_or_else(PoisonError::into_inner);
     let now = Instant::now();
+    let mut suppressed = 0;
     if limit.since.is_none_or(|since| now - since >= Duration::from_secs(1)) {
+        suppressed = limit.messages.saturating_sub(MAX_PER_SECOND);
         *limit = RateLimit { since: Some(now), messages: 0 };
-        let suppressed = SUPPRESSED.swap(0, Ordering::Relaxed);
-        if suppressed > 0 {
-            tracing::info!(suppressed, "more connections failed");
-        }
     }
     limit.messages += 1;
-    if limit.messages > MAX_PER_SECOND {
-        SUPPRESSED.fetch_add(1, Ordering::Relaxed);
-        return;
-    }
+    let is_shown = limit.messages <= MAX_PER_SECOND;
     drop(limit);
-    tracing::info!(peer, %error, "connection failed");
+    if suppressed > 0 {
+        tracing::info!(suppressed, "more connections failed");
+    }
+    if is_shown {
+        tracing::info!(peer, %error, "connection failed");
+    }
 }

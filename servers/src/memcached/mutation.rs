@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::protocol::numbers;
-use super::store::{ItemBits, LargeValue, LockedEntry, NewItem, NewValue, OutOfMemory, Store, StoredValue};
+use super::numbers;
+use super::store::{ItemBits, LockedEntry, NewItem, NewValue, OutOfMemory, Store, StoredValue};
 
 /// When a storage command stores its item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,11 +25,10 @@ pub enum Condition {
     CasMatches,
 }
 
-/// A storage command without its value.
+/// A storage command without its key and its value.
 #[derive(Debug, Clone, Copy)]
-pub struct StoreRequest<B> {
+pub struct StoreRequest {
     pub condition: Condition,
-    pub key: B,
     pub flags: u32,
     /// In seconds of the store's clock; 0 is never.
     pub expiry: u32,
@@ -42,22 +41,6 @@ pub struct StoreRequest<B> {
     pub bits: ItemBits,
     /// Bytes of the value.
     pub length: usize,
-}
-
-impl<B: AsRef<[u8]>> StoreRequest<B> {
-    pub fn to_owned(&self) -> StoreRequest<Box<[u8]>> {
-        StoreRequest {
-            condition: self.condition,
-            key: self.key.as_ref().into(),
-            flags: self.flags,
-            expiry: self.expiry,
-            expected_cas: self.expected_cas,
-            new_cas: self.new_cas,
-            accepts_stale: self.accepts_stale,
-            bits: self.bits,
-            length: self.length,
-        }
-    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,28 +57,14 @@ pub enum StoreOutcome {
     OutOfMemory,
 }
 
-#[derive(Debug)]
-pub enum ReceivedValue<'a> {
-    Bytes(&'a [u8]),
-    Large(LargeValue),
-}
-
-impl ReceivedValue<'_> {
-    fn bytes(&self) -> &[u8] {
-        match self {
-            ReceivedValue::Bytes(bytes) => bytes,
-            ReceivedValue::Large(large) => large.bytes(),
-        }
-    }
-}
-
-pub fn store_item<B: AsRef<[u8]>>(
+pub fn store_item(
     store: &Store,
-    request: &StoreRequest<B>,
-    value: ReceivedValue<'_>,
+    key: &[u8],
+    request: &StoreRequest,
+    value: NewValue<'_>,
     now: u32,
 ) -> StoreOutcome {
-    let mut entry = store.lock(request.key.as_ref(), now);
+    let mut entry = store.lock(key, now);
     let Some(old) = entry.header() else {
         let stores = match request.condition {
             Condition::Always | Condition::Absent => true,
@@ -132,43 +101,43 @@ pub fn store_item<B: AsRef<[u8]>>(
         Condition::CasMatches => StoreOutcome::Exists,
         Condition::Append { .. } | Condition::Prepend { .. } if !cas_matches => StoreOutcome::Exists,
         Condition::Append { .. } | Condition::Prepend { .. } => {
-            concatenate(store, &mut entry, request, &value)
+            concatenate(store, &mut entry, key.len(), request, &value)
         }
     }
 }
 
 /// Stores the item. `override_with` replaces the request's bits and expiry.
-fn put<B>(
+fn put(
     store: &Store,
     entry: &mut LockedEntry<'_>,
-    request: &StoreRequest<B>,
-    value: ReceivedValue<'_>,
+    request: &StoreRequest,
+    value: NewValue<'_>,
     override_with: Option<(ItemBits, u32)>,
 ) -> StoreOutcome {
     let (bits, expiry) = override_with.unwrap_or((request.bits, request.expiry));
     let cas = new_cas(store, request.new_cas);
-    let length = value.bytes().len();
-    let value = match value {
-        ReceivedValue::Bytes(bytes) => NewValue::from(bytes),
-        ReceivedValue::Large(large) => NewValue::Large(large),
-    };
+    let length = value.length();
     match entry.put(NewItem { flags: request.flags, expiry, cas, bits, value }) {
         Ok(()) => StoreOutcome::Stored { cas, length },
         Err(OutOfMemory) => StoreOutcome::OutOfMemory,
     }
 }
 
-/// Appends the received value to the present one, or prepends it.
-fn concatenate<B: AsRef<[u8]>>(
+/// Appends the received value, which is one slice, to the present one, or prepends it.
+fn concatenate(
     store: &Store,
     entry: &mut LockedEntry<'_>,
-    request: &StoreRequest<B>,
-    received: &ReceivedValue<'_>,
+    key_length: usize,
+    request: &StoreRequest,
+    received: &NewValue<'_>,
 ) -> StoreOutcome {
     let Some((old, value)) = entry.value() else { return StoreOutcome::NotStored };
-    let received = received.bytes();
+    let received = match received {
+        NewValue::Slices(bytes, _) => *bytes,
+        NewValue::Large(large) => large.bytes(),
+    };
     let length = value.bytes().len() + received.len();
-    if !store.fits(request.key.as_ref().len(), old.flags, length) {
+    if !store.fits(key_length, old.flags, length) {
         return StoreOutcome::NotStored;
     }
     // Making room for the new item may move the present one, so its value is copied first.
@@ -259,19 +228,18 @@ pub fn new_cas(store: &Store, given: Option<u64>) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::store::StoreConfig;
+    use super::super::config::Config;
     use super::*;
 
     const NOW: u32 = 100;
 
     fn empty() -> Store {
-        Store::new(StoreConfig { memory: 8 << 20, max_item: 1 << 20, evict: true, cas: true, workers: 1 })
+        Store::new(&Config { memory: 8 << 20, ..Config::default() }, 1)
     }
 
-    fn request(condition: Condition, expected_cas: u64, length: usize) -> StoreRequest<&'static [u8]> {
+    fn request(condition: Condition, expected_cas: u64, length: usize) -> StoreRequest {
         StoreRequest {
             condition,
-            key: b"k",
             flags: 1,
             expiry: 0,
             expected_cas,
@@ -283,7 +251,7 @@ mod tests {
     }
 
     fn put_value(store: &Store, condition: Condition, expected_cas: u64, data: &[u8]) -> StoreOutcome {
-        store_item(store, &request(condition, expected_cas, data.len()), ReceivedValue::Bytes(data), NOW)
+        store_item(store, b"k", &request(condition, expected_cas, data.len()), data.into(), NOW)
     }
 
     fn value(store: &Store) -> Option<Vec<u8>> {
@@ -346,7 +314,7 @@ mod tests {
         put_value(&store, Condition::Always, 0, b"b");
         let stale = StoreRequest { accepts_stale: true, ..request(Condition::CasMatches, cas, 1) };
         assert!(matches!(
-            store_item(&store, &stale, ReceivedValue::Bytes(b"c"), NOW),
+            store_item(&store, b"k", &stale, b"c"[..].into(), NOW),
             StoreOutcome::Stored { .. }
         ));
         let entry = store.lock(b"k", NOW);

@@ -1,7 +1,7 @@
 //! Starts a server, listens, and shuts it down.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
 use std::path::Path;
 use std::sync::{Arc, Weak};
@@ -9,17 +9,14 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use net::{
-    Alignment, Serving, ShutdownReport, TcpKeepalive, TcpListener, TcpStream, UdpServing, UnixListener,
-    UnixStream,
+    Alignment, BindOptions, Serving, ShutdownReport, TcpKeepalive, TcpListener, TcpStream, UdpServing,
+    UnixListener, UnixStream,
 };
 
 use super::config::Config;
-use super::connection::accept;
-use super::context::ServerContext;
-use super::error::{ReloadError, StartError};
-use super::listen::{BoundPath, check_address, remove_stale_socket};
-use super::udp;
-use crate::listen::bind;
+use super::context::{ReloadError, ServerContext, StartError};
+use super::listen::{BoundPath, bind, check_address, remove_stale_socket};
+use super::{connection, udp};
 
 /// How often the store is maintained, and for how long: at most about 2 % of a core, and at least
 /// one segment.
@@ -58,18 +55,18 @@ impl Server {
     }
 
     fn listen_on_path(&mut self, path: &Path, config: &Config) -> Result<(), StartError> {
-        let failed = |source| StartError::Listen { address: path.display().to_string(), source };
-        remove_stale_socket(path).map_err(failed)?;
-        let mode = config.unix_mode & 0o777;
-        let listener = UnixListener::bind_with_mode(path, config.backlog, mode).map_err(failed)?;
-        self.unix_socket = Some(BoundPath::of(path).map_err(failed)?);
+        let failed = cannot_listen(path.display());
+        remove_stale_socket(path).map_err(&failed)?;
+        let options = BindOptions::new().backlog(config.backlog).mode(config.unix_mode & 0o777);
+        let listener = UnixListener::bind_with(path, &options).map_err(&failed)?;
+        self.unix_socket = Some(BoundPath::of(path).map_err(&failed)?);
         let context = Arc::clone(&self.context);
         let name: Arc<str> = format!("unix:{}", path.display()).into();
         self.context.add_listen_address(name.to_string());
         let serving = listener.serve(move |stream: UnixStream| {
-            accept::handle(stream, Arc::clone(&context), "unix:".into(), Arc::clone(&name))
+            connection::handle(stream, Arc::clone(&context), "unix:".into(), Arc::clone(&name))
         });
-        self.serving.push(serving.map_err(failed)?);
+        self.serving.push(serving.map_err(&failed)?);
         Ok(())
     }
 
@@ -80,27 +77,20 @@ impl Server {
             check_address(config, ip)?;
             if let Some(port) = port.or(config.port) {
                 let address = SocketAddr::new(ip, port);
-                let failed = |source| StartError::Listen { address: address.to_string(), source };
-                let listener = bind(address, config.backlog).map_err(failed)?;
+                let listener = bind(address, config.backlog).map_err(cannot_listen(address))?;
                 listeners.push((address, listener));
             }
             if let Some(port) = config.udp_port {
-                self.listen_on_udp(ip, port)?;
+                let address = SocketAddr::new(ip, port);
+                let failed = cannot_listen(format!("UDP {address}"));
+                let service = udp::serve(address, &self.context).map_err(&failed)?;
+                self.context.add_listen_address(format!("udp:{}", service.local_addr()));
+                self.udp.push(service);
             }
         }
         for (address, listener) in listeners {
-            let failed = |source| StartError::Listen { address: address.to_string(), source };
-            self.serve(listener).map_err(failed)?;
+            self.serve(listener).map_err(cannot_listen(address))?;
         }
-        Ok(())
-    }
-
-    fn listen_on_udp(&mut self, ip: IpAddr, port: u16) -> Result<(), StartError> {
-        let address = SocketAddr::new(ip, port);
-        let failed = |source| StartError::Listen { address: format!("UDP {address}"), source };
-        let service = udp::serve(address, &self.context).map_err(failed)?;
-        self.context.add_listen_address(format!("udp:{}", service.local_addr()));
-        self.udp.push(service);
         Ok(())
     }
 
@@ -109,10 +99,10 @@ impl Server {
     /// # Errors
     /// If the socket cannot be served or its address is not protected.
     pub fn add_listener(&mut self, listener: std::net::TcpListener) -> Result<(), StartError> {
-        let failed = |source| StartError::Listen { address: "an inherited socket".to_owned(), source };
-        let ip = listener.local_addr().map_err(failed)?.ip();
+        let failed = cannot_listen("an inherited socket");
+        let ip = listener.local_addr().map_err(&failed)?.ip();
         check_address(&self.context.config, ip)?;
-        TcpListener::from_std(listener).and_then(|listener| self.serve(listener)).map_err(failed)
+        TcpListener::from_std(listener).and_then(|listener| self.serve(listener)).map_err(&failed)
     }
 
     fn serve(&mut self, listener: TcpListener) -> io::Result<()> {
@@ -128,7 +118,7 @@ impl Server {
             let _ = stream.set_keepalive(Some(TcpKeepalive::new().with_time(context.config.keepalive)));
             let peer = stream.peer_addr().map_or_else(|_| "tcp:".to_owned(), |peer| format!("tcp:{peer}"));
             // Not `into`: the allocator keeps the place of what the string was made with.
-            accept::handle(stream, Arc::clone(&context), Box::from(&*peer), Arc::clone(&local))
+            connection::handle(stream, Arc::clone(&context), Box::from(&*peer), Arc::clone(&local))
         })?;
         self.serving.push(serving);
         Ok(())
@@ -139,6 +129,7 @@ impl Server {
         &self.addresses
     }
 
+    /// The UDP addresses, with the ports that were taken.
     pub fn udp_addresses(&self) -> impl Iterator<Item = SocketAddr> {
         self.udp.iter().map(UdpServing::local_addr)
     }
@@ -183,6 +174,11 @@ impl Server {
         }
         total
     }
+}
+
+fn cannot_listen(address: impl std::fmt::Display) -> impl Fn(io::Error) -> StartError {
+    let address = address.to_string();
+    move |source| StartError::Listen { address: address.clone(), source }
 }
 
 /// Calls `work` at intervals for as long as the server exists, also after a panic in it: without

@@ -1,39 +1,12 @@
-//! TLS on TCP connections, if the cargo feature `tls` is on. Its settings and errors exist without
-//! it, too.
+//! TLS on TCP connections by `adapters`, if the cargo feature `tls` is on. Without it opening fails
+//! with an error that says so.
 
-use std::path::PathBuf;
-
+#[cfg(feature = "tls")]
+pub use adapters::tls::Acceptor as Tls;
 #[cfg(not(feature = "tls"))]
 pub use disabled::Tls;
-#[cfg(feature = "tls")]
-pub use enabled::Tls;
 
-/// Certificates, private key and client authentication of a server.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TlsConfig {
-    /// The server's certificate chain, a PEM file (`-o ssl_chain_cert`).
-    pub certificates: PathBuf,
-    /// The private key, a PEM file (`-o ssl_key`).
-    pub key: PathBuf,
-    /// The authorities that sign clients' certificates, a PEM file (`-o ssl_ca_cert`). Without it
-    /// clients are not asked for a certificate.
-    pub authorities: Option<PathBuf>,
-    /// Whether clients present a certificate (`-o ssl_verify_mode`).
-    pub client_certificates: ClientCertificates,
-    /// Whether TLS 1.2 is refused (`-o ssl_min_version=tlsv1.3`).
-    pub require_tls13: bool,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum ClientCertificates {
-    /// Clients are not asked for a certificate.
-    #[default]
-    Ignored,
-    /// Clients are asked for a certificate, which is verified if they present one.
-    Optional,
-    /// Clients without a valid certificate are refused.
-    Required,
-}
+use super::config::TlsConfig;
 
 /// Certificates or a private key cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -47,91 +20,63 @@ pub enum TlsError {
     Unusable(Box<dyn std::error::Error + Send + Sync>),
 }
 
-/// TLS on accepted connections, by `adapters`. Certificates are read from files and can be
-/// reloaded.
 #[cfg(feature = "tls")]
-mod enabled {
-    use std::io;
-
-    use adapters::tls::{self, Acceptor, Certificates, LoadedAcceptor, Stream};
-    use futures_util::{AsyncRead, AsyncWrite};
-
-    use super::{ClientCertificates, TlsConfig, TlsError};
-
-    /// Certificates and key as last loaded.
-    #[derive(Debug)]
-    pub struct Tls(Acceptor);
-
-    /// Certificates and key that were loaded, but are not in use yet.
-    pub struct LoadedTls(LoadedAcceptor);
-
-    impl Tls {
-        pub fn open(config: &TlsConfig) -> Result<Self, TlsError> {
-            let mut builder = Acceptor::builder(Certificates::new(&config.certificates, &config.key));
-            let wanted = match config.client_certificates {
-                ClientCertificates::Ignored => None,
-                ClientCertificates::Optional => Some(tls::ClientCertificates::Optional),
-                ClientCertificates::Required => Some(tls::ClientCertificates::Required),
-            };
-            if let (Some(authorities), Some(wanted)) = (&config.authorities, wanted) {
-                builder = builder.client_certificates(authorities, wanted);
-            }
-            if config.require_tls13 {
-                builder = builder.require_tls13();
-            }
-            Ok(Self(builder.open()?))
-        }
-
-        /// Loads the files again, without using them yet.
-        pub fn load(&self) -> Result<LoadedTls, TlsError> {
-            Ok(LoadedTls(self.0.load()?))
-        }
-
-        pub fn replace(&self, loaded: LoadedTls) {
-            self.0.replace(loaded.0);
-        }
-
-        /// Performs the handshake on an accepted connection, within 10 s.
-        pub async fn accept<S: AsyncRead + AsyncWrite + Unpin>(&self, stream: S) -> io::Result<Stream<S>> {
-            self.0.accept(stream).await
-        }
-    }
-
-    impl From<tls::Error> for TlsError {
-        fn from(error: tls::Error) -> Self {
-            Self::Unusable(error.into())
-        }
+impl From<adapters::tls::Error> for TlsError {
+    fn from(error: adapters::tls::Error) -> Self {
+        Self::Unusable(error.into())
     }
 }
 
-/// Opening TLS fails with an error that says that the feature is off.
+/// Reads certificates and key, which can be loaded again.
+#[cfg(feature = "tls")]
+pub fn open(config: &TlsConfig) -> Result<Tls, TlsError> {
+    use adapters::tls::{Certificates, ClientCertificates as Wanted};
+
+    use super::config::ClientCertificates;
+
+    let mut builder = Tls::builder(Certificates::new(&config.certificates, &config.key));
+    let wanted = match config.client_certificates {
+        ClientCertificates::Ignored => None,
+        ClientCertificates::Optional => Some(Wanted::Optional),
+        ClientCertificates::Required => Some(Wanted::Required),
+    };
+    if let (Some(authorities), Some(wanted)) = (&config.authorities, wanted) {
+        builder = builder.client_certificates(authorities, wanted);
+    }
+    if config.require_tls13 {
+        builder = builder.require_tls13();
+    }
+    Ok(builder.open()?)
+}
+
+#[cfg(not(feature = "tls"))]
+pub fn open(_config: &TlsConfig) -> Result<Tls, TlsError> {
+    Err(TlsError::NotBuilt)
+}
+
+/// In place of the acceptor of `adapters`. There is none.
 #[cfg(not(feature = "tls"))]
 mod disabled {
     use std::convert::Infallible;
-    use std::io;
-
-    use super::{TlsConfig, TlsError};
 
     #[derive(Debug)]
-    pub struct Tls(Infallible);
-
-    pub struct LoadedTls(Infallible);
+    pub enum Tls {}
 
     impl Tls {
-        pub fn open(_config: &TlsConfig) -> Result<Self, TlsError> {
-            Err(TlsError::NotBuilt)
+        pub fn load(&self) -> Result<Infallible, Infallible> {
+            match *self {}
         }
 
-        pub fn load(&self) -> Result<LoadedTls, TlsError> {
-            match self.0 {}
-        }
+        pub fn replace(&self, _loaded: Infallible) {}
 
-        pub fn replace(&self, loaded: LoadedTls) {
-            match loaded.0 {}
+        pub async fn accept<S>(&self, _stream: S) -> std::io::Result<S> {
+            match *self {}
         }
+    }
 
-        pub async fn accept<S>(&self, _stream: S) -> io::Result<S> {
-            match self.0 {}
+    impl From<Infallible> for super::TlsError {
+        fn from(never: Infallible) -> Self {
+            match never {}
         }
     }
 }

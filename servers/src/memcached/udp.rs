@@ -48,9 +48,8 @@ async fn serve_socket(socket: UdpSocket, context: Arc<ServerContext>) {
         for (info, request) in requests.iter() {
             // The panic hook has reported a panic. The datagrams after it are served.
             match AssertUnwindSafe(answer(request, &context, counters)).catch_unwind().await {
-                Ok(reply) => {
-                    let datagrams = reply.iter().flat_map(DatagramReply::datagrams);
-                    replies.extend(datagrams.map(|datagram| (datagram, info.sender)));
+                Ok(datagrams) => {
+                    replies.extend(datagrams.into_iter().map(|datagram| (datagram, info.sender)));
                 }
                 Err(payload) => std::mem::forget(payload),
             }
@@ -81,46 +80,31 @@ async fn send(socket: &UdpSocket, replies: &[(Vec<u8>, SocketAddr)], counters: &
     }
 }
 
-pub struct DatagramReply {
-    request_id: [u8; 2],
-    bytes: Vec<u8>,
-}
-
-impl DatagramReply {
-    /// The reply in datagrams, each with its frame header. There is none if the reply is empty.
-    pub fn datagrams(&self) -> impl Iterator<Item = Vec<u8>> {
-        let parts = self.bytes.chunks(MAX_DATAGRAM - FRAME_HEADER);
-        let total = (parts.len() as u16).to_be_bytes();
-        let [high, low] = self.request_id;
-        parts.enumerate().map(move |(number, part)| {
-            let number = (number as u16).to_be_bytes();
-            let header = [high, low, number[0], number[1], total[0], total[1], 0, 0];
-            [&header[..], part].concat()
-        })
-    }
-}
-
-/// Executes the request of a datagram. `None` if it is not replied to.
-pub async fn answer(
-    datagram: &[u8],
-    context: &ServerContext,
-    counters: &WorkerCounters,
-) -> Option<DatagramReply> {
-    let (frame, request) = datagram.split_at_checked(FRAME_HEADER)?;
+/// Executes the request of a datagram. Returns the datagrams that reply to it, if any.
+pub async fn answer(datagram: &[u8], context: &ServerContext, counters: &WorkerCounters) -> Vec<Vec<u8>> {
+    let Some((frame, request)) = datagram.split_at_checked(FRAME_HEADER) else { return Vec::new() };
     counters.bytes_read.add(datagram.len() as u64);
     // memcached also ignores requests of several datagrams.
     if frame[4..6] != [0, 1] {
-        return None;
+        return Vec::new();
     }
-    let mut session = Session::new(context, counters);
-    session.gets_only = !context.config.udp_all_commands;
+    let session = match context.config.udp_all_commands {
+        true => Session::new(context, counters),
+        false => Session::with_gets_only(context, counters),
+    };
     let bytes = execute(request, session).await;
     // Errors are not sent: they might be replies to another server's errors, and a forged sender
     // could make two servers exchange errors forever.
     if bytes.starts_with(b"ERROR") || bytes.starts_with(b"CLIENT_ERROR") {
-        return None;
+        return Vec::new();
     }
-    Some(DatagramReply { request_id: [frame[0], frame[1]], bytes })
+    let parts = bytes.chunks(MAX_DATAGRAM - FRAME_HEADER);
+    let [high, low] = (parts.len() as u16).to_be_bytes();
+    let datagrams = parts.enumerate().map(|(number, part)| {
+        let number = (number as u16).to_be_bytes();
+        [&frame[..2], &number, &[high, low, 0, 0], part].concat()
+    });
+    datagrams.collect()
 }
 
 async fn execute(request: &[u8], mut session: Session<'_>) -> Vec<u8> {
@@ -139,7 +123,7 @@ async fn execute(request: &[u8], mut session: Session<'_>) -> Vec<u8> {
         match step {
             SessionStep::Send | SessionStep::Yield => runtime::yield_now().await,
             SessionStep::RefreshPolicy => {
-                let context = session.context;
+                let context = session.context();
                 Box::pin(context.policy_section.refresh(&context.counters)).await;
             }
             SessionStep::NeedInput | SessionStep::Close => return reply,

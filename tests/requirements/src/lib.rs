@@ -4,8 +4,6 @@
 
 mod free_port;
 mod process;
-// `#[runtime::test]` uses the same.
-#[path = "../../../runtime/src/skipped_tests.rs"]
 mod skipped_tests;
 
 use std::fmt::Display;

@@ -1,7 +1,9 @@
 //! The `memcached` binary as a process.
 
+use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
@@ -9,7 +11,6 @@ use std::time::{Duration, Instant};
 pub use ::requirements::free_port;
 
 use super::KillOnDrop;
-use super::server_log::ServerLog;
 
 /// A server's process, which is killed when this is dropped.
 #[derive(Debug)]
@@ -148,6 +149,50 @@ impl Memcached {
             status.is_some()
         });
         status.expect("waited for")
+    }
+}
+
+/// What a server writes to standard error. A test fails at its end if the server has panicked:
+/// panics of a connection are contained, and could not be seen otherwise. So it does if
+/// ThreadSanitizer, with which the server may be built, has reported a race.
+#[derive(Debug)]
+struct ServerLog(File);
+
+impl ServerLog {
+    fn new() -> io::Result<Self> {
+        let file = rustix::fs::memfd_create("stderr", rustix::fs::MemfdFlags::CLOEXEC)?;
+        Ok(Self(file.into()))
+    }
+
+    /// For the server's process.
+    fn file(&self) -> io::Result<File> {
+        self.0.try_clone()
+    }
+
+    fn read(&self) -> String {
+        let length = self.0.metadata().map_or(0, |metadata| metadata.len());
+        let mut bytes = vec![0; usize::try_from(length).unwrap_or(0)];
+        // The file's own position is the server's.
+        let _ = self.0.read_exact_at(&mut bytes, 0);
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+}
+
+impl Drop for ServerLog {
+    fn drop(&mut self) {
+        let text = self.read();
+        let has_panicked = text.contains("panicked");
+        let has_raced = text.contains("WARNING: ThreadSanitizer");
+        let what = match (has_panicked, has_raced) {
+            (true, _) => "the server has panicked",
+            (false, true) => "the server has a data race",
+            (false, false) => "the server's standard error",
+        };
+        if std::thread::panicking() {
+            eprintln!("{what}:\n{text}");
+        } else {
+            assert!(!has_panicked && !has_raced, "{what}:\n{text}");
+        }
     }
 }
 

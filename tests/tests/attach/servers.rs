@@ -257,10 +257,9 @@ pub fn serve_if_asked() {
     lab::peers::serve(&spec, ready).unwrap();
 }
 
-fn own_network() -> lab::peers::EchoServerNetwork {
-    let polling =
-        lab::polling_config::PollingConfig { grace_time: "20".parse().unwrap(), ..Default::default() };
-    lab::peers::EchoServerNetwork {
+fn own_network() -> lab::network::Network {
+    let polling = lab::network::PollingConfig { grace_time: "20".parse().unwrap(), ..Default::default() };
+    lab::network::Network {
         policy: policies::Policy::KernelPolling,
         driver: runtime::DriverKind::Epoll,
         interface: Some(lab::testbed::SERVER_INTERFACE.to_owned()),

@@ -10,8 +10,7 @@ use tests::isolated;
 
 use super::reports::array;
 
-/// Every table and figure with measurements; figures 1 to 4 are drawings. Beside them is one of our
-/// own: memcached attached.
+/// Every table and figure with measurements; figures 1 to 4 are drawings.
 const EXHIBITS: [&str; 10] = [
     "Table 1", "Table 2", "Table 3", "Table 4", "Table 5", "Figure 5", "Figure 6", "Figure 7", "Figure 8",
     "Figure 9",
@@ -81,7 +80,7 @@ fn lab_paper_reports_every_table_and_figure() {
         let expected = ["is not installed", "no turn was valid"];
         assert!(expected.iter().any(|it| reason.contains(it)), "{name}: {reason}");
     }
-    // The machine may have disturbed the only turn of a contestant, but not what it is compared
+    // The machine may have disturbed the only turn of a contender, but not what it is compared
     // with.
     let policies = &first["parts"][0][1]["Ok"];
     if measured[0].1.is_none() {

@@ -74,7 +74,6 @@ pub fn fleet_config(server: SocketAddrV4, connections: usize) -> FleetConfig {
         server_mac: SERVER_MAC,
         server,
         connections,
-        depth: 1,
         requests: FleetRequests::Memcached(Box::new(workload)),
         seed: 7,
     }

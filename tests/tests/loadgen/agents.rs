@@ -3,15 +3,20 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures_util::{AsyncReadExt, AsyncWriteExt};
 use serial_test::serial;
 use tests::KillOnDrop;
 use tests::fake_server::FakeServer;
 use tests::load::loadgen;
 use tests::memcached::{Memcached, free_port, wait_until};
+
+/// What both sides of a connection send first: the protocol and its version.
+const GREETING: &[u8] = b"loadgen\0\x03\0\0\0";
 
 struct Agent {
     child: KillOnDrop,
@@ -230,37 +235,72 @@ fn an_interrupted_coordinator_stops_its_agents_and_prints_what_was_measured() {
 
 #[test]
 #[serial]
-fn without_the_secret_a_coordinator_is_refused() {
+fn without_the_same_identity_a_coordinator_is_refused() {
     let server = Memcached::start(&[]);
     let folder = tempfile::tempdir().unwrap();
-    let file = |name: &str, text: &str| {
-        let path = folder.path().join(name);
-        fs::write(&path, text).unwrap();
-        path.to_str().unwrap().to_owned()
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let made = |name: &str| {
+        let output = loadgen(&["--new-identity", &path(name)]).output().unwrap();
+        assert!(output.status.success(), "{}", errors(&output));
+        path(name)
     };
-    let (right, wrong) =
-        (file("right", "open sesame, open sesame\n"), file("wrong", "open sesame, sesame open\n"));
-    let agent = Agent::start(&["--secret-file", &right]);
-    for arguments in [&["-t", "0.2"][..], &["-t", "0.2", "--secret-file", &wrong]] {
-        let output = coordinator(server.address, &[&agent], arguments).output().unwrap();
+    let (right, other) = (made("right"), made("other"));
+    assert_eq!(fs::metadata(&right).unwrap().permissions().mode() & 0o777, 0o600);
+    let output = loadgen(&["--new-identity", &right]).output().unwrap();
+    assert!(!output.status.success() && errors(&output).contains("exists"), "{}", errors(&output));
+    let agent = Agent::start(&["--identity", &right]);
+    let plain = Agent::start(&[]);
+    for (agent, arguments) in [
+        (&agent, &["-t", "0.2"][..]),
+        (&agent, &["-t", "0.2", "--identity", &other]),
+        (&plain, &["-t", "0.2", "--identity", &right]),
+    ] {
+        let output = coordinator(server.address, &[agent], arguments).output().unwrap();
         let text = errors(&output);
-        assert!(text.contains("secret") && text.contains(&agent.name()), "{text}");
+        assert!(text.contains("--identity") && text.contains(&agent.name()), "{text}");
         assert_eq!(output.status.code(), Some(1));
     }
-    let good = ["-t", "1", "-w", "0", "--secret-file", &right];
+    let good = ["-t", "1", "-w", "0", "--identity", &right];
     let output = coordinator(server.address, &[&agent], &good).output().unwrap();
     assert!(output.status.success(), "{}", errors(&output));
-    // Without a secret, anybody who can reach the agent could make it load any server.
+    // Without an identity, anybody who can reach the agent could make it load any server.
     let output = loadgen(&["-A", "-p", "0", "--listen", "0.0.0.0"]).output().unwrap();
-    assert!(!output.status.success() && errors(&output).contains("secret"), "{}", errors(&output));
-    let short = file("short", "fifteen letters\n");
-    for arguments in [&["-A", "-p", "0"][..], &["-s", "127.0.0.1:1", "-a", "127.0.0.1", "-t", "0.2"]] {
-        let output = loadgen(&[arguments, &["--secret-file", &short]].concat()).output().unwrap();
-        assert!(!output.status.success() && errors(&output).contains("at least 16"), "{}", errors(&output));
+    assert!(!output.status.success() && errors(&output).contains("identity"), "{}", errors(&output));
+    fs::write(path("key"), fs::read_to_string(&right).unwrap().split_once("-----BEGIN PRIV").unwrap().0)
+        .unwrap();
+    fs::write(path("empty"), "\n").unwrap();
+    for (name, problem) in [("key", "private key"), ("empty", "no certificate"), ("missing", "No such file")]
+    {
+        for arguments in [&["-A", "-p", "0"][..], &["-s", "127.0.0.1:1", "-a", "127.0.0.1", "-t", "0.2"]] {
+            let output = loadgen(&[arguments, &["--identity", &path(name)]].concat()).output().unwrap();
+            let text = errors(&output);
+            assert!(text.contains(problem) && text.contains(&path(name)), "{text}");
+            assert_eq!(output.status.code(), Some(1));
+        }
     }
-    let empty = file("empty", "\n");
-    let output = loadgen(&["-A", "-p", "0", "--secret-file", &empty]).output().unwrap();
-    assert!(!output.status.success() && errors(&output).contains("empty"), "{}", errors(&output));
+}
+
+/// A client that trusts any agent and has no certificate, as anybody can write one.
+#[test]
+#[serial]
+fn an_agent_with_an_identity_runs_nothing_for_a_client_without_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let identity = folder.path().join("identity");
+    let identity = identity.to_str().unwrap();
+    assert!(loadgen(&["--new-identity", identity]).status().unwrap().success());
+    let agent = Agent::start(&["--identity", identity]);
+    let connector = adapters::tls::Connector::builder().authorities(identity).open().unwrap();
+    let mut runtime = runtime::Builder::new().ignore_environment().workers(1).build().unwrap();
+    let received = runtime.block_on(async {
+        let stream = net::TcpStream::connect(([127, 0, 0, 1], agent.port)).await.unwrap();
+        let mut stream = connector.connect("loadgen-agent", stream).await.unwrap();
+        let mut received = Vec::new();
+        stream.write_all(GREETING).await.unwrap();
+        stream.flush().await.unwrap();
+        stream.read_to_end(&mut received).await.map(|_| received)
+    });
+    assert!(received.unwrap_err().to_string().contains("CertificateRequired"));
+    agent.wait_for("--identity");
 }
 
 #[test]
@@ -280,7 +320,7 @@ fn an_agent_that_is_missing_or_busy_or_of_another_version_is_named_with_the_reas
     let name = other.local_addr().unwrap().to_string();
     let speaks = std::thread::spawn(move || {
         let (mut stream, _) = other.accept().unwrap();
-        stream.write_all(&[&b"loadgen\0"[..], &99_u32.to_le_bytes(), &[0; 32]].concat()).unwrap();
+        stream.write_all(b"loadgen\0\x63\0\0\0").unwrap();
         // Until the coordinator closes the connection.
         let _ = stream.read_to_end(&mut Vec::new());
     });
@@ -299,26 +339,7 @@ fn an_agent_that_is_missing_or_busy_or_of_another_version_is_named_with_the_reas
         refusal = errors(&output.unwrap());
         !refusal.contains("another coordinator")
     });
-    assert!(refusal.contains("without a secret"), "{refusal}");
-}
-
-/// A known text sealed with the secret would let a stranger try secrets without the agent.
-#[test]
-#[serial]
-fn an_agent_seals_nothing_for_a_stranger() {
-    let folder = tempfile::tempdir().unwrap();
-    let secret = folder.path().join("secret");
-    fs::write(&secret, "open sesame, open sesame\n").unwrap();
-    let agent = Agent::start(&["--secret-file", secret.to_str().unwrap()]);
-    let greeting = [&b"loadgen\0"[..], &2_u32.to_le_bytes(), &[7; 32]].concat();
-    let sealed_by_nobody = [&5_u32.to_le_bytes()[..], &[0; 32], b"hello"].concat();
-    let mut stream = TcpStream::connect(("127.0.0.1", agent.port)).unwrap();
-    stream.write_all(&[&greeting[..], &sealed_by_nobody].concat()).unwrap();
-    let mut answer = Vec::new();
-    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-    let _ = stream.read_to_end(&mut answer);
-    assert_eq!(&answer[..8], b"loadgen\0");
-    assert!(answer[greeting.len()..].iter().all(|byte| *byte == 0), "it has sealed {answer:?}");
+    assert!(refusal.contains("without an identity"), "{refusal}");
 }
 
 #[test]
@@ -327,17 +348,16 @@ fn garbage_neither_stops_an_agent_nor_starts_a_run() {
     let server = Memcached::start(&[]);
     let agent = Agent::start(&[]);
     let address = SocketAddr::from(([127, 0, 0, 1], agent.port));
-    let greeting = [&b"loadgen\0"[..], &2_u32.to_le_bytes(), &[7; 32]].concat();
-    let announced = [&greeting[..], &(200_u32 << 20).to_le_bytes(), &[0; 1 << 20]].concat();
-    for garbage in [announced, b"GET / HTTP/1.0\r\n\r\n".repeat(5), [&greeting[..], &[0xff; 100]].concat(), {
-        let sealed_by_nobody = [&5_u32.to_le_bytes()[..], &[0; 32], b"hello"].concat();
-        [&greeting[..], &sealed_by_nobody].concat()
-    }] {
+    let announced = [GREETING, &(200_u32 << 20).to_le_bytes(), &[0; 1 << 20]].concat();
+    let no_json = [GREETING, &5_u32.to_le_bytes(), b"hello"].concat();
+    for garbage in
+        [announced, b"GET / HTTP/1.0\r\n\r\n".repeat(5), [GREETING, &[0xff; 100]].concat(), no_json]
+    {
         let mut stream = TcpStream::connect(address).unwrap();
         // Fails if the agent has closed the connection.
         let _ = stream.write_all(&garbage);
         stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-        // It closes, after at most its greeting and one line that only its coordinator could read.
+        // It closes, after at most its greeting and its welcome.
         let _ = stream.read_to_end(&mut Vec::new());
     }
     let output = coordinator(server.address, &[&agent], &["-t", "1", "-w", "0"]).output().unwrap();

@@ -99,7 +99,7 @@ fn rate_and_percentiles_are_those_that_redis_benchmark_finds() {
     let ours = [ours.qps, latency.avg / 1e3, latency.p50 / 1e3, latency.p95 / 1e3];
     let theirs = [theirs[0], theirs[1], theirs[3], theirs[4]];
     for [rate, mean, p50, p95] in [ours, theirs] {
-        // Little's controller: each connection always has one request in flight.
+        // Little's law: each connection always has one request in flight.
         assert!((rate * mean / 1e3 / CONNECTIONS as f64 - 1.0).abs() < 0.05, "{ours:?} {theirs:?}");
         assert!(p50 >= 4.0 && p95 >= 12.0, "{ours:?} {theirs:?}");
     }

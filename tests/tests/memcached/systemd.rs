@@ -10,10 +10,16 @@ use rustix::process::Signal;
 use serial_test::parallel;
 use tests::memcached::{Memcached, binary, expect, free_port, uninterrupted};
 
-/// A command that passes a listening socket as descriptor 3 to the server.
+/// A command by which `python` passes a listening socket as descriptor 3 to the server.
 fn with_socket(python: &Path, port: u16, arguments: &[&str]) -> Command {
-    let mut command = tests::with_inherited_socket(python, &binary(), port);
-    command.args(arguments);
+    let pass = "import os, socket, sys\n\
+        listener = socket.create_server(('127.0.0.1', int(sys.argv[2])))\n\
+        os.dup2(listener.fileno(), 3)\n\
+        os.set_inheritable(3, True)\n\
+        os.environ.update(LISTEN_FDS='1', LISTEN_PID=str(os.getpid()))\n\
+        os.execv(sys.argv[1], [sys.argv[1], *sys.argv[3:]])";
+    let mut command = Command::new(python);
+    command.args(["-c", pass]).arg(binary()).arg(port.to_string()).args(arguments);
     command
 }
 

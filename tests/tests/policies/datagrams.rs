@@ -10,7 +10,8 @@ use lab::testbed::{SERVER_ADDRESS, SERVER_INTERFACE, Testbed};
 use net::{UdpSocket, UdpSteering};
 use policies::counters::Snapshot;
 use policies::{Policy, host};
-use runtime::{QueueMode, Runtime};
+use runtime::Runtime;
+use runtime::policy::QueueMode;
 use tests::testbed::{enter, server_runtime};
 use tests::testbed_test;
 

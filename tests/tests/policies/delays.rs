@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use policies::Policy;
-use runtime::GraceTime;
 use runtime::io::{AsyncFd, Direction, SourceKind};
+use runtime::policy::GraceTime;
 use tests::closed_loop::{Connection, ECHO, quantile};
 use tests::testbed::{enter, server_builder};
 use tests::testbed_test;

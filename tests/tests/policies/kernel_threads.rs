@@ -54,7 +54,7 @@ fn run(policy: Policy, packing: u32) -> (WorkerReport, State) {
     (report, state())
 }
 
-/// Steers the first queue to core 0. Workers are on the first and the last core, packing on the last.
+/// Steers the first queue to core 0. Workers are on the first and the last core, packing on that.
 fn steered_settings() -> (Settings, u32) {
     steer_to(0);
     let last = Cpus::allowed().unwrap().iter().last().unwrap();

@@ -7,7 +7,7 @@ use lab::testbed::{SERVER_ADDRESS, SERVER_INTERFACE, Testbed};
 use policies::controller::{LatencyBudget, QueueMode};
 use policies::netlink::netdev::{NapiSetting, Netdev};
 use policies::{Pid, Policy, host};
-use runtime::GraceTime;
+use runtime::policy::GraceTime;
 use tests::poll_trace::{PollTrace, Polls};
 use tests::testbed::{enter, server_builder};
 use tests::{require, testbed_test};

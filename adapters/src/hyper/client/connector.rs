@@ -12,10 +12,9 @@ use runtime::JoinHandle;
 
 #[cfg(feature = "tls")]
 use super::https::Https;
-use super::resolve::resolve;
 use super::stream::HttpStream;
+use crate::hyper::first_bytes::{Inspect, InspectedStream};
 use crate::hyper::http_socket::HttpSocket;
-use crate::hyper::inspected_stream::{Inspect, InspectedStream};
 
 /// What is wrong with an `https` URI if this crate was built without TLS.
 pub(crate) const NEEDS_TLS: &str = "https needs the feature `tls` of lull-adapters";
@@ -24,7 +23,7 @@ pub(crate) const NEEDS_TLS: &str = "https needs the feature `tls` of lull-adapte
 /// and others.
 ///
 /// The port is the URI's, else 80, or 443 for `https`, which needs the feature `tls`. Names are
-/// looked up on a thread of their own, and their addresses are tried one after the other.
+/// looked up on another thread, and their addresses are tried one after the other.
 ///
 /// With `https` the server's certificate has to be valid for the URI's host. Unless `tls` says
 /// otherwise, the system's authorities are trusted, whose file is read once, for the first such
@@ -95,7 +94,7 @@ impl tower_service::Service<Uri> for Connector {
 async fn connect(uri: Uri, connector: Connector) -> io::Result<HttpStream> {
     let unusable = |what: &str| io::Error::new(io::ErrorKind::InvalidInput, format!("{uri}: {what}"));
     let encrypted = is_encrypted(uri.scheme_str(), cfg!(feature = "tls")).map_err(unusable)?;
-    let host = uri.host().ok_or_else(|| unusable("the URI has no host"))?;
+    let host = uri.host().map(without_brackets).ok_or_else(|| unusable("the URI has no host"))?;
     let port = uri.port_u16().unwrap_or(if encrypted { 443 } else { 80 });
     let addresses = resolve(host, port).await?;
     let (stream, address) = connect_first(addresses, connector.connect_timeout).await?;
@@ -117,6 +116,20 @@ fn is_encrypted(scheme: Option<&str>, tls: bool) -> Result<bool, &'static str> {
         Some("https") => Err(NEEDS_TLS),
         Some(_) => Err("this client speaks http and https only"),
     }
+}
+
+/// A URI's host without the brackets that it has IPv6 addresses in.
+fn without_brackets(host: &str) -> &str {
+    host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
+}
+
+/// Looks a host up. Addresses are taken as they are.
+async fn resolve(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+    let found = net::lookup_host((host, port)).await?;
+    if found.is_empty() {
+        return Err(io::Error::new(io::ErrorKind::NotFound, format!("the host {host} has no address")));
+    }
+    Ok(found)
 }
 
 async fn connect_first(addresses: Vec<SocketAddr>, limit: Duration) -> io::Result<(TcpStream, SocketAddr)> {
@@ -180,5 +193,13 @@ mod tests {
         assert_eq!(is_encrypted(Some("https"), true), Ok(true));
         assert!(is_encrypted(Some("https"), false).unwrap_err().contains("feature `tls`"));
         assert!(is_encrypted(Some("ftp"), true).unwrap_err().contains("http and https"));
+    }
+
+    #[runtime::test]
+    async fn addresses_need_no_lookup_and_names_have_one() {
+        assert_eq!(resolve("127.0.0.1", 80).await.unwrap(), ["127.0.0.1:80".parse().unwrap()]);
+        assert_eq!(resolve(without_brackets("[::1]"), 443).await.unwrap(), ["[::1]:443".parse().unwrap()]);
+        assert!(resolve("localhost", 80).await.unwrap().iter().all(|address| address.ip().is_loopback()));
+        assert!(resolve("no-such-host.invalid", 80).await.is_err());
     }
 }

@@ -5,7 +5,6 @@ use std::sync::{Arc, OnceLock};
 
 use futures_io::{AsyncRead, AsyncWrite};
 
-use super::resolve::without_brackets;
 use crate::tls::{Connector, Stream};
 
 const H2: &str = "h2";
@@ -35,7 +34,7 @@ impl Https {
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
-        let stream = self.connector().await?.connect(without_brackets(host), stream).await?;
+        let stream = self.connector().await?.connect(host, stream).await?;
         let negotiated_h2 = stream.alpn_protocol() == Some(H2.as_bytes());
         if self.http2_only && !negotiated_h2 {
             let problem = format!("{host} has not agreed to HTTP/2 in the TLS handshake (ALPN)");

@@ -4,14 +4,14 @@ use std::path::PathBuf;
 
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use lab::engine::CoreAssignment;
+use lab::cores::CoreAssignment;
 use lab::experiment::{Contender, Experiment, Load};
-use lab::experiment_process::SUBCOMMAND;
+use lab::instructions::Counting;
 use lab::peers::PeerService;
+use lab::processes::SUBCOMMAND;
 use lab::testbed::Receiver;
 use policies::GraceTime;
 use policies::controller::LatencyBudget;
-use runtime::{DriverKind, WaitStrategy};
 
 /// Would kernel polling help this machine, and by how much?
 #[derive(Parser)]
@@ -27,16 +27,14 @@ pub struct Flags {
 pub enum Command {
     /// Compare policies with the better vanilla, as users get them (the default)
     Compare(CompareFlags),
-    /// Compare an echo server on Lull with those on tokio, monoio, compio and a bare epoll loop, or
-    /// an axum application on Lull with the same on tokio
+    /// Compare an echo server on Lull with those on tokio, monoio, compio and a loop on mio, or an
+    /// axum application on Lull with the same on tokio
     Peers(PeerFlags),
     /// Compare a server of another project, as it runs, with the same under `policies attach`
     Attach(AttachFlags),
     /// Let the load step up and down: how long a server's latency takes to settle, and how far it
     /// is beyond vanilla's
     Steps(StepsFlags),
-    /// Compare two reports of lab: which figures changed beyond their intervals
-    Diff(DiffFlags),
     /// Check the method: find no difference between equal servers, and one that was put there
     SelfTest(SelfTestFlags),
     /// Check whether this machine can show differences, and say what to change
@@ -44,9 +42,8 @@ pub enum Command {
     /// Measure what crossings between user space and kernel cost a request, and what avoiding them
     /// can save
     Model(LoopbackFlags),
-    /// Compare wait strategies: round trips of messages and their CPU time, and a memcached server
-    /// at low load
-    Waiting(WaitingFlags),
+    /// Compare wait strategies: round trips of messages between threads, and their CPU time
+    Waiting(LoopbackFlags),
     /// Count instructions, interrupts and context switches of a request under each policy on
     /// emulated NICs: no timing, no noise
     Instructions(InstructionFlags),
@@ -94,20 +91,12 @@ pub struct RunFlags {
     #[arg(long, value_name = "CORE")]
     pub packing_cores: Option<u32>,
     /// What receives packets in the place of an interrupt: fifo (a real-time kernel thread), thread
-    /// (an ordinary one) or rps (the softirq of packet steering). After the first, compare measures
-    /// its verdict's row under each other one, and self-test all
-    #[arg(long, value_delimiter = ',', value_name = "LIST", default_values_t = [Receiver::Fifo])]
-    pub receiver: Vec<Receiver>,
-    /// Idle cores: awake (`/dev/cpu_dma_latency`), or asleep as the machine has them. Several: as
-    /// for --receiver
-    #[arg(long, value_enum, value_delimiter = ',', value_name = "LIST", default_values_t = [IdleCores::Awake])]
-    pub idle_cores: Vec<IdleCores>,
-    /// Requests in flight on each connection
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=100))]
-    pub depth: u8,
-    /// Mean think time of the closed loop (microseconds)
-    #[arg(long, default_value_t = 0, value_name = "US")]
-    pub think: u32,
+    /// (an ordinary one) or rps (the softirq of packet steering)
+    #[arg(long, default_value_t)]
+    pub receiver: Receiver,
+    /// Idle cores: awake (`/dev/cpu_dma_latency`), or asleep as the machine has them
+    #[arg(long, value_enum, default_value_t = IdleCores::Awake)]
+    pub idle_cores: IdleCores,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -116,17 +105,7 @@ pub enum IdleCores {
     Asleep,
 }
 
-policies::names!(IdleCores, "kind of idle cores": Awake = "awake", Asleep = "asleep");
-
 impl RunFlags {
-    /// The conditions to measure under: the first of each, then each other one with the first of
-    /// the other kind.
-    pub fn conditions(&self) -> Vec<(Receiver, IdleCores)> {
-        let (receiver, idle) = (self.receiver[0], self.idle_cores[0]);
-        let receivers = self.receiver.iter().map(|&receiver| (receiver, idle));
-        receivers.chain(self.idle_cores[1..].iter().map(|&idle| (receiver, idle))).collect()
-    }
-
     /// The cores, with the one of `--packing-cores`.
     pub fn cores(&self) -> Result<CoreAssignment, lab::Error> {
         let cores = CoreAssignment::choose()?;
@@ -135,16 +114,11 @@ impl RunFlags {
 
     pub fn set(&self, experiment: &mut Experiment) {
         experiment.connections = self.connections.into();
-        experiment.depth = self.depth.into();
+        experiment.receiver = self.receiver;
         if !self.rates.is_empty() {
             let rates = self.rates.iter().map(|&rate| Load::Rate(rate.into()));
             let others = experiment.loads.iter().copied().filter(|load| !load.needs_capacity());
             experiment.loads = rates.chain(others).collect();
-        }
-        for load in &mut experiment.loads {
-            if let Load::Closed(think) = load {
-                *think = self.think.into();
-            }
         }
         if let Some(rounds) = self.rounds {
             (experiment.rounds, experiment.capacity_rounds) = (rounds.into(), rounds.into());
@@ -160,9 +134,8 @@ pub struct CompareFlags {
     #[command(flatten)]
     pub run: RunFlags,
     /// What to compare: POLICY[:DRIVER[:D[:K]]], with a latency budget D in microseconds and a CPU
-    /// budget K in percent; or settings of the kernel: deferX and suspendX (gro_flush_timeout X
-    /// µs), napibusy, busypollX (X µs). Ratios refer to the better vanilla, or without one to the
-    /// first [default: vanilla on epoll and on uring, and on auto packing (with a third core),
+    /// budget K in percent. Ratios refer to the better vanilla, or without one to the first
+    /// [default: vanilla on epoll and on uring, and on auto packing (with a third core),
     /// suppression and kernel-polling]
     #[arg(long, value_delimiter = ',', value_name = "LIST", conflicts_with = "latency_budget")]
     pub contenders: Vec<Contender>,
@@ -173,9 +146,6 @@ pub struct CompareFlags {
     /// adapts it
     #[arg(long, value_name = "US", default_value_t)]
     pub gro_flush_timeout: GraceTime,
-    /// How the server's worker waits: block, spin or adaptive
-    #[arg(long, default_value_t = WaitStrategy::Block)]
-    pub wait: WaitStrategy,
     /// Path of a memcached to compare, too; it runs as it is, with one thread
     #[arg(long, value_name = "PATH")]
     pub memcached: Option<PathBuf>,
@@ -226,27 +196,10 @@ pub struct StepsFlags {
 }
 
 #[derive(Args, Clone)]
-pub struct DiffFlags {
-    /// The earlier report: its folder, or results.json
-    #[arg(value_name = "BEFORE")]
-    pub before: PathBuf,
-    /// The later report
-    #[arg(value_name = "AFTER")]
-    pub after: PathBuf,
-    /// Print text for people, or JSON for programs
-    #[arg(long, value_enum, default_value_t)]
-    pub format: Format,
-}
-
-#[derive(Args, Clone)]
 pub struct SelfTestFlags {
     /// Time that one of the servers computes more for each request (microseconds)
     #[arg(long, default_value_t = 5, value_name = "US", value_parser = clap::value_parser!(u8).range(1..=100))]
     pub work: u8,
-    /// Repeat it this number of times under each receiver; it passes if 19 of 20 find the equal
-    /// servers equal, and the work
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=100))]
-    pub runs: u8,
     #[command(flatten)]
     pub run: RunFlags,
 }
@@ -272,18 +225,6 @@ pub struct LoopbackFlags {
     pub seconds: Option<u16>,
     #[command(flatten)]
     pub report: ReportFlags,
-}
-
-#[derive(Args, Clone)]
-pub struct WaitingFlags {
-    #[command(flatten)]
-    pub run: LoopbackFlags,
-    /// The driver of the workers and of the memcached server: epoll, uring or auto
-    #[arg(long, default_value_t = DriverKind::Epoll)]
-    pub driver: DriverKind,
-    /// Requests per second at the memcached server
-    #[arg(long, default_value_t = 5_000, value_parser = clap::value_parser!(u32).range(100..=200_000))]
-    pub rate: u32,
 }
 
 #[derive(Args, Clone)]
@@ -328,38 +269,6 @@ pub struct InstructionFlags {
     /// The folder that tests/guest/prepare prints, or its path in LULL_GUEST
     #[arg(long)]
     pub guest: Option<PathBuf>,
-    /// Emulated NICs, separated by commas: virtio-net-pci, e1000e, igb, vmxnet3 [default: all]
-    #[arg(long, value_delimiter = ',', value_parser = lab::instructions::DEVICES)]
-    pub devices: Vec<String>,
-    /// Drivers of the server, separated by commas [default: epoll,uring]
-    #[arg(long, value_delimiter = ',', value_parser = ["epoll", "uring"])]
-    pub drivers: Vec<String>,
-    /// Policies, separated by commas; NAME:US sets gro-flush-timeout [default:
-    /// vanilla,packing,suppression,kernel-polling,kernel-polling:200]
-    #[arg(long, value_delimiter = ',', value_parser = word)]
-    pub policies: Vec<String>,
-    /// Loads, separated by commas: RATE:SECONDS, where a rate of 0 is the closed loop [default:
-    /// 3000:0.3,6000:0.3,9000:0.3,0:0.3]
-    #[arg(long, value_delimiter = ',', value_parser = load)]
-    pub loads: Vec<String>,
-    /// Count everything this number of times; the table has the difference
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=10))]
-    pub runs: u8,
-}
-
-/// A name that the guest's shell takes for one word.
-fn word(text: &str) -> Result<String, String> {
-    let plain = |it: char| it.is_ascii_alphanumeric() || "-:.".contains(it);
-    if text.is_empty() || !text.chars().all(plain) {
-        return Err("expected a policy, or POLICY:MICROSECONDS".to_owned());
-    }
-    Ok(text.to_owned())
-}
-
-fn load(text: &str) -> Result<String, String> {
-    let numbers = text.split_once(':').map(|(rate, time)| (rate.parse::<u32>(), time.parse::<f64>()));
-    match numbers {
-        Some((Ok(_), Ok(seconds))) if seconds > 0.0 && seconds <= 60.0 => Ok(text.to_owned()),
-        _ => Err("expected RATE:SECONDS, for example 6000:0.3".to_owned()),
-    }
+    #[command(flatten)]
+    pub counting: Counting,
 }

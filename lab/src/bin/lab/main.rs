@@ -2,17 +2,15 @@
 
 #![forbid(unsafe_code)]
 
+mod commands;
 mod flags;
-mod fleet_presets;
 mod output;
-mod presets;
-mod progress_bar;
 
 use std::process::ExitCode;
 
 use clap::Parser;
 use flags::{Command, Flags};
-use lab::experiment_process;
+use lab::processes;
 use output::Failure;
 
 fn main() -> ExitCode {
@@ -36,19 +34,16 @@ fn main() -> ExitCode {
 
 fn run(flags: Flags) -> Result<(), Failure> {
     match flags.command.unwrap_or(Command::Compare(flags.compare)) {
-        Command::Compare(flags) => fleet_presets::compare(&flags),
-        Command::Peers(flags) => fleet_presets::peers(&flags),
-        Command::Attach(flags) => fleet_presets::attach(&flags),
-        Command::Steps(flags) => fleet_presets::steps(&flags),
-        Command::Diff(flags) => presets::diff(&flags),
-        Command::SelfTest(flags) => fleet_presets::self_test(&flags),
-        Command::Check(flags) => presets::check(&flags),
-        Command::Model(flags) => presets::model(&flags),
-        Command::Waiting(flags) => presets::waiting(&flags),
-        Command::Instructions(flags) => presets::instructions(&flags),
-        Command::Paper(flags) => presets::paper(&flags),
-        Command::ExperimentProcess { role, namespace } => {
-            Ok(experiment_process::run(&role, namespace.as_deref())?)
-        }
+        Command::Compare(flags) => commands::compare(&flags),
+        Command::Peers(flags) => commands::peers(&flags),
+        Command::Attach(flags) => commands::attach(&flags),
+        Command::Steps(flags) => commands::steps(&flags),
+        Command::SelfTest(flags) => commands::self_test(&flags),
+        Command::Check(flags) => commands::check(&flags),
+        Command::Model(flags) => commands::model(&flags),
+        Command::Waiting(flags) => commands::waiting(&flags),
+        Command::Instructions(flags) => commands::instructions(&flags),
+        Command::Paper(flags) => commands::paper(&flags),
+        Command::ExperimentProcess { role, namespace } => Ok(processes::run(&role, namespace.as_deref())?),
     }
 }

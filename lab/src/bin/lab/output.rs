@@ -1,13 +1,14 @@
-//! Where reports go: standard output, and a folder.
+//! Where reports go, standard output and a folder, and the progress bar on standard error.
 
 use std::fs;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
+use indicatif::{ProgressBar, ProgressStyle};
 use lab::report::Document;
 use serde::Serialize;
 
-use crate::flags::{Format, ReportFlags};
+use crate::flags::Format;
 
 pub type Failure = Box<dyn std::error::Error>;
 
@@ -17,10 +18,6 @@ pub struct Output {
 }
 
 impl Output {
-    pub fn open(flags: &ReportFlags) -> Result<Self, Failure> {
-        Self::create(flags.format, &flags.output)
-    }
-
     /// Creates the folder. Before the experiment, so that a wrong path doesn't cost a run.
     pub fn create(format: Format, folder: &Path) -> Result<Self, Failure> {
         fs::create_dir_all(folder).map_err(|error| format!("--output {}: {error}", folder.display()))?;
@@ -31,14 +28,11 @@ impl Output {
         self.folder.join("report.html").display().to_string()
     }
 
+    /// Writes the files, and prints the text or the JSON.
     pub fn write(&self, document: &Document, json: &impl Serialize, text: &str) -> Result<(), Failure> {
-        self.save(document, json)?;
+        let written = document.write(&self.folder, json);
+        written.map_err(|error| format!("--output {}: {error}", self.folder.display()))?;
         print(self.format, json, text)
-    }
-
-    pub fn save(&self, document: &Document, json: &impl Serialize) -> Result<(), Failure> {
-        let result = document.write(&self.folder, json);
-        Ok(result.map_err(|error| format!("--output {}: {error}", self.folder.display()))?)
     }
 
     /// The same with the whole document as text.
@@ -55,4 +49,19 @@ pub fn print(format: Format, json: &impl Serialize, text: &str) -> Result<(), Fa
         Format::Json => writeln!(out, "{}", serde_json::to_string_pretty(json)?)?,
     }
     Ok(())
+}
+
+/// Runs what calls `progress` with each of its steps. The bar is hidden unless standard error is a
+/// terminal.
+pub fn with_bar<T>(steps: usize, run: impl FnOnce(&mut dyn FnMut(&str)) -> T) -> T {
+    let bar = if io::stderr().is_terminal() { ProgressBar::new(steps as u64) } else { ProgressBar::hidden() };
+    if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} {msg} ({eta} left)") {
+        bar.set_style(style);
+    }
+    let result = run(&mut |message| {
+        bar.inc(1);
+        bar.set_message(message.to_owned());
+    });
+    bar.finish_and_clear();
+    result
 }

@@ -1,18 +1,18 @@
-//! The flags of the command. Those that mutilate has, too, have its names.
+//! The flags of the command, besides those of [`Config`]. Those that mutilate has, too, have its
+//! names.
 
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
 
-use clap::{ArgAction, Parser};
+use clap::{ArgAction, Parser, ValueEnum};
 use clap_complete::Shell;
-use loadgen::{AGENT_PORT, Address, Arrival, Assign, Distribution, Goal, Mix, Popularity, WarmUp};
-use policies::{Cpus, Policy};
-use runtime::{DriverKind, WaitStrategy};
-
-use crate::value_parsers::{
-    Format, Scan, parse_churn, parse_percent, parse_rate, parse_scan, parse_seconds, parse_share,
-    parse_warm_up,
+use loadgen::{
+    AGENT_PORT, Arrival, Assign, Config, Credentials, Distribution, Goal, Loop, Mix, Protocol, TlsFiles,
 };
+use policies::{Cpus, Policy};
+use runtime::{Builder, DriverKind, WaitStrategy};
 
 /// Generate load for servers that speak memcached's protocols or redis', and measure latencies
 /// without coordinated omission
@@ -26,69 +26,28 @@ use crate::value_parsers::{
     after_help = "Exit codes: 0 success; 1 the run failed; 2 invalid flags; 3 the figures are invalid, for the printed reason; 4 error responses, wrong values or missing responses; 5 no rate reaches the goal of --search"
 )]
 pub struct Flags {
-    /// Server: HOST, HOST:PORT, or the path of a Unix socket. Repeat it to divide the records among
-    /// several servers
-    #[arg(short = 's', long = "server", default_value = "127.0.0.1:11211")]
-    pub servers: Vec<Address>,
+    #[command(flatten)]
+    pub config: Config,
     /// Open loop at this many requests per second in total; 0 selects the closed loop
-    #[arg(short = 'q', long, default_value_t = 0.0, value_parser = parse_rate, help_heading = "Load")]
+    #[arg(short = 'q', long, default_value_t = 0.0, help_heading = "Load")]
     pub qps: f64,
-    /// Duration of the measurement, in seconds
-    #[arg(short = 't', long, default_value_t = 5.0, value_parser = parse_seconds, help_heading = "Load")]
-    pub time: f64,
-    /// Seconds of load before the measurement; auto measures at once and excludes what is not
-    /// steady yet
-    #[arg(short = 'w', long, default_value = "auto", value_parser = parse_warm_up, help_heading = "Load")]
-    pub warmup: WarmUp,
     /// Seconds to wait before anything else
-    #[arg(short = 'W', long = "wait-before", alias = "wait_before", default_value_t = 0.0, value_parser = parse_seconds, help_heading = "Load")]
-    pub wait_before: f64,
-    /// Connections per thread and server
-    #[arg(short = 'c', long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=65_000), help_heading = "Load")]
-    pub connections: u32,
-    /// Requests in flight per connection
-    #[arg(short = 'd', long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=65_536), help_heading = "Load")]
-    pub depth: u32,
+    #[arg(short = 'W', long = "wait-before", alias = "wait_before", default_value = "0", value_parser = parse_wait, help_heading = "Load")]
+    pub wait_before: Duration,
     /// Number of threads
     #[arg(short = 'T', long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024), help_heading = "Load")]
     pub threads: u16,
-    /// Connect each thread to only one server, assigned round-robin
-    #[arg(short = 'R', long, help_heading = "Load")]
-    pub roundrobin: bool,
     /// Gaps between requests of the open loop, scaled to the rate: exponential, uniform, fixed,
     /// fb_ia, or as --keysize
     #[arg(short = 'i', long, default_value = "exponential", help_heading = "Load")]
     pub iadist: Arrival,
-    /// Closed loop: distribution of the think time between a response and the next request, in
-    /// microseconds; as --keysize
-    #[arg(long, help_heading = "Load")]
-    pub think: Option<Distribution>,
-    /// Share of the connections that reconnect each second
-    #[arg(long, default_value_t = 0.0, value_parser = parse_churn, help_heading = "Load")]
-    pub churn: f64,
-    /// Stop early when the 95 % confidence intervals of rate, median and p99 are within this share,
-    /// for example 2%
-    #[arg(long, value_name = "SHARE", value_parser = parse_percent, help_heading = "Load")]
-    pub until_ci: Option<f64>,
     /// Search for the highest rate whose N-th latency percentile is below X µs; -t is the duration
     /// of each step
     #[arg(long, value_name = "N:X", conflicts_with_all = ["qps", "scan", "save"], help_heading = "Load")]
     pub search: Option<Goal>,
     /// Measure at each rate from MIN to MAX in steps of STEP, for -t seconds each
-    #[arg(long, value_name = "MIN:MAX:STEP", value_parser = parse_scan, conflicts_with_all = ["qps", "save"], help_heading = "Load")]
+    #[arg(long, value_name = "MIN:MAX:STEP", conflicts_with_all = ["qps", "save"], help_heading = "Load")]
     pub scan: Option<Scan>,
-    /// Connection of a request of the open loop: round-robin, the next one in turn, busy or not;
-    /// random-free, a random one of the free ones; per-connection, gaps drawn for each connection,
-    /// as in mutilate
-    #[arg(long, default_value_t, help_heading = "Load")]
-    pub assign: Assign,
-    /// Skip requests of the open loop whose connection is busy
-    #[arg(short = 'S', long, help_heading = "Load")]
-    pub skip: bool,
-    /// Keep at least half of the mean gap between requests of the open loop, also when catching up
-    /// after a delay
-    #[arg(long, help_heading = "Load")]
-    pub moderate: bool,
     /// Use RESP, the protocol of redis and valkey: get and set
     #[arg(long, conflicts_with_all = ["udp", "binary"], help_heading = "Connections")]
     pub resp: bool,
@@ -117,76 +76,23 @@ pub struct Flags {
     /// Use TLS
     #[arg(long, help_heading = "Connections")]
     pub tls: bool,
-    /// CA certificates of the servers, PEM
-    #[arg(long, value_name = "FILE", requires = "tls", help_heading = "Connections")]
-    pub cacert: Option<PathBuf>,
-    /// Client certificate, PEM
-    #[arg(long, value_name = "FILE", requires_all = ["tls", "key"], help_heading = "Connections")]
-    pub cert: Option<PathBuf>,
-    /// Private key of the client certificate, PEM
-    #[arg(long, value_name = "FILE", requires_all = ["tls", "cert"], help_heading = "Connections")]
-    pub key: Option<PathBuf>,
-    /// Server name expected in the certificate [default: the server's address]
-    #[arg(long, value_name = "NAME", requires = "tls", help_heading = "Connections")]
-    pub sni: Option<String>,
-    /// Accept any server certificate
-    #[arg(long, requires = "tls", conflicts_with = "cacert", help_heading = "Connections")]
-    pub tls_skip_verify: bool,
-    /// Don't set TCP_NODELAY: small requests wait until earlier ones are acknowledged
-    #[arg(long = "no_nodelay", alias = "no-nodelay", help_heading = "Connections")]
-    pub no_nodelay: bool,
-    // As in mutilate, -V is the value size, not the version.
-    /// Distribution of key sizes in bytes: N, fixed:N, uniform:A,B, normal:M,S, exponential:M,
-    /// pareto:L,S,K, gev:L,S,K, fb_key
-    #[arg(short = 'K', long, default_value = "30", help_heading = "Workload")]
-    pub keysize: Distribution,
-    /// Distribution of value sizes in bytes, as --keysize, or fb_value
-    #[arg(short = 'V', long, default_value = "200", help_heading = "Workload")]
-    pub valuesize: Distribution,
-    /// Number of records over all servers
-    #[arg(short = 'r', long, default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..=1 << 40), help_heading = "Workload")]
-    pub records: u64,
+    #[command(flatten)]
+    pub tls_files: TlsFiles,
     /// Share of set requests, 0 to 1; the others are get
-    #[arg(short = 'u', long, default_value_t = 0.0, value_parser = parse_share, help_heading = "Workload")]
-    pub update: f64,
-    /// Operations with weights, for example get=90,set=9,delete=1. Also add, replace, append,
-    /// prepend, touch, cas, incr, decr, mg, ms
-    #[arg(long, conflicts_with = "update", help_heading = "Workload")]
-    pub mix: Option<Mix>,
-    /// How requests are spread over the records: uniform, zipf:S, hotset:RECORDS,REQUESTS,
-    /// latest:S, sequential
-    #[arg(long, default_value = "uniform", help_heading = "Workload")]
-    pub popularity: Popularity,
-    /// Keys per get request
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1000), help_heading = "Workload")]
-    pub multiget: u16,
-    /// Expiration time of stored records, in seconds; 0 means never
-    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=2_592_000), help_heading = "Workload")]
-    pub ttl: u64,
+    #[arg(short = 'u', long, value_parser = parse_update, help_heading = "Workload")]
+    pub update: Option<Mix>,
     /// Workload of Facebook's ETC pool: fb_key, fb_value and, with -q, fb_ia
     #[arg(long, help_heading = "Workload")]
     pub etc: bool,
-    /// Store values with their key and a checksum, and verify them in responses
-    #[arg(long, help_heading = "Workload")]
-    pub verify: bool,
-    /// Store a record after a miss, as applications with a cache do
-    #[arg(long, help_heading = "Workload")]
-    pub fill: bool,
     /// Don't store the records before the run
-    #[arg(long, conflicts_with = "loadonly", help_heading = "Workload")]
+    #[arg(long, help_heading = "Workload")]
     pub noload: bool,
     /// Store the records and exit
-    #[arg(long, help_heading = "Workload")]
+    #[arg(long, conflicts_with_all = ["noload", "search", "scan"], help_heading = "Workload")]
     pub loadonly: bool,
-    /// Seed of the random numbers
-    #[arg(long, default_value_t = 1, help_heading = "Workload")]
-    pub seed: u64,
     /// Output format: a table, JSON, or CSV with a header line
     #[arg(long, value_enum, default_value_t, help_heading = "Output")]
     pub format: Format,
-    /// Write one line per request: its time in seconds and its latency in µs
-    #[arg(long, value_name = "FILE", help_heading = "Output")]
-    pub save: Option<PathBuf>,
     /// Don't show a progress bar
     #[arg(long, help_heading = "Output")]
     pub quiet: bool,
@@ -224,26 +130,20 @@ pub struct Flags {
     #[arg(short = 'p', long = "agent_port", alias = "agent-port", default_value_t = AGENT_PORT, help_heading = "Agents")]
     pub agent_port: u16,
     /// Address on which an agent listens. Other addresses than the loopback address need
-    /// --secret-file
+    /// --identity
     #[arg(long, default_value = "127.0.0.1", help_heading = "Agents")]
     pub listen: IpAddr,
-    /// File whose first line is the shared secret of coordinator and agents, at least 16 bytes
+    /// Encrypt, and accept only agents or a coordinator with a copy of this file, which
+    /// --new-identity has made
     #[arg(long, value_name = "FILE", help_heading = "Agents")]
-    pub secret_file: Option<PathBuf>,
+    pub identity: Option<PathBuf>,
+    /// Make a new file for --identity, which only its owner can read, and exit
+    #[arg(long, value_name = "FILE", help_heading = "Agents")]
+    pub new_identity: Option<PathBuf>,
     /// Weight of this process's connections when the rate is divided; the default of all processes
     /// is 1
     #[arg(short = 'l', long = "lambda_mul", alias = "lambda-mul", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000), help_heading = "Agents")]
     pub lambda_mul: u32,
-    /// Measure only on the coordinator, with this many connections per thread and server
-    #[arg(short = 'C', long = "measure_connections", alias = "measure-connections", value_parser = clap::value_parser!(u32).range(1..=65_000), requires = "agents", help_heading = "Agents")]
-    pub measure_connections: Option<u32>,
-    /// Measure only on the coordinator, with this many requests per second in addition to the
-    /// agents'
-    #[arg(short = 'Q', long = "measure_qps", alias = "measure-qps", value_parser = parse_rate, requires = "agents", help_heading = "Agents")]
-    pub measure_qps: Option<f64>,
-    /// Measure only on the coordinator, with this many requests in flight per connection
-    #[arg(short = 'D', long = "measure_depth", alias = "measure-depth", value_parser = clap::value_parser!(u32).range(1..=65_536), requires = "agents", help_heading = "Agents")]
-    pub measure_depth: Option<u32>,
     /// Print completions for a shell, and exit
     #[arg(long, value_name = "SHELL")]
     pub completions: Option<Shell>,
@@ -252,14 +152,238 @@ pub struct Flags {
     pub version: Option<bool>,
 }
 
+/// Output formats.
+#[derive(Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    #[default]
+    Table,
+    Json,
+    Csv,
+}
+
+/// The rates of `--scan`, in requests per second.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Scan {
+    min: f64,
+    max: f64,
+    step: f64,
+}
+
+impl Scan {
+    /// From `min` to `max`.
+    pub fn rates(self) -> impl Iterator<Item = f64> {
+        // The tolerance keeps rounding errors from dropping the last rate.
+        let steps = ((self.max - self.min) / self.step + 1e-9) as u64;
+        (0..=steps).map(move |step| self.min + self.step * step as f64)
+    }
+}
+
+impl FromStr for Scan {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let numbers: Option<Vec<f64>> = text.split(':').map(|number| number.parse().ok()).collect();
+        match numbers.as_deref() {
+            Some(&[min, max, step])
+                if min > 0.0 && step > 0.0 && min <= max && max <= 1e9 && (max - min) / step <= 1000.0 =>
+            {
+                Ok(Self { min, max, step })
+            }
+            _ => Err("write MIN:MAX:STEP in requests per second, with at most 1000 steps"),
+        }
+    }
+}
+
+fn parse_update(text: &str) -> Result<Mix, &'static str> {
+    let share = text.parse().ok().filter(|share| (0.0..=1.0).contains(share));
+    share.map(Mix::updates).ok_or("write a number from 0 to 1")
+}
+
+fn parse_wait(text: &str) -> Result<Duration, &'static str> {
+    let seconds = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    seconds.ok_or("write a number of seconds")
+}
+
+impl Flags {
+    /// The configuration of a run. Reads the files that it needs.
+    pub fn config(&self) -> Result<Config, String> {
+        let mut config = self.config.clone();
+        config.protocol = match (self.binary, self.udp) {
+            _ if self.resp => Protocol::Resp,
+            (true, _) => Protocol::Binary,
+            (_, true) => Protocol::Udp,
+            _ => Protocol::Text,
+        };
+        if let Some(user) = self.username.clone() {
+            let password = match &self.password_file {
+                Some(path) => first_line(path)?,
+                None => self.password.clone().unwrap_or_default(),
+            };
+            config.credentials = Some(Credentials { user, password });
+        }
+        config.tls = self.tls.then(|| self.tls_files.clone());
+        let workload = &mut config.workload;
+        if self.etc {
+            (workload.key, workload.value) = (Distribution::EtcKey, Distribution::EtcValue);
+        }
+        if let Some(mix) = &self.update {
+            workload.mix = mix.clone();
+        }
+        workload.records = (workload.records / config.servers.len() as u64).max(1);
+        let arrival = if self.etc { Arrival::etc() } else { self.iadist };
+        config.pacing = match self.qps {
+            // Search and scan use only the gaps, and set the rate themselves.
+            _ if self.search.is_some() || self.scan.is_some() => Loop::Open { rate: 1.0, arrival },
+            0.0 => Loop::Closed,
+            rate => Loop::Open { rate, arrival },
+        };
+        config.workers_spin = matches!(self.wait, Some(WaitStrategy::Spin | WaitStrategy::Adaptive));
+        if self.loadonly {
+            // It doesn't matter, but must be valid.
+            config.duration = Duration::from_secs(1);
+        }
+        Ok(config)
+    }
+
+    /// Why the flags can't be combined, if neither clap nor [`Config::validate`] says so.
+    pub fn conflict(&self) -> Option<&'static str> {
+        let open = self.qps != 0.0
+            || self.search.is_some()
+            || self.scan.is_some()
+            || self.config.measurement_overrides.rate.is_some();
+        let Config { skip, moderate, assign, .. } = self.config;
+        let for_open_loop = skip || moderate || assign != Assign::default();
+        (for_open_loop && !open && !self.agent_mode)
+            .then_some("--skip, --moderate and --assign apply to the open loop only; use -q")
+    }
+
+    pub fn builder(&self) -> std::io::Result<Builder> {
+        let mut builder = Builder::new().workers(self.threads.into());
+        if let Some(policy) = self.policy {
+            builder = builder.policy(policy);
+        }
+        if let Some(name) = &self.interface {
+            builder = builder.interface(name);
+        }
+        if let Some(wait) = self.wait {
+            builder = builder.wait(wait);
+        }
+        if let Some(driver) = self.driver {
+            builder = builder.driver(driver);
+        }
+        let all = if self.affinity { Some(Cpus::allowed()?) } else { None };
+        if let Some(cores) = self.cores.clone().or(all) {
+            builder = builder.cores(cores);
+        }
+        Ok(builder)
+    }
+}
+
+fn first_line(path: &Path) -> Result<String, String> {
+    let text = std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    match text.lines().next().map(str::trim) {
+        Some(line) if !line.is_empty() => Ok(line.to_owned()),
+        _ => Err(format!("{}: the first line is empty", path.display())),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
+    use loadgen::{MeasurementOverrides, WarmUp};
 
     use super::*;
 
     #[test]
     fn no_option_is_defined_twice() {
         Flags::command().debug_assert();
+    }
+
+    #[test]
+    fn a_scan_includes_both_ends() {
+        let rates = |text: &str| text.parse::<Scan>().unwrap().rates().collect::<Vec<_>>();
+        assert_eq!(rates("1000:3000:1000"), [1000.0, 2000.0, 3000.0]);
+        assert_eq!(rates("0.1:0.3:0.1").len(), 3);
+        assert_eq!(rates("5:5:1"), [5.0]);
+    }
+
+    #[test]
+    fn a_command_line_of_mutilate_keeps_its_meaning() {
+        let line = "loadgen -s 127.0.0.1 -s 127.0.0.2:7 -q 5000 -t 10 -K fb_key -V fb_value -r 1000 -u 0.1 \
+                    -T 4 --affinity -c 8 -d 2 -R -i fb_ia -S --moderate --noload -B --no_nodelay -w 2 -W 0 \
+                    -a 127.0.0.1 -a 127.0.0.1:7 -p 5557 -l 2 -C 1 -Q 1000 -D 1 --binary -U me -P it --save /tmp/x";
+        let flags = Flags::try_parse_from(line.split_whitespace()).unwrap();
+        assert!(flags.conflict().is_none() && flags.affinity && flags.noload && flags.blocking);
+        let config = flags.config().unwrap();
+        assert_eq!(config.servers[0].to_string(), "127.0.0.1:11211");
+        assert_eq!((config.connections, config.depth, config.workload.records), (8, 2, 500));
+        assert_eq!(config.pacing, Loop::Open { rate: 5000.0, arrival: Arrival::etc() });
+        assert_eq!(config.warm_up, WarmUp::Fixed(Duration::from_secs(2)));
+        assert_eq!((flags.agents.len(), flags.agent_port, flags.lambda_mul), (2, 5557, 2));
+        assert_eq!(
+            config.measurement_overrides,
+            MeasurementOverrides { connections: Some(1), depth: Some(1), rate: Some(1000.0) }
+        );
+        assert_eq!(
+            (config.protocol, config.credentials.unwrap().password),
+            (Protocol::Binary, "it".to_owned())
+        );
+        assert!(config.round_robin && config.skip && config.moderate && !config.nodelay);
+        assert_eq!(config.workload.mix, Mix::updates(0.1));
+        assert_eq!(
+            (config.workload.key, config.workload.value),
+            (Distribution::EtcKey, Distribution::EtcValue)
+        );
+        let plain = Flags::try_parse_from(["loadgen"]).unwrap().config().unwrap();
+        assert_eq!((plain.connections, plain.depth, plain.pacing), (1, 1, Loop::Closed));
+    }
+
+    #[test]
+    fn invalid_flags_are_rejected_with_a_reason() {
+        for line in [
+            "-q -1",
+            "-q x",
+            "-i fixed:0",
+            "-w soon",
+            "-u 2",
+            "--mix get",
+            "--popularity zipf",
+            "-K x",
+            "-s nobody:x",
+            "--mix get=1 -u 0.5",
+            "--noload --loadonly",
+            "--loadonly --search 9:9",
+            "--loadonly --scan 1:2:1",
+            "-c 0",
+            "--multiget 0",
+            "--search 99",
+            "--scan 5:1:1",
+            "--scan 1:5",
+            "--scan 1:5:0",
+            "--search 99:5 -q 5",
+            "--churn -1",
+            "-P secret",
+            "--cacert x",
+            "--binary --udp",
+            "-A -a host",
+            "-C 4",
+        ] {
+            let arguments = std::iter::once("loadgen").chain(line.split(' '));
+            let error = Flags::try_parse_from(arguments).err().expect(line).to_string();
+            assert!(error.contains("error:"), "{line}: {error}");
+        }
+        for (line, word) in [
+            ("-t 0", "duration"),
+            ("-q 1e-20", "rate"),
+            ("--until-ci 0", "precision"),
+            ("--churn 2000", "churn"),
+            ("--skip", "-q"),
+            ("--tls", "--cacert"),
+        ] {
+            let arguments = std::iter::once("loadgen").chain(line.split(' '));
+            let flags = Flags::try_parse_from(arguments).unwrap();
+            let invalid = || flags.config().unwrap().validate().unwrap_err().to_string();
+            assert!(flags.conflict().map_or_else(invalid, str::to_owned).contains(word), "{line}");
+        }
     }
 }

@@ -3,22 +3,20 @@
 #![forbid(unsafe_code)]
 
 mod flags;
+mod measure;
 mod progress_bar;
-mod rate_search;
-mod rate_sweep;
-mod run_config;
-mod session;
-mod single_run;
-mod value_parsers;
 
 use std::error::Error;
+use std::fs::OpenOptions;
 use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
 
 use crate::flags::Flags;
-use crate::session::USAGE;
+use crate::measure::USAGE;
 
 fn main() -> ExitCode {
     let flags = Flags::parse();
@@ -54,51 +52,50 @@ fn run(flags: &Flags) -> Result<ExitCode, Box<dyn Error>> {
         std::io::stdout().write_all(&script)?;
         return Ok(ExitCode::SUCCESS);
     }
-    if let Some(missing) = flags.missing_feature() {
-        eprintln!("loadgen: {missing}");
+    if let Some(conflict) = flags.conflict() {
+        eprintln!("loadgen: {conflict}");
         return Ok(ExitCode::from(USAGE));
     }
     if flags.blocking {
         eprintln!("loadgen: -B has no effect: threads block unless --wait says otherwise");
     }
-    #[cfg(feature = "agents")]
+    if let Some(path) = &flags.new_identity {
+        return make_identity(path).map(|()| ExitCode::SUCCESS);
+    }
     if flags.agent_mode {
         return serve_coordinators(flags).map(|()| ExitCode::SUCCESS);
-    }
-    if let Some(conflict) = flags.conflict() {
-        eprintln!("loadgen: {conflict}");
-        return Ok(ExitCode::from(USAGE));
     }
     let config = flags.config()?;
     if let Err(error) = config.validate() {
         eprintln!("loadgen: {error}");
         return Ok(ExitCode::from(USAGE));
     }
-    flags.builder()?.build()?.block_on(async {
-        if let Some(goal) = flags.search {
-            rate_search::run(flags, &config, goal).await
-        } else if let Some(scan) = flags.scan {
-            rate_sweep::run(flags, &config, scan).await
-        } else {
-            single_run::run(flags, &config).await
-        }
-    })
+    flags.builder()?.build()?.block_on(measure::run(flags, &config))
+}
+
+/// Writes a new certificate and its key to a file that only its owner can read.
+fn make_identity(path: &Path) -> Result<(), Box<dyn Error>> {
+    let identity = rcgen::generate_simple_self_signed([loadgen::IDENTITY_NAME.to_owned()])?;
+    let text = identity.cert.pem() + &identity.signing_key.serialize_pem();
+    let mut options = OpenOptions::new();
+    let file = options.write(true).create_new(true).mode(0o600).open(path);
+    let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
+    written.map_err(|error| format!("{}: {error}", path.display()).into())
 }
 
 /// The agent mode: serves coordinators until it is interrupted.
-#[cfg(feature = "agents")]
 fn serve_coordinators(flags: &Flags) -> Result<(), Box<dyn Error>> {
     let options = loadgen::AgentOptions {
         listen: (flags.listen, flags.agent_port).into(),
-        secret: flags.secret()?,
+        identity: flags.identity.clone(),
         weight: flags.lambda_mul,
     };
     flags.builder()?.build()?.block_on(async {
-        let stop = session::watch_interrupt()?;
+        let stop = measure::watch_interrupt()?;
         let agent = loadgen::Agent::bind(options)?;
         eprintln!("loadgen: agent listens on {}", agent.local_addr()?);
         // Unlike `eprintln!`, this doesn't panic if nobody reads stderr any more.
-        agent.serve(&stop, |event| drop(writeln!(std::io::stderr(), "loadgen: {event}"))).await;
+        agent.serve(&stop, |line| drop(writeln!(std::io::stderr(), "loadgen: {line}"))).await;
         Ok(())
     })
 }

@@ -37,11 +37,7 @@ impl RunProgressBar {
         Self { bar: new_bar(quiet, total, "{bar:20} {msg}"), rates: VecDeque::new() }
     }
 
-    pub fn show(&mut self, progress: Progress) {
-        self.show_named("", progress);
-    }
-
-    pub fn show_named(&mut self, name: &str, progress: Progress) {
+    pub fn show(&mut self, name: &str, progress: Progress) {
         self.bar.set_position(u64::try_from(progress.elapsed.as_millis()).unwrap_or(u64::MAX));
         self.rates.push_back(progress.qps);
         if self.rates.len() > SPARKLINE_LENGTH {

@@ -1,22 +1,28 @@
-//! A worker's ring, its operations, and the epoll instance beside it.
+//! A worker's ring, its operations, and the epoll instance beside it; and wake-ups across threads.
+//!
+//! A worker that waits in its ring is woken by a message to that ring (`IORING_OP_MSG_RING`), which
+//! is submitted with the enter that the waking worker makes anyway. Threads without a ring write
+//! the eventfd, which the ring polls.
 
 use std::cell::{Cell, RefCell};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Waker;
 
-use io_uring::{cqueue, opcode, squeue};
+use io_uring::{cqueue, opcode, squeue, types};
 
-use super::buffers::BufferPool;
-use super::operations::{ApplicationOperation, CANCEL, Operation, Operations};
-use super::queue_polls::QueuePolls;
-use super::ring::{Features, Ring};
-use super::ring_options::RingOptions;
-use super::socket_state::{InFlightSend, SocketState};
-use crate::driver::epoll::EpollDriver;
+use crate::driver::epoll::instance::Instance;
+use crate::driver::uring::buffers::BufferPool;
+use crate::driver::uring::operations::{
+    ApplicationOperation, CANCEL, Operation, Operations, WAKE_MESSAGE, WakeMessage,
+};
+use crate::driver::uring::polling::Polling;
+use crate::driver::uring::ring::{Features, Ring, RingOptions};
+use crate::driver::uring::socket_state::{InFlightSend, SocketState};
 use crate::driver::wait::POLLING_TASK_BUDGET;
-use crate::waking::wake_handle::WakeHandle;
+use crate::wake_handle::WakeHandle;
 
 /// How many receives are gathered before their tasks run, and how many tasks run before what they
 /// send goes out, if the kernel takes packets in by itself. The kernel runs 20 items of deferred
@@ -34,7 +40,7 @@ pub(crate) struct UringDriver {
     pub(super) options: RingOptions,
     /// Whether rings can send each other messages.
     pub(super) has_msg_ring: bool,
-    pub(super) epoll: EpollDriver,
+    pub(super) instance: Instance,
     pub(super) wake: Arc<WakeHandle>,
     pub(super) to_send: RefCell<Vec<Rc<SocketState>>>,
     /// The bytes that were written since sends were last submitted.
@@ -55,7 +61,7 @@ pub(crate) struct UringDriver {
     pub(super) released_operations: RefCell<Vec<Rc<dyn ApplicationOperation>>>,
     /// Woken after a batch of completions: wakers may be foreign code.
     pub(super) wakers: RefCell<Vec<Waker>>,
-    pub(super) queue_polls: QueuePolls,
+    pub(super) polling: Polling,
     /// Whether an enter has taken a completion since this was reset.
     pub(super) has_completed: Cell<bool>,
     pub(super) epoll_ready: Cell<bool>,
@@ -78,7 +84,7 @@ pub(crate) struct UringDriver {
 
 impl UringDriver {
     pub(crate) fn new(
-        epoll: EpollDriver,
+        instance: Instance,
         wake: Arc<WakeHandle>,
         options: RingOptions,
     ) -> io::Result<Rc<Self>> {
@@ -101,7 +107,7 @@ impl UringDriver {
             features,
             options,
             has_msg_ring,
-            epoll,
+            instance,
             wake,
             to_send: RefCell::default(),
             written_bytes: Cell::new(0),
@@ -114,7 +120,7 @@ impl UringDriver {
             released: RefCell::default(),
             released_operations: RefCell::default(),
             wakers: RefCell::default(),
-            queue_polls: QueuePolls::default(),
+            polling: Polling::default(),
             has_completed: Cell::new(false),
             epoll_ready: Cell::new(false),
             epoll_watched: Cell::new(false),
@@ -134,17 +140,17 @@ impl UringDriver {
         &self.features.0
     }
 
-    pub(crate) fn epoll(&self) -> &EpollDriver {
-        &self.epoll
+    pub(crate) fn instance(&self) -> &Instance {
+        &self.instance
     }
 
     pub(crate) fn polls_queue(&self) -> bool {
-        self.queue_polls.are_on()
+        self.polling.is_on()
     }
 
     /// How many tasks a turn may run.
     pub(crate) fn task_budget(&self) -> usize {
-        if self.queue_polls.are_on() { POLLING_TASK_BUDGET } else { TASK_BUDGET }
+        if self.polling.is_on() { POLLING_TASK_BUDGET } else { TASK_BUDGET }
     }
 
     /// Queues an operation of the application for the next enter, and returns its id.
@@ -186,5 +192,67 @@ impl Drop for UringDriver {
             std::mem::forget(self.operations.take());
             std::mem::forget(Rc::clone(&self.pool));
         }
+    }
+}
+
+impl UringDriver {
+    /// Lets other workers wake this one by messages to its ring.
+    pub(crate) fn publish_ring(&self) -> io::Result<()> {
+        if self.has_msg_ring {
+            self.wake.set_ring(Some(self.ring.borrow().duplicate()?));
+        }
+        Ok(())
+    }
+
+    /// Takes on waking another worker with the next enter; `false` if a message can't wake it. The
+    /// wake-up is claimed only when the message is submitted, so another thread may wake the worker
+    /// before.
+    pub(crate) fn defer_wake(&self, worker: &Arc<WakeHandle>) -> bool {
+        let takes = self.has_msg_ring && !self.is_closed() && worker.ring().is_some();
+        if takes {
+            let mut wakes = self.deferred_wakes.borrow_mut();
+            if wakes.last().is_none_or(|last| !Arc::ptr_eq(last, worker)) {
+                wakes.push(Arc::clone(worker));
+            }
+        }
+        takes
+    }
+
+    /// Wakes the deferred workers now, by their eventfds.
+    pub(crate) fn flush_wakes(&self) {
+        if self.deferred_wakes.borrow().is_empty() {
+            return;
+        }
+        self.deferred_wakes.take().iter().for_each(|worker| worker.wake());
+    }
+
+    /// Submits messages to the deferred workers' rings.
+    pub(super) fn send_wake_messages(&self) {
+        for worker in self.deferred_wakes.borrow_mut().drain(..) {
+            // A worker without a ring has stopped meanwhile.
+            let Some(ring) = worker.ring() else { continue };
+            if !worker.claim_wake() {
+                continue;
+            }
+            let fd = types::Fd(ring.as_raw_fd());
+            let message = Operation::WakeMessage(Box::new(WakeMessage { worker, _ring: ring }));
+            let id = self.operations.borrow_mut().insert(message);
+            let entry = opcode::MsgRingData::new(fd, 0, WAKE_MESSAGE, None).build().user_data(id);
+            // SAFETY: the entry has no pointers, and the table's entry keeps the descriptor open.
+            unsafe { self.ring.borrow_mut().push(entry) };
+        }
+    }
+
+    /// Ends the wait when the worker's eventfd is written. Each write completes the multishot poll
+    /// once more, so the eventfd need not be read.
+    pub(super) fn watch_eventfd(&self) {
+        if self.eventfd_watched.replace(true) {
+            return;
+        }
+        let fd = types::Fd(self.wake.eventfd().as_raw_fd());
+        let id = self.operations.borrow_mut().insert(Operation::Eventfd);
+        let entry = opcode::PollAdd::new(fd, libc::POLLIN as u32).multi(true).build().user_data(id);
+        // SAFETY: the entry has no pointers; the eventfd is open as long as `self.wake`.
+        unsafe { self.ring.borrow_mut().push(entry) };
     }
 }

@@ -7,16 +7,16 @@ use std::task::Waker;
 
 use slab::Slab;
 
-use super::listener_state::ListenerState;
 use super::socket_state::SocketState;
-use crate::waking::wake_handle::WakeHandle;
+use crate::driver::uring::socket_state::ListenerState;
+use crate::wake_handle::WakeHandle;
 
 /// The user data of cancellations, whose own completion is ignored.
 pub(super) const CANCEL: u64 = u64::MAX;
 /// The user data of messages from other workers, which only end the wait.
 pub(super) const WAKE_MESSAGE: u64 = u64::MAX - 1;
 /// The user data of the two timers that end the sleeps of timed mode: this, and the next.
-pub(super) const SLEEP_TIMERS: u64 = u64::MAX - 3;
+pub(super) const AHEAD_TIMERS: u64 = u64::MAX - 3;
 
 #[derive(Clone)]
 pub(super) enum Operation {
@@ -63,7 +63,7 @@ const INDEX: u64 = u32::MAX as u64;
 impl Operations {
     pub(super) fn insert(&mut self, operation: Operation) -> u64 {
         let entry = self.table.vacant_entry();
-        // Starts at 1, so that no id is 0, and wraps before SLEEP_TIMERS, WAKE_MESSAGE and CANCEL.
+        // Starts at 1, so that no id is 0, and wraps before AHEAD_TIMERS, WAKE_MESSAGE and CANCEL.
         // By then, after 2^32 operations, nobody uses the old id any more.
         self.next = self.next % (INDEX - 1) + 1;
         let id = self.next << 32 | entry.key() as u64;
@@ -137,7 +137,7 @@ mod tests {
         let mut operations = Operations { next: INDEX - 2, ..Operations::default() };
         for _ in 0..4 {
             let id = operations.insert(Operation::Epoll);
-            assert!(id != 0 && id < SLEEP_TIMERS);
+            assert!(id != 0 && id < AHEAD_TIMERS);
         }
         assert!(operations.get(CANCEL).is_none() && operations.get(WAKE_MESSAGE).is_none());
     }

@@ -1,14 +1,16 @@
-//! A stream socket as its operations see it.
+//! A stream socket, and a listening one, as their operations see them.
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::io;
 use std::num::NonZeroU64;
 use std::ops::Deref;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::task::{Context, Waker};
 
-use super::buffers::BufferSlice;
+use crate::driver::readiness::Waiters;
+use crate::driver::uring::buffers::BufferSlice;
 
 /// Received bytes: in the kernel's buffer if they are read soon, else in a copy. Dereferences to
 /// the bytes.
@@ -267,4 +269,36 @@ pub(super) fn store_waker(slot: &mut Option<Waker>, context: &Context<'_>) {
         Some(waker) => waker.clone_from(context.waker()),
         None => *slot = Some(context.waker().clone()),
     }
+}
+
+/// A listener's descriptor, which stays open until the accept operation has completed, and what it
+/// accepted.
+pub(super) struct ListenerState {
+    descriptor: Arc<dyn AsFd>,
+    pub(super) accepts: RefCell<AcceptState>,
+    pub(super) waiters: Waiters,
+}
+
+impl ListenerState {
+    pub(super) fn new(descriptor: Arc<dyn AsFd>) -> Self {
+        Self { descriptor, accepts: RefCell::default(), waiters: Waiters::default() }
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+}
+
+#[derive(Default)]
+pub(super) struct AcceptState {
+    pub(super) operation: Option<NonZeroU64>,
+    /// Whether that is cancelled, and will complete for the last time.
+    pub(super) cancelled: bool,
+    /// Accepted connections that nobody has taken yet.
+    pub(super) untaken: VecDeque<OwnedFd>,
+    pub(super) failed: Option<io::Error>,
+    /// Of the one task that polls without a place among the waiters.
+    pub(super) waker: Option<Waker>,
+    /// The listener is dropped: nobody takes connections any more.
+    pub(super) dropped: bool,
 }

@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 use io_uring::{cqueue, opcode, types};
 
 use super::driver::UringDriver;
-use super::operations::{CANCEL, Operation, SLEEP_TIMERS, WAKE_MESSAGE};
-use super::queue_polls::{LONGEST_WAIT, LOOK_BUDGET, SHORT_SLEEP};
+use super::operations::{AHEAD_TIMERS, CANCEL, Operation, WAKE_MESSAGE};
+use super::polling::{LONGEST_WAIT, LOOK_BUDGET, SHORT_SLEEP};
 use super::ring::COMPLETIONS;
 use super::send::reset_on_close;
 use crate::driver::wait::{Wait, WaitOutcome};
-use crate::timers::clock::monotonic_nanos;
+use crate::timers::monotonic_nanos;
 
 /// How long a driver that closes waits for peers to take what was written, and then for the last
 /// completions.
@@ -54,7 +54,7 @@ impl UringDriver {
 
     fn wait_on_ring(&self, wait: Wait) -> io::Result<WaitOutcome> {
         if !self.epoll_watched.replace(true) {
-            let fd = types::Fd(self.epoll.descriptor().as_raw_fd());
+            let fd = types::Fd(self.instance.descriptor().as_raw_fd());
             let entry = opcode::PollAdd::new(fd, libc::POLLIN as u32).build();
             let id = self.operations.borrow_mut().insert(Operation::Epoll);
             // SAFETY: the entry has no pointers; the epoll instance is open as long as the driver.
@@ -69,7 +69,7 @@ impl UringDriver {
         };
         let (want, timeout) = match wait {
             // As many completions as are never there, so that the enter polls before it returns.
-            _ if self.queue_polls.are_overdue() && !polls_anyway() => (COMPLETIONS, Some(SHORT_SLEEP)),
+            _ if self.polling.is_overdue() && !polls_anyway() => (COMPLETIONS, Some(SHORT_SLEEP)),
             Wait::Pass => (0, None),
             // An enter between the turns has completed the poll of the epoll instance.
             Wait::Park(_) if self.epoll_ready.get() => (0, None),
@@ -77,23 +77,20 @@ impl UringDriver {
         };
         let mut outcome = WaitOutcome::default();
         match want {
-            1 if self.queue_polls.are_timed() => self.enter_timed(timeout, &mut outcome)?,
+            1 if self.polling.is_timed() => self.enter_timed(timeout, &mut outcome)?,
             _ => {
                 if want == COMPLETIONS {
                     let now = monotonic_nanos();
-                    self.queue_polls.polled.set(now);
-                    self.start_sleep_timers(now);
+                    self.polling.polled.set(now);
+                    self.start_timers(now);
                 }
-                (outcome.looked, outcome.look_budget) = (self.queue_polls.polled.get(), LOOK_BUDGET);
+                (outcome.looked, outcome.look_budget) = (self.polling.polled.get(), LOOK_BUDGET);
                 outcome.calls = self.enter(want, timeout)?;
             }
         }
         if self.epoll_ready.take() {
             self.epoll_watched.set(false);
-            let other = self.epoll.wait(Wait::Pass)?;
-            outcome.events += other.events;
-            outcome.queue_events += other.queue_events;
-            outcome.calls += other.calls;
+            self.instance.collect(&mut outcome)?;
         }
         Ok(outcome)
     }
@@ -104,40 +101,40 @@ impl UringDriver {
     ///
     /// # Errors
     /// Those of `io_uring_register(2)`: before Linux 6.13 a NAPI can't be named.
-    pub(crate) fn set_queue_polls(
+    pub(crate) fn set_polling(
         &self,
         napi: u32,
         busy_poll: Duration,
         (interval, watchdog): (Duration, Duration),
     ) -> io::Result<()> {
-        let polls = &self.queue_polls;
-        if polls.are_timed() && interval.is_zero() {
+        let polling = &self.polling;
+        if polling.is_timed() && interval.is_zero() {
             // If nothing is deferred any more, this poll unmasks the interrupt now, and not the
             // watchdog later.
             self.enter(COMPLETIONS, Some(SHORT_SLEEP))?;
         }
-        if (polls.napi.get(), polls.busy_poll.get()) != (napi, busy_poll) {
-            polls.register(&self.ring.borrow(), napi, busy_poll)?;
+        if (polling.napi.get(), polling.busy_poll.get()) != (napi, busy_poll) {
+            polling.register(&self.ring.borrow(), napi, busy_poll)?;
         }
-        polls.set_interval(interval, watchdog);
+        polling.set_timed_mode(interval, watchdog);
         Ok(())
     }
 
     /// The NAPI of the queue has changed, as when a link is opened again.
     pub(crate) fn follow_napi(&self, napi: u32) -> io::Result<()> {
-        let polls = &self.queue_polls;
-        let present = polls.napi.get();
+        let polling = &self.polling;
+        let present = polling.napi.get();
         if present == 0 || present == napi {
             return Ok(());
         }
-        polls.register(&self.ring.borrow(), napi, polls.busy_poll.get())
+        polling.register(&self.ring.borrow(), napi, polling.busy_poll.get())
     }
 
     /// Enters, and polls, until something completes or `timeout` is over. Sets the outcome's calls,
     /// looks and sleeps.
     pub(super) fn enter_timed(&self, timeout: Option<Duration>, outcome: &mut WaitOutcome) -> io::Result<()> {
-        let polls = &self.queue_polls;
-        let interval = polls.interval.get();
+        let polling = &self.polling;
+        let interval = polling.interval.get();
         let mut now = monotonic_nanos();
         let timeout = timeout.map_or(LONGEST_WAIT, |timeout| timeout.as_nanos() as u64);
         let end = now + timeout.min(LONGEST_WAIT);
@@ -147,12 +144,12 @@ impl UringDriver {
             let looked = now;
             // With completions at hand an enter returns before it polls.
             if !self.ring.borrow_mut().has_completions() {
-                polls.polled.set(looked);
-                self.start_sleep_timers(looked);
+                polling.polled.set(looked);
+                self.start_timers(looked);
             }
-            outcome.looked = polls.polled.get();
+            outcome.looked = polling.polled.get();
             let timer =
-                polls.sleep_timers.end(looked, interval).filter(|due| *due <= end && !polls.never_sleep());
+                polling.timers.end(looked, interval).filter(|due| *due <= end && !polling.never_sleeps());
             let due = timer.unwrap_or(end.min(looked + interval));
             let timeout = timer.is_none().then(|| Duration::from_nanos(due.saturating_sub(looked)));
             outcome.calls += self.enter(1, timeout)?;
@@ -160,9 +157,9 @@ impl UringDriver {
             if self.has_completed.get() || self.progress.get() {
                 return Ok(());
             }
-            outcome.found_nothing = polls.polled.get();
+            outcome.found_nothing = polling.polled.get();
             if looked < due && due <= now && (timer.is_some() || due < end) {
-                polls.sleep_timers.slept(looked, due, interval);
+                polling.timers.slept(looked, due, interval);
                 outcome.overslept.0 += Duration::from_nanos(now - due);
                 outcome.overslept.1 += 1;
             }
@@ -172,12 +169,12 @@ impl UringDriver {
         }
     }
 
-    fn start_sleep_timers(&self, now: u64) {
+    fn start_timers(&self, now: u64) {
         let mut ring = self.ring.borrow_mut();
-        let polls = &self.queue_polls;
-        let interval = (!polls.never_sleep()).then_some(polls.interval.get());
-        for entry in polls.sleep_timers.start(now, interval, polls.watchdog.get()) {
-            // SAFETY: the entry points to a time in `sleep_timers`, which lives as long as the
+        let polling = &self.polling;
+        let interval = (!polling.never_sleeps()).then_some(polling.interval.get());
+        for entry in polling.timers.start(now, interval, polling.watchdog.get()) {
+            // SAFETY: the entry points to a time in `timers`, which lives as long as the
             // driver, and isn't written to before the timer has completed. The kernel reads it when
             // it takes in the entry.
             unsafe { ring.push(entry) };
@@ -203,7 +200,7 @@ impl UringDriver {
             if !completions.is_empty() {
                 want = 0;
                 let is_timer = |completion: &cqueue::Entry| {
-                    (SLEEP_TIMERS..WAKE_MESSAGE).contains(&completion.user_data())
+                    (AHEAD_TIMERS..WAKE_MESSAGE).contains(&completion.user_data())
                 };
                 if !completions.iter().all(is_timer) {
                     self.has_completed.set(true);
@@ -237,8 +234,8 @@ impl UringDriver {
 
     fn complete(&self, completion: &cqueue::Entry) {
         let id = completion.user_data();
-        if id >= SLEEP_TIMERS {
-            return self.queue_polls.sleep_timers.complete(id);
+        if id >= AHEAD_TIMERS {
+            return self.polling.timers.complete(id);
         }
         let more = cqueue::more(completion.flags());
         let mut operations = self.operations.borrow_mut();
@@ -280,7 +277,7 @@ impl UringDriver {
             return;
         }
         // The waits below don't keep a poll interval. The ring is closed anyway.
-        let _ = self.set_queue_polls(0, Duration::ZERO, (Duration::ZERO, Duration::ZERO));
+        let _ = self.set_polling(0, Duration::ZERO, (Duration::ZERO, Duration::ZERO));
         self.flush_wakes();
         for id in self.operations.borrow().incoming() {
             self.cancel(id);
@@ -343,7 +340,7 @@ mod tests {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
         runtime.block_on(async {
-            let socket = crate::io::ring_socket(Arc::new(ours), SourceKind::Other).unwrap();
+            let socket = crate::__net::ring_socket(Arc::new(ours), SourceKind::Other).unwrap();
             std::future::poll_fn(|context| socket.poll_write(context, b"x")).await.unwrap();
             REFUSED_ENTERS.set(MAX_FUTILE_ENTERS + 1);
             let flush = std::future::poll_fn(|context| socket.poll_flush(context));

@@ -1,42 +1,31 @@
-//! The command line: memcached's flags, and Lull's own.
+//! The command line: the server's settings (`Config`), memcached's flags of the process, and Lull's
+//! own of the runtime.
 
-use std::ffi::OsString;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{ArgAction, Parser};
+use clap::parser::ValueSource;
+use clap::{ArgAction, CommandFactory, FromArgMatches, Parser};
+use policies::controller::{CpuBudget, LatencyBudget};
+use policies::{Change, Cpus, GraceTime, Policy};
+use runtime::{Builder, DriverKind, WaitStrategy};
 use servers::memcached::{ClientCertificates, Config, Protocol, TlsConfig};
-
-use crate::extended_options::{self, ExtendedOptions};
-use crate::network_flags::NetworkFlags;
 
 /// A memcached-compatible server that reduces the network card's interrupts under load
 #[derive(Debug, Parser)]
 // As in memcached, the last of several equal flags counts: start scripts add theirs after those of
 // a configuration.
-#[command(name = "memcached", disable_version_flag = true, args_override_self = true, after_help = AFTER_HELP)]
+#[command(name = "memcached", disable_version_flag = true, args_override_self = true, after_help = extended_help())]
 pub struct Flags {
-    /// TCP port to listen on; -1 takes any free port, 0 disables TCP [default: 11211, or the port
-    /// of -U]
-    #[arg(short = 'p', long = "port", value_name = "NUM", value_parser = parse_port, allow_hyphen_values = true)]
-    port: Option<Port>,
-    /// UDP port to listen on; -1 takes any free port, 0 disables UDP
-    #[arg(short = 'U', long = "udp-port", value_name = "NUM", default_value = "0", value_parser = parse_port, allow_hyphen_values = true)]
-    udp_port: Port,
-    /// Path of a Unix socket to listen on, instead of TCP and UDP
-    #[arg(short = 's', long = "unix-socket", value_name = "FILE")]
-    unix_socket: Option<PathBuf>,
-    /// Permissions of the Unix socket, in octal
-    #[arg(short = 'a', long = "unix-mask", value_name = "MODE", default_value = "700", value_parser = parse_mode)]
-    unix_mode: u32,
-    /// Enable the "shutdown" command
-    #[arg(short = 'A', long = "enable-shutdown")]
-    enable_shutdown: bool,
-    /// Addresses to listen on, separated by commas, each with an optional port that overrides -p;
-    /// may be repeated
-    #[arg(short = 'l', long = "listen", value_name = "ADDR", value_delimiter = ',', default_value = "127.0.0.1", value_parser = parse_listen)]
-    listen: Vec<(IpAddr, Option<u16>)>,
+    #[command(flatten)]
+    config: Config,
+    /// Enable TLS on TCP; needs -o ssl_chain_cert=FILE,ssl_key=FILE
+    #[arg(short = 'Z', long = "enable-ssl")]
+    tls: bool,
+    /// Extended options, separated by commas; see below
+    #[arg(short = 'o', long = "extended", value_name = "LIST", value_delimiter = ',')]
+    extended_options: Vec<String>,
     /// Run in the background; the command returns once clients can connect
     #[arg(short = 'd', long = "daemon")]
     pub daemon: bool,
@@ -47,18 +36,6 @@ pub struct Flags {
     /// ignored
     #[arg(short = 'u', long = "user", value_name = "USER")]
     pub user: Option<String>,
-    /// Memory limit in MiB, for items, hash tables and other memory of the store
-    #[arg(short = 'm', long = "memory-limit", value_name = "MiB", default_value_t = 64, value_parser = parse_memory)]
-    memory: u64,
-    /// Keep no CAS uniques: "gets" returns 0, and "cas" never replaces an item
-    #[arg(short = 'C', long = "disable-cas")]
-    disable_cas: bool,
-    /// Refuse new items when the memory limit is reached, instead of evicting others
-    #[arg(short = 'M', long = "disable-evictions")]
-    disable_evictions: bool,
-    /// Maximum number of open connections
-    #[arg(short = 'c', long = "conn-limit", value_name = "NUM", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..))]
-    pub connections: u32,
     /// Lock all memory, so that it is never swapped out
     #[arg(short = 'k', long = "lock-memory")]
     pub lock_memory: bool,
@@ -78,76 +55,12 @@ pub struct Flags {
     /// interface
     #[arg(short = 't', long = "threads", value_name = "NUM", value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub threads: Option<u16>,
-    /// Requests that one connection executes before others run
-    #[arg(short = 'R', long = "max-reqs-per-event", value_name = "NUM", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
-    requests_per_turn: u32,
-    /// Length of the queue of connections that wait to be accepted
-    #[arg(short = 'b', long = "listen-backlog", value_name = "NUM", default_value_t = 1024, value_parser = clap::value_parser!(i32).range(1..))]
-    backlog: i32,
-    /// Protocol: ascii, binary or auto, which detects it per connection
-    #[arg(short = 'B', long = "protocol", value_name = "NAME", default_value = "auto", value_parser = ["auto", "ascii", "binary"])]
-    protocol: String,
-    /// Size of the largest item in bytes, with its key; the suffixes k and m are accepted
-    #[arg(short = 'I', long = "max-item-size", value_name = "SIZE", default_value = "1m", value_parser = parse_size)]
-    max_item: u64,
-    /// Require SASL PLAIN authentication, on the binary protocol; $MEMCACHED_SASL_PWDB names a file
-    /// of user:password lines
-    #[arg(short = 'S', long = "enable-sasl")]
-    sasl: bool,
-    /// Disable the "flush_all" command
-    #[arg(short = 'F', long = "disable-flush-all")]
-    disable_flush_all: bool,
-    /// Disable commands that list keys
-    #[arg(short = 'X', long = "disable-dumping")]
-    disable_dumping: bool,
-    /// Require authentication, on the text protocol, by a file of user:password lines; reloaded on
-    /// SIGHUP
-    #[arg(short = 'Y', long = "auth-file", value_name = "FILE")]
-    auth_file: Option<PathBuf>,
-    /// Enable TLS on TCP; needs -o ssl_chain_cert=FILE,ssl_key=FILE
-    #[arg(short = 'Z', long = "enable-ssl")]
-    tls: bool,
-    /// Extended options, separated by commas; see below
-    #[arg(short = 'o', long = "extended", value_name = "LIST", value_delimiter = ',')]
-    extended_options: Vec<String>,
-    /// Execute all commands over UDP, not only gets
-    #[arg(long)]
-    udp_all_commands: bool,
-    /// Time without traffic after which the kernel probes whether a client still exists, in seconds
-    #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u16).range(1..=32_767))]
-    keepalive: u16,
-    /// Listen on publicly reachable addresses although clients need not authenticate
-    #[arg(long)]
-    listen_unauthenticated: bool,
 
-    #[command(flatten)]
-    pub network: NetworkFlags,
+    #[command(flatten, next_help_heading = "Network policy")]
+    network: NetworkFlags,
 
-    /// No effect: there are no slab classes
-    #[arg(
-        short = 'f',
-        long = "slab-growth-factor",
-        value_name = "NUM",
-        help_heading = "Accepted for compatibility"
-    )]
-    slab_growth_factor: Option<f64>,
-    /// No effect: there are no slab classes
-    #[arg(
-        short = 'n',
-        long = "slab-min-size",
-        value_name = "BYTES",
-        help_heading = "Accepted for compatibility"
-    )]
-    slab_min_size: Option<u32>,
-    /// No effect: requests are not counted by the prefixes of their keys
-    #[arg(short = 'D', value_name = "CHAR", help_heading = "Accepted for compatibility")]
-    prefix_delimiter: Option<String>,
-    /// No effect: there is no log to watch
-    #[arg(short = 'W', long = "disable-watch", help_heading = "Accepted for compatibility")]
-    disable_watch: bool,
-    /// No effect: workers find their NAPI instances themselves
-    #[arg(short = 'N', long = "napi_ids", value_name = "NUM", help_heading = "Accepted for compatibility")]
-    napi_ids: Option<u32>,
+    #[command(flatten, next_help_heading = "Accepted for compatibility")]
+    ignored: IgnoredFlags,
 
     /// Refused: segments are smaller than large pages
     #[arg(short = 'L', long = "enable-largepages", help_heading = "Refused")]
@@ -157,7 +70,36 @@ pub struct Flags {
     memory_file: Option<PathBuf>,
 }
 
-const AFTER_HELP: &str = "\
+#[derive(Debug, clap::Args)]
+struct IgnoredFlags {
+    /// No effect: there are no slab classes
+    #[arg(short = 'f', long = "slab-growth-factor", value_name = "NUM")]
+    slab_growth_factor: Option<f64>,
+    /// No effect: there are no slab classes
+    #[arg(short = 'n', long = "slab-min-size", value_name = "BYTES")]
+    slab_min_size: Option<u32>,
+    /// No effect: requests are not counted by the prefixes of their keys
+    #[arg(short = 'D', value_name = "CHAR")]
+    prefix_delimiter: Option<String>,
+    /// No effect: there is no log to watch
+    #[arg(short = 'W', long = "disable-watch")]
+    disable_watch: bool,
+    /// No effect: workers find their NAPI instances themselves
+    #[arg(short = 'N', long = "napi_ids", value_name = "NUM")]
+    napi_ids: Option<u32>,
+}
+
+/// Extended options that are accepted without effect, also with the prefix `no_`.
+const IGNORED: &str = "
+  hashpower hash_algorithm hashexpand tail_repair_time lru_crawler lru_crawler_sleep lru_crawler_tocrawl
+  lru_maintainer lru_segmented hot_lru_pct warm_lru_pct hot_max_factor warm_max_factor temporary_ttl
+  slab_reassign slab_automove slab_automove_ratio slab_automove_window slab_automove_freeratio
+  slab_chunk_max track_sizes modern read_buf_mem_limit resp_obj_mem_limit watcher_logbuf_size
+  worker_logbuf_size ssl_wbuf_size ssl_session_cache ssl_kernel_tls inline_ascii_resp";
+
+fn extended_help() -> String {
+    format!(
+        "\
 Extended options (-o):
   maxconns_fast, no_maxconns_fast  at the connection limit, close new connections with an error, or let them
                                    wait [maxconns_fast]
@@ -167,166 +109,112 @@ Extended options (-o):
   ssl_ca_cert=FILE                 authorities that sign clients' certificates, in PEM
   ssl_verify_mode=0|1|2|3          clients' certificates: not requested (0), optional (1), required (2, 3) [0]
   ssl_min_version=tlsv1.2|tlsv1.3  oldest version of TLS [tlsv1.2]
-Accepted without effect: hashpower, hash_algorithm, tail_repair_time, lru_crawler*, lru_maintainer, hot_* and
-  warm_*, temporary_ttl, slab_reassign, slab_automove*, slab_chunk_max, track_sizes, modern, no_modern,
-  no_hashexpand, read_buf_mem_limit, resp_obj_mem_limit, watcher_logbuf_size, worker_logbuf_size,
-  ssl_wbuf_size, ssl_session_cache, ssl_kernel_tls, inline_ascii_resp
+Accepted without effect, also with the prefix no_:{IGNORED}
 Refused: ext_... (there is no storage but memory), ssl_ciphers, ssl_keyformat other than PEM, sock_cookie_id,
-  drop_privileges (there is no seccomp filter)";
-
-/// The argument of -p and -U.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Port {
-    /// 0
-    None,
-    /// 0, written -1, is any.
-    Number(u16),
+  drop_privileges (there is no seccomp filter)"
+    )
 }
 
-impl Port {
-    fn number(self) -> Option<u16> {
-        match self {
-            Self::None => None,
-            Self::Number(port) => Some(port),
-        }
-    }
+fn is_ignored(name: &str) -> bool {
+    let name = name.strip_prefix("no_").unwrap_or(name);
+    IGNORED.split_whitespace().any(|ignored| ignored == name)
 }
 
-/// memcached's port.
-const DEFAULT_PORT: u16 = 11211;
-
-fn parse_port(text: &str) -> Result<Port, String> {
-    match text {
-        "-1" => Ok(Port::Number(0)),
-        "0" => Ok(Port::None),
-        _ => text
-            .parse()
-            .map(Port::Number)
-            .map_err(|_| "expected a port from 1 to 65535, -1 for any, or 0 for none".to_owned()),
-    }
-}
-
-fn parse_mode(text: &str) -> Result<u32, String> {
-    let mode = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777);
-    mode.ok_or_else(|| "expected permissions in octal, for example 770".to_owned())
-}
-
-fn parse_listen(text: &str) -> Result<(IpAddr, Option<u16>), String> {
-    if text.starts_with("proto[") || text.starts_with("tag[") {
-        return Err("the protocol is the same for all addresses (-B); expected an address".to_owned());
-    }
-    for prefix in ["notls:", "btls:", "mtls:"] {
-        if text.starts_with(prefix) {
-            return Err(format!("{prefix} is not supported: TLS applies to all addresses (-Z) or to none"));
-        }
-    }
-    if let Ok(ip) = text.parse() {
-        return Ok((ip, None));
-    }
-    if let Ok(address) = text.parse::<SocketAddr>() {
-        return Ok((address.ip(), Some(address.port())));
-    }
-    let hint = "expected an address, for example 127.0.0.1, 127.0.0.1:11212, ::1 or [::1]:11212";
-    let (host, port) = match text.rsplit_once(':') {
-        Some((host, port)) => (host, Some(port.parse().map_err(|_| hint.to_owned())?)),
-        None => (text, None),
+/// Applies one of the values of `-o`.
+fn set_extended(option: &str, config: &mut Config) -> Result<(), String> {
+    let (name, value) = option.split_once('=').unwrap_or((option, ""));
+    let required = || match value {
+        "" => Err(format!("-o {option}: expected {name}=VALUE")),
+        value => Ok(value),
     };
-    match (host, 0).to_socket_addrs() {
-        Ok(mut found) => found.next().map(|address| (address.ip(), port)).ok_or_else(|| hint.to_owned()),
-        Err(error) => Err(format!("{error}; {hint}")),
+    let refused = |reason: &str| Err(format!("-o {option} is refused: {reason}"));
+    let is_tls = name.starts_with("ssl_") && !is_ignored(name);
+    let mut unused = TlsConfig::default();
+    let tls = if is_tls { config.tls.get_or_insert_default() } else { &mut unused };
+    match name {
+        "maxconns_fast" => config.refuse_when_full = true,
+        "no_maxconns_fast" => config.refuse_when_full = false,
+        "idle_timeout" => {
+            let seconds = required()?.parse().ok();
+            let seconds = seconds.ok_or_else(|| format!("-o {option}: expected a number of seconds"))?;
+            config.idle_timeout = (seconds > 0).then(|| Duration::from_secs(seconds));
+        }
+        "ssl_chain_cert" => tls.certificates = required()?.into(),
+        "ssl_key" => tls.key = required()?.into(),
+        "ssl_ca_cert" => tls.authorities = Some(required()?.into()),
+        "ssl_verify_mode" => {
+            tls.client_certificates = match required()?.parse::<u8>() {
+                Ok(0) => ClientCertificates::Ignored,
+                Ok(1) => ClientCertificates::Optional,
+                Ok(2 | 3) => ClientCertificates::Required,
+                _ => return Err(format!("-o {option}: expected 0, 1, 2 or 3")),
+            };
+        }
+        "ssl_min_version" => match required()? {
+            "tlsv1.2" => tls.require_tls13 = false,
+            "tlsv1.3" => tls.require_tls13 = true,
+            "tlsv1.0" | "tlsv1.1" => return refused("versions before TLS 1.2 are not secure"),
+            _ => return Err(format!("-o {option}: expected tlsv1.2 or tlsv1.3")),
+        },
+        "ssl_keyformat" if required()?.eq_ignore_ascii_case("PEM") => {}
+        "ssl_keyformat" => return refused("only PEM keys are supported"),
+        "ssl_ciphers" => return refused("the cipher suites are fixed, and all of them are secure"),
+        "drop_privileges" => return refused("there is no seccomp filter; -u USER gives up root"),
+        "no_drop_privileges" => {}
+        "sock_cookie_id" => return refused("sockets are not marked, so a packet filter would not match"),
+        _ if name.starts_with("ext_") => return refused("there is no storage but memory"),
+        _ if is_ignored(name) => {}
+        _ => return Err(format!("-o {option}: no such option; see --help")),
     }
-}
-
-/// Parses a number of MiB, which may say so: memcached ignores what follows the digits, and means
-/// the same.
-fn parse_memory(text: &str) -> Result<u64, String> {
-    let mebibytes = text.strip_suffix(['m', 'M']).unwrap_or(text).parse().ok();
-    mebibytes
-        .filter(|mebibytes| (1..=1 << 24).contains(mebibytes))
-        .ok_or_else(|| "expected a number of MiB from 1 to 16777216, for example 1024".to_owned())
-}
-
-/// Parses an item size, from 1 KiB to 1 GiB as in memcached.
-fn parse_size(text: &str) -> Result<u64, String> {
-    let lower = text.to_ascii_lowercase();
-    let (digits, unit) = match lower.as_bytes().last() {
-        Some(b'k') => (&lower[..lower.len() - 1], 1 << 10),
-        Some(b'm') => (&lower[..lower.len() - 1], 1 << 20),
-        _ => (lower.as_str(), 1),
-    };
-    let size = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(unit));
-    match size {
-        Some(size) if ((1 << 10)..=(1 << 30)).contains(&size) => Ok(size),
-        _ => Err("expected a size from 1k to 1024m".to_owned()),
-    }
+    Ok(())
 }
 
 impl Flags {
+    /// Parses the command's arguments. Ends the process if they are not valid.
+    pub fn of_process() -> Self {
+        let matches = Self::command().get_matches();
+        let mut flags = Self::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+        // As in memcached, -U alone names both ports.
+        if matches.value_source("port") == Some(ValueSource::DefaultValue) && flags.config.udp_port.is_some()
+        {
+            flags.config.port = flags.config.udp_port;
+        }
+        flags
+    }
+
     /// A warning for each flag that is accepted without effect, except -W.
     pub fn warnings(&self) -> Vec<String> {
-        let ignored = [
-            (self.slab_growth_factor.is_some(), "-f has no effect: there are no slab classes"),
-            (self.slab_min_size.is_some(), "-n has no effect: there are no slab classes"),
-            (self.prefix_delimiter.is_some(), "-D has no effect: there is no stats detail"),
-            (self.napi_ids.is_some(), "-N has no effect: workers find their NAPI instances themselves"),
+        let ignored = &self.ignored;
+        let given = [
+            (ignored.slab_growth_factor.is_some(), "-f has no effect: there are no slab classes"),
+            (ignored.slab_min_size.is_some(), "-n has no effect: there are no slab classes"),
+            (ignored.prefix_delimiter.is_some(), "-D has no effect: there is no stats detail"),
+            (ignored.napi_ids.is_some(), "-N has no effect: workers find their NAPI instances themselves"),
         ];
-        let mut warnings: Vec<String> =
-            ignored.iter().filter(|(given, _)| *given).map(|(_, warning)| (*warning).to_owned()).collect();
-        let options = self.extended_options.iter();
-        warnings.extend(options.filter_map(|option| extended_options::ignored_warning(option)));
-        warnings
+        let flags = given.into_iter().filter(|(given, _)| *given).map(|(_, warning)| warning.to_owned());
+        let names = self.extended_options.iter().map(|option| option.split('=').next().unwrap_or(option));
+        let options = names.filter(|name| is_ignored(name));
+        flags.chain(options.map(|name| format!("-o {name} has no effect in this server"))).collect()
     }
 
     /// The server's configuration, or what is wrong with the flags.
     pub fn config(&self) -> Result<Config, String> {
+        let mut config = Config { verbosity: self.verbose.into(), ..self.config.clone() };
         if self.large_pages {
             return Err("-L is refused: segments are smaller than large pages".to_owned());
         }
         if self.memory_file.is_some() {
             return Err("-e is refused: items do not outlive the process".to_owned());
         }
-        let memory = self.memory << 20;
-        if self.max_item > memory / 2 {
-            let most = memory / 2048;
+        if config.max_item as u64 > config.memory / 2 {
+            let most = config.memory / 2048;
             return Err(format!("-I: an item may take at most half of the memory limit (-m), {most}k"));
         }
-        let options = ExtendedOptions::parse(&self.extended_options)?;
-        let mut config = Config {
-            listen: self.listen.clone(),
-            // As in memcached, -U alone names both ports.
-            port: match (self.port, self.udp_port) {
-                (Some(port), _) => port.number(),
-                (None, Port::None) => Some(DEFAULT_PORT),
-                (None, udp_port) => udp_port.number(),
-            },
-            udp_port: self.udp_port.number(),
-            cas: !self.disable_cas,
-            udp_all_commands: self.udp_all_commands,
-            unix_socket: self.unix_socket.clone(),
-            unix_mode: self.unix_mode,
-            backlog: self.backlog,
-            memory,
-            evict: !self.disable_evictions,
-            max_connections: self.connections as usize,
-            refuse_when_full: options.maxconns_fast,
-            idle_timeout: options.idle_timeout.map(Duration::from_secs),
-            keepalive: Duration::from_secs(self.keepalive.into()),
-            max_item: self.max_item as usize,
-            protocol: match self.protocol.as_str() {
-                "ascii" => Some(Protocol::Ascii),
-                "binary" => Some(Protocol::Binary),
-                _ => None,
-            },
-            requests_per_turn: self.requests_per_turn,
-            flush_allowed: !self.disable_flush_all,
-            dump_allowed: !self.disable_dumping,
-            shutdown_allowed: self.enable_shutdown,
-            listen_unauthenticated: self.listen_unauthenticated,
-            verbosity: self.verbose.into(),
-            ..Config::default()
-        };
-        self.configure_authentication(&mut config)?;
-        config.tls = self.tls_config(options)?;
+        for option in self.extended_options.iter().filter(|option| !option.is_empty()) {
+            set_extended(option, &mut config)?;
+        }
+        configure_authentication(&mut config)?;
+        self.configure_tls(&mut config)?;
         // Paths are made absolute because a daemon changes its working directory.
         let tls = config
             .tls
@@ -339,44 +227,11 @@ impl Flags {
         Ok(config)
     }
 
-    fn configure_authentication(&self, config: &mut Config) -> Result<(), String> {
-        config.sasl = self.sasl;
-        match (self.sasl, &self.auth_file) {
-            (true, Some(_)) => {
-                return Err(
-                    "-S and -Y exclude each other: -S is for the binary protocol, -Y for the text protocol"
-                        .to_owned(),
-                );
-            }
-            (true, None) => {
-                if config.protocol == Some(Protocol::Ascii) {
-                    return Err("-S needs the binary protocol: omit -B, or give -B binary".to_owned());
-                }
-                let file: Option<OsString> = std::env::var_os("MEMCACHED_SASL_PWDB");
-                let file = file.ok_or("-S: set MEMCACHED_SASL_PWDB to a file of user:password lines")?;
-                config.users_file = Some(file.into());
-                config.protocol = Some(Protocol::Binary);
-            }
-            (false, Some(file)) => {
-                if config.protocol == Some(Protocol::Binary) {
-                    return Err("-Y needs the text protocol: omit -B, or give -B ascii".to_owned());
-                }
-                config.users_file = Some(file.clone());
-                config.protocol = Some(Protocol::Ascii);
-            }
-            (false, None) => {}
-        }
-        if config.requires_authentication() && config.udp_port.is_some() {
-            return Err("-U is refused with -S or -Y: clients cannot authenticate over UDP".to_owned());
-        }
-        Ok(())
-    }
-
-    fn tls_config(&self, options: ExtendedOptions) -> Result<Option<TlsConfig>, String> {
+    fn configure_tls(&self, config: &mut Config) -> Result<(), String> {
         if !self.tls {
-            return match options.tls_option {
-                Some(option) => Err(format!("-o {option} needs -Z")),
-                None => Ok(None),
+            return match &config.tls {
+                Some(_) => Err("-o ssl_... needs -Z".to_owned()),
+                None => Ok(()),
             };
         }
         if !cfg!(feature = "tls") {
@@ -384,23 +239,166 @@ impl Flags {
                 "-Z: this build has no TLS; build lull-servers with its cargo feature `tls`".to_owned()
             );
         }
-        if self.unix_socket.is_some() {
+        if config.unix_socket.is_some() {
             return Err("-Z is for TCP: omit -s".to_owned());
         }
-        if self.udp_port != Port::None {
+        if config.udp_port.is_some() {
             return Err("-Z is for TCP: UDP would not be encrypted; omit -U".to_owned());
         }
-        let certificates = options.tls_chain.ok_or("-Z needs -o ssl_chain_cert=FILE")?;
-        let key = options.tls_key.unwrap_or_else(|| certificates.clone());
-        if options.client_certificates != ClientCertificates::Ignored && options.tls_authorities.is_none() {
+        let tls = config.tls.get_or_insert_default();
+        if tls.certificates.as_os_str().is_empty() {
+            return Err("-Z needs -o ssl_chain_cert=FILE".to_owned());
+        }
+        if tls.key.as_os_str().is_empty() {
+            tls.key.clone_from(&tls.certificates);
+        }
+        if tls.client_certificates != ClientCertificates::Ignored && tls.authorities.is_none() {
             return Err("-o ssl_verify_mode needs -o ssl_ca_cert=FILE".to_owned());
         }
-        Ok(Some(TlsConfig {
-            certificates,
-            key,
-            authorities: options.tls_authorities,
-            client_certificates: options.client_certificates,
-            require_tls13: options.require_tls13,
-        }))
+        Ok(())
+    }
+
+    /// A builder of the runtime, for the interface that was found if none was named. Changes of the
+    /// host's settings are logged.
+    pub fn builder(&self, interface: Option<&str>) -> Builder {
+        let network = &self.network;
+        let mut builder = Builder::new().on_host_change(|change| match change {
+            Change::QueueSettings { .. } => tracing::info!("{change}"),
+            _ => tracing::warn!("{change}"),
+        });
+        macro_rules! set {
+            ($($method:ident: $value:expr),* $(,)?) => {
+                $(if let Some(value) = $value { builder = builder.$method(value); })*
+            };
+        }
+        set! {
+            workers: self.threads.map(usize::from),
+            interface: interface,
+            policy: network.policy,
+            wait: network.wait,
+            driver: network.driver,
+            cores: network.cores.clone(),
+            affinity: network.affinity,
+            packing_cores: network.packing_cores.clone(),
+            grace_time: network.gro_flush_timeout,
+            latency_budget: network.latency_budget,
+            cpu_budget: network.cpu_budget,
+        }
+        builder
+    }
+}
+
+fn configure_authentication(config: &mut Config) -> Result<(), String> {
+    match (config.sasl, &config.users_file) {
+        (true, Some(_)) => {
+            return Err(
+                "-S and -Y exclude each other: -S is for the binary protocol, -Y for the text protocol"
+                    .to_owned(),
+            );
+        }
+        (true, None) => {
+            if config.protocol == Protocol::Ascii {
+                return Err("-S needs the binary protocol: omit -B, or give -B binary".to_owned());
+            }
+            let file = std::env::var_os("MEMCACHED_SASL_PWDB");
+            let file = file.ok_or("-S: set MEMCACHED_SASL_PWDB to a file of user:password lines")?;
+            config.users_file = Some(file.into());
+            config.protocol = Protocol::Binary;
+        }
+        (false, Some(_)) => {
+            if config.protocol == Protocol::Binary {
+                return Err("-Y needs the text protocol: omit -B, or give -B ascii".to_owned());
+            }
+            config.protocol = Protocol::Ascii;
+        }
+        (false, None) => {}
+    }
+    if config.requires_authentication() && config.udp_port.is_some() {
+        return Err("-U is refused with -S or -Y: clients cannot authenticate over UDP".to_owned());
+    }
+    Ok(())
+}
+
+/// How packets reach the workers.
+#[derive(Debug, clap::Args)]
+struct NetworkFlags {
+    #[arg(long, help = format!("Policy: {} [env: RUNTIME_POLICY]", Policy::names()))]
+    policy: Option<Policy>,
+    /// How idle workers wait: block, spin or adaptive [env: RUNTIME_WAIT]
+    #[arg(long)]
+    wait: Option<WaitStrategy>,
+    /// Driver: auto, epoll or uring [env: RUNTIME_DRIVER]
+    #[arg(long)]
+    driver: Option<DriverKind>,
+    /// Affinity of interrupts and workers: pin (move interrupts to their workers' cores and keep
+    /// them there), follow (move workers to their interrupts' cores) or none [env:
+    /// RUNTIME_AFFINITY]
+    #[arg(long, value_name = "HOW")]
+    affinity: Option<policies::Affinity>,
+    /// Cores to pin workers to, for example 0-3
+    #[arg(long)]
+    cores: Option<Cpus>,
+    /// Cores that packing concentrates network processing on, and on which the threads of
+    /// kernel-thread poll
+    #[arg(long, value_name = "CORES")]
+    packing_cores: Option<Cpus>,
+    /// Delay beyond vanilla's that kernel-polling may cost in exchange for CPU time, in
+    /// microseconds from 0 to 1000 [env: RUNTIME_LATENCY_BUDGET] [default: 0]
+    #[arg(long, value_name = "US")]
+    latency_budget: Option<LatencyBudget>,
+    /// CPU time beyond vanilla's that kernel-polling may cost in exchange for less delay, in
+    /// percent from 0 to 400 [env: RUNTIME_CPU_BUDGET] [default: 0]
+    #[arg(long, value_name = "PERCENT")]
+    cpu_budget: Option<CpuBudget>,
+    /// Time from an empty busy poll to the timer's poll, in microseconds, or auto: under
+    /// kernel-polling the controller chooses it, with the queue's mode [env: RUNTIME_GRACE_TIME]
+    /// [default: auto]
+    #[arg(long, value_name = "US")]
+    gro_flush_timeout: Option<GraceTime>,
+}
+
+/// The interface that has an address, except loopback, which has no queues to configure.
+pub fn interface_of(address: IpAddr) -> Option<String> {
+    let interface = policies::host::interface_of_address(address).ok().flatten()?;
+    (interface.name != "lo").then_some(interface.name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(option: &str) -> Result<Config, String> {
+        let mut config = Config::default();
+        set_extended(option, &mut config).map(|()| config)
+    }
+
+    #[test]
+    fn options_are_applied_ignored_or_refused() {
+        assert!(!set("no_maxconns_fast").unwrap().refuse_when_full);
+        assert_eq!(set("idle_timeout=30").unwrap().idle_timeout, Some(Duration::from_secs(30)));
+        assert_eq!(set("idle_timeout=0").unwrap().idle_timeout, None);
+        for accepted in ["hashpower=20", "no_lru_crawler", "no_drop_privileges"] {
+            set(accepted).unwrap();
+        }
+        assert!(is_ignored("no_lru_crawler") && !is_ignored("idle_timeout"));
+        for wrong in [
+            "idle_timeout",
+            "idle_timeout=x",
+            "ext_path=/tmp/x:1G",
+            "bogus",
+            "ssl_min_version=tlsv1.0",
+            "ssl_ciphers=x",
+            "drop_privileges",
+        ] {
+            let error = set(wrong).unwrap_err();
+            assert!(error.contains(wrong), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_server_has_the_defaults_of_the_flags() {
+        Flags::command().debug_assert();
+        let flags = Flags::parse_from(["memcached"]).config().unwrap();
+        assert_eq!(format!("{flags:?}"), format!("{:?}", Config::default()));
     }
 }

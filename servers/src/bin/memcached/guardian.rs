@@ -37,6 +37,8 @@ struct Pipes {
     is_answer_due: bool,
 }
 
+/// Starts a guardian. Call it while the process is still root: it restores the host's settings when
+/// this process no longer can.
 pub fn start(in_background: bool) -> io::Result<Guardian> {
     // The guardian of a daemon must not keep the terminal or a pipe open.
     let stderr = if in_background { Stdio::null() } else { Stdio::inherit() };

@@ -2,31 +2,21 @@
 
 #![deny(unsafe_code)]
 
-#[allow(unsafe_code)]
-mod daemon;
-mod extended_options;
 mod flags;
 mod guardian;
-#[allow(unsafe_code)]
-mod heap;
-mod limits;
-mod network_flags;
 mod process;
-mod serving;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::Parser;
 use futures_util::future::{Either, select};
+use runtime::signal::SignalKind;
 use servers::memcached::{Config, Server, VERSION, logging};
 
-use daemon::Background;
-use flags::Flags;
-use network_flags::interface_of;
-use process::{PidFile, RunAsUser, inherited_listeners, raise_descriptor_limit};
+use flags::{Flags, interface_of};
+use process::{Background, PidFile, RunAsUser, inherited_listeners, raise_descriptor_limit};
 
 type Error = Box<dyn std::error::Error>;
 
@@ -39,8 +29,8 @@ fn main() -> ExitCode {
     if guardian::is_requested() {
         return guardian::run();
     }
-    heap::fix_mmap_threshold();
-    let flags = Flags::parse();
+    process::fix_mmap_threshold();
+    let flags = Flags::of_process();
     if flags.version {
         println!("memcached {VERSION}");
         return ExitCode::SUCCESS;
@@ -59,7 +49,7 @@ fn main() -> ExitCode {
     }
     // Must happen before the process has other threads.
     let background = if flags.daemon {
-        match daemon::detach() {
+        match process::detach() {
             Ok(background) => Some(background),
             Err(code) => return code,
         }
@@ -98,16 +88,33 @@ fn run(flags: &Flags, mut config: Config, background: Option<Background>) -> Res
     let workers = flags.threads.map_or(cores, u64::from);
     // Those that wait for others to close have a descriptor, too.
     let waiting = if config.refuse_when_full { 0 } else { config.backlog.unsigned_abs() };
-    let descriptors = u64::from(flags.connections) + u64::from(waiting);
+    let descriptors = config.max_connections as u64 + u64::from(waiting);
     raise_descriptor_limit(descriptors, workers, config.listen.len() as u64);
     if flags.coredumps {
-        limits::remove_core_limit()?;
+        process::remove_core_limit()?;
     }
-    config.interface = flags.network.interface.clone().or_else(|| serving_interface(&config));
-    let interface = config.interface.as_deref();
-    let guardian = serving::guard(interface, user.as_ref(), flags.daemon)?;
-    let builder = flags.network.builder(flags.threads, interface);
-    serving::run(builder, guardian, serve(flags, config, user, background))
+    if config.interface.is_none() {
+        config.interface = serving_interface(&config);
+    }
+    let interface = config.interface.clone();
+    let mut builder = flags.builder(interface.as_deref());
+    // A process that gives up root can't restore the interface's settings.
+    let gives_up_root = user.as_ref().is_some_and(RunAsUser::gives_up_root);
+    let guardian = match gives_up_root && interface.is_some() {
+        true => Some(guardian::start(flags.daemon)?),
+        false => None,
+    };
+    if let Some(guardian) = &guardian {
+        builder = builder.queue_delegate(guardian.delegate());
+    }
+    let mut runtime = builder.build()?;
+    runtime.applied().iter().for_each(|step| tracing::debug!("{step}"));
+    runtime.block_on(serve(flags, config, user, background))?;
+    drop(runtime);
+    if let Some(guardian) = guardian {
+        guardian.release();
+    }
+    Ok(())
 }
 
 async fn serve(
@@ -117,7 +124,7 @@ async fn serve(
     background: Option<Background>,
 ) -> Result<(), Error> {
     let terminated = runtime::signal::terminated()?;
-    let mut hangups = runtime::signal::hangups()?;
+    let mut hangups = runtime::signal::signal(SignalKind::hangup())?;
     let mut inherited = inherited_listeners()?;
     if !inherited.is_empty() {
         // systemd defines the addresses.
@@ -126,12 +133,13 @@ async fn serve(
     }
     if flags.lock_memory {
         // Root may lock any amount. From the switch to another user on, the limit applies.
-        let stays_root = user.as_ref().is_none_or(RunAsUser::is_root) && rustix::process::geteuid().is_root();
-        limits::lock_memory(config.memory, runtime::workers() as u64, stays_root)?;
+        let stays_root =
+            !user.as_ref().is_some_and(RunAsUser::gives_up_root) && rustix::process::geteuid().is_root();
+        process::lock_memory(config.memory, runtime::workers() as u64, stays_root)?;
     }
     // Only the policy needs root, and it is applied. Drop root before anything is written or
     // served.
-    serving::give_up_root(user)?;
+    user.as_ref().map_or(Ok(()), RunAsUser::switch)?;
     let mut server = Server::start(&config)?;
     for listener in inherited.drain(..) {
         server.add_listener(listener)?;
@@ -141,7 +149,13 @@ async fn serve(
     }
     write_ports(&server)?;
     let pidfile = flags.pidfile.as_deref().map(PidFile::write).transpose()?;
-    serving::log_workers();
+    for report in runtime::reports() {
+        // A fallback to less than the requested policy is logged at every level.
+        match report.steps_down.is_empty() {
+            true => tracing::info!("{report}"),
+            false => tracing::warn!("{report}"),
+        }
+    }
     server.addresses().iter().for_each(|address| tracing::info!("listening on {address}"));
     server.udp_addresses().for_each(|address| tracing::info!("listening on UDP {address}"));
     if let Some(background) = background {
@@ -151,7 +165,7 @@ async fn serve(
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
     let mut stop = std::pin::pin!(select(terminated, Box::pin(server.shutdown_requested())));
     loop {
-        let hangup = std::pin::pin!(hangups.next());
+        let hangup = std::pin::pin!(hangups.recv());
         match select(&mut stop, hangup).await {
             Either::Left(_) => break,
             Either::Right(_) => match server.reload() {
@@ -165,7 +179,10 @@ async fn serve(
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
     let report = server.shutdown(SHUTDOWN_DEADLINE).await;
     drop(pidfile);
-    serving::log_stop(report);
+    match report.aborted {
+        0 => tracing::info!("stopped; {} connections closed", report.finished),
+        aborted => tracing::warn!("stopped; {} connections closed, {aborted} aborted", report.finished),
+    }
     Ok(())
 }
 

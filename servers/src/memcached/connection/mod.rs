@@ -1,7 +1,215 @@
-//! A client's connection, from its acceptance to its end.
+//! A client's connection, from its acceptance to its end: the connection limit, then TLS, then its
+//! requests.
 
-pub mod accept;
-pub mod list;
 mod replies;
 mod serve;
 mod time_limits;
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_lock::SemaphoreGuardArc;
+use futures_util::AsyncWriteExt;
+use futures_util::io::BufReader;
+use net::Stream;
+
+use crate::memcached::context::ServerContext;
+use crate::memcached::logging;
+use crate::memcached::stats::connections::{ConnectionInfo, ListedConnection};
+use crate::memcached::tls::Tls;
+use serve::serve;
+
+/// A client that has ended the connection must take the rest of its replies within this time.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long the descriptor of a connection that was reset is waited for.
+const ABORT_TIMEOUT: Duration = Duration::from_secs(1);
+/// Bytes of the read buffer on a TLS connection: a TLS record carries up to 16 KiB.
+const TLS_BUFFER: usize = 16 << 10;
+
+/// Serves an accepted connection until it ends. `peer` and `local` are what `stats conns` shows.
+///
+/// Not an async function, here and in what it awaits: the future of one holds its arguments twice,
+/// which an idle connection would take memory for (rust-lang/rust#62958).
+pub fn handle<K: 'static>(
+    mut stream: Stream<K>,
+    context: Arc<ServerContext>,
+    peer: Box<str>,
+    local: Arc<str>,
+) -> impl Future<Output = ()> {
+    let info = Arc::new(ConnectionInfo::new(peer, local, !context.config.requires_authentication()));
+    async move {
+        let counters = context.counters.worker(runtime::current_worker());
+        let permit = match context.connection_limit.try_acquire() {
+            Some(permit) => Some(permit),
+            // Boxed, so that connections that need not wait reserve no memory for it.
+            None => Box::pin(wait_for_permit(&mut stream, &context)).await,
+        };
+        let Some(_permit) = permit else { return };
+        counters.total_connections.add(1);
+        match stream.incoming_napi_id() {
+            0 => counters.without_napi.add(1),
+            napi if napi == runtime::io::own_napi() => counters.aligned.add(1),
+            _ => counters.misaligned.add(1),
+        }
+        info.begin(context.store.clock().now(), context.uptime());
+        let connection = ListedConnection::add(&context.connections, info);
+        let result = match context.tls() {
+            None => {
+                let (reader, writer) = stream.split();
+                serve(reader, writer, &context, &connection).await
+            }
+            // Boxed, so that connections without TLS do not reserve memory for its state.
+            Some(tls) => Box::pin(serve_tls(&mut stream, tls, &context, &connection)).await,
+        };
+        let is_kick =
+            |error: &io::Error| matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::OutOfMemory);
+        let kicked = result.as_ref().is_err_and(is_kick);
+        let ending = match (kicked, connection.is_stalled()) {
+            (false, _) => Ending::WithReplies,
+            (true, false) => Ending::Now,
+            (true, true) => Ending::Abort,
+        };
+        // It drops the stream before the permit: a connection that does not count has no
+        // descriptor. Boxed, so that open connections reserve no memory for its timers.
+        Box::pin(end(stream, ending)).await;
+        if let Err(error) = result {
+            logging::connection_failed(&connection.peer, &error);
+        }
+    }
+}
+
+/// Waits until another connection closes. `None` if this one is refused.
+async fn wait_for_permit<K>(stream: &mut Stream<K>, context: &ServerContext) -> Option<SemaphoreGuardArc> {
+    let permit = match context.config.refuse_when_full {
+        true => None,
+        false => context.connection_limit.acquire().await,
+    };
+    if permit.is_none() {
+        context.counters.worker(runtime::current_worker()).rejected_connections.add(1);
+        // Fails if the client has disconnected.
+        let _ = stream.write_all(b"ERROR Too many open connections\r\n").await;
+    }
+    permit
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Ending {
+    /// The client may take some time for the rest of its replies.
+    WithReplies,
+    /// It has been disconnected for a time limit or for lack of memory, and has its replies. It
+    /// sees the end of the stream.
+    Now,
+    /// It has been disconnected, and has not taken its replies.
+    Abort,
+}
+
+/// Ends a connection, which still counts as open meanwhile. A ring holds the descriptor until it
+/// has sent everything.
+async fn end<K>(mut stream: Stream<K>, ending: Ending) {
+    let time = match ending {
+        Ending::WithReplies => DRAIN_TIMEOUT,
+        Ending::Now => ABORT_TIMEOUT,
+        Ending::Abort => Duration::ZERO,
+    };
+    if !time.is_zero() && runtime::timeout(time, stream.close()).await.is_ok() {
+        return;
+    }
+    // Fails if the connection is broken already.
+    let _ = stream.abort();
+    // A send in flight ends with an error now.
+    let _ = runtime::timeout(ABORT_TIMEOUT, stream.flush()).await;
+}
+
+async fn serve_tls<K>(
+    stream: &mut Stream<K>,
+    tls: &Tls,
+    context: &ServerContext,
+    connection: &ConnectionInfo,
+) -> io::Result<()> {
+    let stream = match tls.accept(stream).await {
+        Ok(stream) => stream,
+        Err(error) => {
+            context.counters.worker(runtime::current_worker()).handshake_errors.add(1);
+            return Err(error);
+        }
+    };
+    let (reader, writer) = futures_util::AsyncReadExt::split(stream);
+    let reader = BufReader::with_capacity(TLS_BUFFER, reader);
+    serve(reader, writer, context, connection).await
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use net::{TcpListener, TcpStream, UnixStream};
+
+    use super::*;
+
+    /// A connection whose client takes nothing, with as much written to it as goes.
+    async fn stalled<K: 'static>(mut stream: Stream<K>) -> Stream<K> {
+        let chunk = vec![b'v'; 1 << 20];
+        // What is written after the last time is not sent before the client reads.
+        while runtime::timeout(Duration::from_millis(300), stream.write_all(&chunk)).await.is_ok() {}
+        stream
+    }
+
+    async fn stalled_tcp() -> (Stream<net::Tcp>, std::net::TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let stream: TcpStream = listener.accept().await.unwrap().0;
+        (stalled(stream).await, client)
+    }
+
+    async fn stalled_unix() -> (Stream<net::Unix>, std::os::unix::net::UnixStream) {
+        let (server, client) = std::os::unix::net::UnixStream::pair().unwrap();
+        (stalled(UnixStream::from_std(server).unwrap()).await, client)
+    }
+
+    fn holds_what_is_unsent() -> bool {
+        runtime::reports().iter().all(|report| report.driver != runtime::DriverKind::Epoll)
+    }
+
+    /// How long ending takes on the clock of the timers, which jumps to the next timer when nothing
+    /// happens.
+    async fn time_to_end<K>(stream: Stream<K>, ending: Ending) -> Duration {
+        runtime::time::pause();
+        let start = runtime::time::now();
+        end(stream, ending).await;
+        let time = runtime::time::now() - start;
+        runtime::time::resume();
+        time
+    }
+
+    fn read_all(mut client: impl Read) -> (u64, Option<io::ErrorKind>) {
+        let (mut taken, mut buffer) = (0, vec![0; 1 << 16]);
+        loop {
+            match client.read(&mut buffer) {
+                Ok(0) => return (taken, None),
+                Ok(length) => taken += length as u64,
+                Err(error) => return (taken, Some(error.kind())),
+            }
+        }
+    }
+
+    #[runtime::test]
+    async fn a_client_that_does_not_take_its_last_replies_is_disconnected_after_the_time_for_that() {
+        // With epoll the kernel holds what is unsent, and no descriptor of the server.
+        let (least, reset) = match holds_what_is_unsent() {
+            true => (DRAIN_TIMEOUT, Some(io::ErrorKind::ConnectionReset)),
+            false => (Duration::ZERO, None),
+        };
+        let most = least + ABORT_TIMEOUT;
+        let (stream, client) = stalled_tcp().await;
+        let time = time_to_end(stream, Ending::WithReplies).await;
+        assert!(time >= least && time <= most, "TCP: {time:?}");
+        let (_, error) = runtime::spawn_blocking(move || read_all(client)).await.unwrap();
+        assert_eq!(error, reset);
+        let (stream, client) = stalled_unix().await;
+        let time = time_to_end(stream, Ending::WithReplies).await;
+        assert!(time >= least && time <= most, "Unix: {time:?}");
+        let (_, error) = runtime::spawn_blocking(move || read_all(client)).await.unwrap();
+        assert_eq!(error, None);
+    }
+}

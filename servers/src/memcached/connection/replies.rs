@@ -7,10 +7,10 @@ use std::task::{Context, Poll};
 
 use futures_util::{AsyncWrite, AsyncWriteExt};
 
-use super::list::ConnectionInfo;
 use super::time_limits::record_progress;
 use crate::memcached::context::ServerContext;
 use crate::memcached::session::{BufferCharge, FREE_BUFFER, Session};
+use crate::memcached::stats::connections::ConnectionInfo;
 
 /// What a ring holds of a connection's unsent bytes, at most. TLS holds as much before that.
 const MOST_HELD: usize = 64 << 10;
@@ -65,7 +65,7 @@ impl<W: AsyncWrite + Unpin> Replies<W> {
             while session.has_replies() {
                 let mut buffer = session.take_buffer();
                 let mut sent = buffer.len();
-                self.write_all(&buffer, buffer.capacity(), session.context, connection).await?;
+                self.write_all(&buffer, buffer.capacity(), session.context(), connection).await?;
                 buffer.clear();
                 if buffer.capacity() <= FREE_BUFFER || !session.has_replies() {
                     session.lend_buffer(buffer);
@@ -76,13 +76,13 @@ impl<W: AsyncWrite + Unpin> Replies<W> {
                 if let Some(large) = session.take_large_value() {
                     sent += large.bytes().len();
                     // The store counts large values itself.
-                    self.write_all(large.bytes(), 0, session.context, connection).await?;
+                    self.write_all(large.bytes(), 0, session.context(), connection).await?;
                 }
                 session.count_sent(sent);
             }
             // TLS sends nothing by itself.
-            if self.held > FREE_BUFFER || session.context.tls().is_some() {
-                self.flush(session.replies.capacity(), session.context, connection).await?;
+            if self.held > FREE_BUFFER || session.context().tls().is_some() {
+                self.flush(session.buffer_capacity(), session.context(), connection).await?;
             }
             Ok(())
         }

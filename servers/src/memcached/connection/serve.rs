@@ -8,11 +8,12 @@ use std::pin::Pin;
 use futures_util::future::Either;
 use futures_util::{AsyncBufRead, AsyncBufReadExt, AsyncWrite};
 
-use super::list::ConnectionInfo;
 use super::replies::{Replies, no_memory};
 use super::time_limits::{record_progress, with_time_limits};
 use crate::memcached::context::ServerContext;
 use crate::memcached::session::{BufferCharge, Session, SessionStep};
+use crate::memcached::stats::connections::ConnectionInfo;
+use crate::memcached::stats::counters::WorkerCounters;
 
 /// Values with less than this missing, in bytes, are not read directly into their memory.
 const MIN_DIRECT_READ: usize = 16 << 10;
@@ -40,7 +41,8 @@ fn serve_requests(
     connection: &ConnectionInfo,
 ) -> impl Future<Output = io::Result<()>> {
     let mut replies = Replies::new(writer);
-    let mut session = Session::new(context, context.counters.worker(runtime::current_worker()));
+    let counters = context.counters.worker(runtime::current_worker());
+    let mut session = Session::new(context, counters);
     // Boxed, as connections mostly wait between requests.
     let mut incomplete: Option<Box<IncompleteRequest>> = None;
     async move {
@@ -60,7 +62,7 @@ fn serve_requests(
                 if length == 0 {
                     return Ok(());
                 }
-                session.counters.bytes_read.add(length as u64);
+                counters.bytes_read.add(length as u64);
                 begin_turn(&mut session, waited).await;
                 session.lend_buffer(take_pooled_buffer());
                 session.value_bytes_received(length);
@@ -82,20 +84,20 @@ fn serve_requests(
             replies.note_what_is_sent().await;
             // Ready at once: the buffer was filled above.
             let chunk = reader.fill_buf().await?;
-            session.counters.bytes_read.add(length as u64);
+            counters.bytes_read.add(length as u64);
             session.lend_buffer(take_pooled_buffer());
             let open = match &mut incomplete {
                 None => {
                     let (used, open) = execute(&mut session, connection, chunk, &mut replies).await?;
-                    if used < chunk.len() {
+                    if open && used < chunk.len() {
                         let request = incomplete.insert(Box::default());
-                        request.add(&chunk[used..], &session)?;
+                        request.add(&chunk[used..], context, counters)?;
                     }
                     reader.consume_unpin(length);
                     open
                 }
                 Some(request) => {
-                    request.add(chunk, &session)?;
+                    request.add(chunk, context, counters)?;
                     // Not later: the client may not read its replies, and then this would hold the
                     // input twice.
                     reader.consume_unpin(length);
@@ -127,17 +129,17 @@ struct IncompleteRequest {
 
 impl IncompleteRequest {
     /// Adds input. A long request counts against the store's limit.
-    fn add(&mut self, input: &[u8], session: &Session<'_>) -> io::Result<()> {
+    fn add(&mut self, input: &[u8], context: &ServerContext, counters: &WorkerCounters) -> io::Result<()> {
         self.input.extend_from_slice(input);
-        self.charge.set(session.context, self.input.capacity()).map_err(|_| {
-            session.counters.read_no_memory.add(1);
+        self.charge.set(context, self.input.capacity()).map_err(|_| {
+            counters.read_no_memory.add(1);
             no_memory("the server has no memory for the client's long line")
         })
     }
 }
 
 fn record_activity(connection: &ConnectionInfo, session: &Session<'_>) {
-    record_progress(session.context, connection);
+    record_progress(session.context(), connection);
     connection.update(session.now(), session.is_receiving_value(), session.is_authenticated());
 }
 
@@ -183,7 +185,7 @@ fn execute(
                     pool_buffer(session.take_buffer());
                     match step {
                         SessionStep::RefreshPolicy => {
-                            let context = session.context;
+                            let context = session.context();
                             // Boxed, as few connections ask for it.
                             Box::pin(context.policy_section.refresh(&context.counters)).await;
                         }

@@ -23,8 +23,8 @@ use std::io;
 use std::task::Poll;
 use std::time::Duration;
 
-use super::list::ConnectionInfo;
 use crate::memcached::context::ServerContext;
+use crate::memcached::stats::connections::ConnectionInfo;
 
 /// A client must authenticate within this time, whatever it sends meanwhile.
 const AUTHENTICATION_TIMEOUT: Duration = Duration::from_secs(10);

@@ -1,21 +1,25 @@
 //! The replies to storage commands, in each protocol.
 
 use super::binary::{ResponseHeader, Status};
-use super::meta::parse::write_key_flag;
-use super::tokens::tokens;
+use super::meta::{write_flag, write_flags};
 use crate::memcached::mutation::{Condition, StoreOutcome, StoreRequest};
 use crate::memcached::store::ItemBits;
 
+/// A storage command without its data block.
 #[derive(Debug, Clone, Copy)]
-pub enum StoreReply<B> {
-    Classic {
-        noreply: bool,
-    },
-    /// With the command's flags, some of which are returned.
-    Meta {
-        flags: B,
-        quiet: bool,
-    },
+pub struct StoreCommand<'a> {
+    pub key: &'a [u8],
+    /// The flags of a meta command, some of which are returned.
+    pub meta_flags: &'a [u8],
+    pub request: StoreRequest,
+    pub reply: StoreReply,
+}
+
+/// The protocol of a storage command, and whether it replies.
+#[derive(Debug, Clone, Copy)]
+pub enum StoreReply {
+    Classic { noreply: bool },
+    Meta { quiet: bool },
     Binary(ResponseHeader),
 }
 
@@ -28,38 +32,44 @@ pub enum StoreResult {
     TooLarge,
 }
 
-impl<B: AsRef<[u8]>> StoreReply<B> {
+impl StoreReply {
     /// Bytes that terminate a data block in this protocol.
-    pub fn terminator_length(&self) -> usize {
-        match self {
-            StoreReply::Binary(_) => 0,
-            _ => 2,
-        }
+    pub fn terminator_length(self) -> usize {
+        if matches!(self, Self::Binary(_)) { 0 } else { 2 }
     }
+}
 
-    pub fn is_meta(&self) -> bool {
-        matches!(self, StoreReply::Meta { .. })
-    }
-
-    pub fn to_owned(&self) -> StoreReply<Box<[u8]>> {
-        match self {
-            StoreReply::Classic { noreply } => StoreReply::Classic { noreply: *noreply },
-            StoreReply::Meta { flags, quiet } => {
-                StoreReply::Meta { flags: flags.as_ref().into(), quiet: *quiet }
-            }
-            StoreReply::Binary(header) => StoreReply::Binary(*header),
-        }
-    }
-
-    pub fn write(&self, request: &StoreRequest<B>, result: StoreResult, out: &mut Vec<u8>) {
-        match self {
+impl StoreCommand<'_> {
+    pub fn write_reply(&self, result: StoreResult, out: &mut Vec<u8>) {
+        match self.reply {
             StoreReply::Classic { noreply: true } => {}
             StoreReply::Classic { noreply: false } => out.extend_from_slice(classic_reply(result)),
-            StoreReply::Meta { flags, quiet } => {
-                write_meta_reply(flags.as_ref(), *quiet, request, result, out);
-            }
-            StoreReply::Binary(header) => write_binary_reply(header, request.condition, result, out),
+            StoreReply::Meta { quiet } => self.write_meta_reply(quiet, result, out),
+            StoreReply::Binary(header) => write_binary_reply(header, self.request.condition, result, out),
         }
+    }
+
+    fn write_meta_reply(&self, quiet: bool, result: StoreResult, out: &mut Vec<u8>) {
+        let (code, cas, length) = match result {
+            StoreResult::Outcome(StoreOutcome::Stored { .. }) if quiet => return,
+            StoreResult::Outcome(StoreOutcome::Stored { cas, length }) => (b"HD", cas, length),
+            StoreResult::Outcome(StoreOutcome::NotStored) => (b"NS", 0, self.request.length),
+            StoreResult::Outcome(StoreOutcome::Exists) => (b"EX", 0, self.request.length),
+            StoreResult::Outcome(StoreOutcome::NotFound) => (b"NF", 0, self.request.length),
+            error => {
+                // Errors are sent even to quiet commands.
+                out.extend_from_slice(classic_reply(error));
+                return;
+            }
+        };
+        out.extend_from_slice(code);
+        let is_binary = self.request.bits.intersects(ItemBits::KEY_BINARY);
+        write_flags(self.meta_flags, self.key, is_binary, out, |flag, out| match flag {
+            b'c' => write_flag(flag, cas, out),
+            b's' => write_flag(flag, length as u64, out),
+            _ => {}
+        });
+        out.extend_from_slice(b"\r\n");
     }
 }
 
@@ -75,56 +85,10 @@ fn classic_reply(result: StoreResult) -> &'static [u8] {
     }
 }
 
-fn write_meta_reply<B: AsRef<[u8]>>(
-    flags: &[u8],
-    quiet: bool,
-    request: &StoreRequest<B>,
-    result: StoreResult,
-    out: &mut Vec<u8>,
-) {
-    let (code, cas, length) = match result {
-        StoreResult::Outcome(StoreOutcome::Stored { .. }) if quiet => return,
-        StoreResult::Outcome(StoreOutcome::Stored { cas, length }) => (b"HD", cas, length),
-        StoreResult::Outcome(StoreOutcome::NotStored) => (b"NS", 0, request.length),
-        StoreResult::Outcome(StoreOutcome::Exists) => (b"EX", 0, request.length),
-        StoreResult::Outcome(StoreOutcome::NotFound) => (b"NF", 0, request.length),
-        error => {
-            // Errors are sent even to quiet commands.
-            out.extend_from_slice(classic_reply(error));
-            return;
-        }
-    };
-    out.extend_from_slice(code);
-    let mut digits = itoa::Buffer::new();
-    for flag in tokens(flags) {
-        match flag[0] {
-            b'O' => {
-                out.push(b' ');
-                out.extend_from_slice(flag);
-            }
-            b'k' => {
-                write_key_flag(request.key.as_ref(), request.bits.intersects(ItemBits::KEY_BINARY), out);
-            }
-            b'c' => {
-                out.extend_from_slice(b" c");
-                out.extend_from_slice(digits.format(cas).as_bytes());
-            }
-            b's' => {
-                out.extend_from_slice(b" s");
-                out.extend_from_slice(digits.format(length).as_bytes());
-            }
-            _ => {}
-        }
-    }
-    out.extend_from_slice(b"\r\n");
-}
-
-fn write_binary_reply(header: &ResponseHeader, condition: Condition, result: StoreResult, out: &mut Vec<u8>) {
+fn write_binary_reply(header: ResponseHeader, condition: Condition, result: StoreResult, out: &mut Vec<u8>) {
     let status = match result {
         StoreResult::Outcome(StoreOutcome::Stored { cas, .. }) => {
-            if !header.quiet {
-                header.write_response(Status::Ok, cas, &[], &[], &[], out);
-            }
+            header.write_success(cas, out);
             return;
         }
         StoreResult::Outcome(StoreOutcome::Exists) => Status::Exists,

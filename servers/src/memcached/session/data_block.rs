@@ -1,36 +1,33 @@
 //! Receives the data blocks of storage commands and stores them.
 
-use crate::memcached::mutation::{self, Condition, ReceivedValue, StoreOutcome, StoreRequest};
-use crate::memcached::protocol::store_reply::{StoreReply, StoreResult};
-use crate::memcached::protocol::tokens::KEY_MAX;
-use crate::memcached::session::{BufferCharge, DataBlock, FREE_BUFFER, PartialValue, PendingInput, Session};
+use super::{BufferCharge, DataBlock, FREE_BUFFER, PartialValue, PendingInput, Session};
+use crate::memcached::mutation::{self, Condition, StoreOutcome};
+use crate::memcached::protocol::KEY_MAX;
+use crate::memcached::protocol::store_reply::{StoreCommand, StoreReply, StoreResult};
+use crate::memcached::store::NewValue;
 
 /// What terminates a data block of the text protocol.
 const TERMINATOR: &[u8] = b"\r\n";
 
 impl Session<'_> {
-    /// Begins to execute a storage command whose data block starts at `after`, as far as it was
-    /// received. Returns how many bytes of `after` were used.
-    pub fn begin_store(
-        &mut self,
-        request: &StoreRequest<&[u8]>,
-        reply: StoreReply<&[u8]>,
-        after: &[u8],
-    ) -> usize {
-        debug_assert!(request.key.len() <= KEY_MAX);
+    /// Begins to execute a storage command. `after` is what was received behind it, which begins
+    /// with its data block. Returns how many bytes of `after` were used.
+    pub(super) fn begin_store(&mut self, command: StoreCommand<'_>, after: &[u8]) -> usize {
+        let StoreCommand { key, meta_flags, request, reply } = command;
+        debug_assert!(key.len() <= KEY_MAX);
         let store = self.store();
         let block_length = request.length + reply.terminator_length();
-        if !store.fits(request.key.len(), request.flags, request.length) {
+        if !store.fits(key.len(), request.flags, request.length) {
             self.counters.store_too_large.add(1);
-            self.refuse_store(request, &reply, StoreResult::TooLarge);
+            self.refuse_store(command, StoreResult::TooLarge);
             self.discard_input(block_length);
             return 0;
         }
-        let value = if !store.is_large(request.length) {
+        let value = if !store.shards().is_large(request.length) {
             if after.len() >= block_length {
                 // The whole block was received: store it without an intermediate copy.
                 let (value, terminator) = after[..block_length].split_at(request.length);
-                self.finish_store(request, &reply, ReceivedValue::Bytes(value), terminator);
+                self.finish_store(command, value.into(), terminator);
                 return block_length;
             }
             let mut charge = BufferCharge::default();
@@ -39,18 +36,21 @@ impl Session<'_> {
                 .map(|()| PartialValue::Small { received: Vec::new(), _charge: charge })
         } else {
             store
+                .shards()
                 .allocate_large_value(request.length, self.now)
                 .map(|value| PartialValue::Large { value, filled: 0 })
         };
         let Ok(value) = value else {
             self.counters.store_no_memory.add(1);
-            self.refuse_store(request, &reply, StoreResult::Outcome(StoreOutcome::OutOfMemory));
+            self.refuse_store(command, StoreResult::Outcome(StoreOutcome::OutOfMemory));
             self.discard_input(block_length);
             return 0;
         };
         let block = DataBlock {
-            request: request.to_owned(),
-            reply: reply.to_owned(),
+            key: key.into(),
+            meta_flags: meta_flags.into(),
+            request,
+            reply,
             value,
             terminator: [0; 2],
             terminator_length: 0,
@@ -60,16 +60,12 @@ impl Session<'_> {
 
     /// Replies that an item is not stored. The client expects its old value to be replaced, so the
     /// old value is removed.
-    fn refuse_store<B: AsRef<[u8]>>(
-        &mut self,
-        request: &StoreRequest<B>,
-        reply: &StoreReply<B>,
-        result: StoreResult,
-    ) {
-        if request.condition == Condition::Always || reply.is_meta() {
-            self.store().lock(request.key.as_ref(), self.now).remove();
+    fn refuse_store(&mut self, command: StoreCommand<'_>, result: StoreResult) {
+        let is_meta = matches!(command.reply, StoreReply::Meta { .. });
+        if command.request.condition == Condition::Always || is_meta {
+            self.store().lock(command.key, self.now).remove();
         }
-        reply.write(request, result, &mut self.replies);
+        command.write_reply(result, &mut self.replies);
     }
 
     /// Receives the part of a data block at the start of `rest`. Returns its length.
@@ -100,20 +96,25 @@ impl Session<'_> {
             block.terminator_length += 1;
             used += 1;
         }
-        if block.missing() > 0 || block.terminator_length < terminator_length {
+        let received = match &block.value {
+            PartialValue::Small { received, .. } => received.len(),
+            PartialValue::Large { filled, .. } => *filled,
+        };
+        if received < length || block.terminator_length < terminator_length {
             self.pending = PendingInput::DataBlock(block);
             return used;
         }
-        let DataBlock { request, reply, value, terminator, .. } = *block;
+        let DataBlock { key, meta_flags, request, reply, value, terminator, .. } = *block;
         let bytes;
         let value = match value {
             PartialValue::Small { received, .. } => {
                 bytes = received;
-                ReceivedValue::Bytes(&bytes)
+                NewValue::from(&bytes[..])
             }
-            PartialValue::Large { value, .. } => ReceivedValue::Large(value),
+            PartialValue::Large { value, .. } => NewValue::Large(value),
         };
-        self.finish_store(&request, &reply, value, &terminator[..terminator_length]);
+        let command = StoreCommand { key: &key, meta_flags: &meta_flags, request, reply };
+        self.finish_store(command, value, &terminator[..terminator_length]);
         used
     }
 
@@ -148,21 +149,15 @@ impl Session<'_> {
         }
     }
 
-    fn finish_store<B: AsRef<[u8]>>(
-        &mut self,
-        request: &StoreRequest<B>,
-        reply: &StoreReply<B>,
-        value: ReceivedValue<'_>,
-        terminator: &[u8],
-    ) {
+    fn finish_store(&mut self, command: StoreCommand<'_>, value: NewValue<'_>, terminator: &[u8]) {
         let counters = self.counters;
         counters.cmd_set.add(1);
         if terminator.len() == TERMINATOR.len() && terminator != TERMINATOR {
-            reply.write(request, StoreResult::BadDataBlock, &mut self.replies);
+            command.write_reply(StoreResult::BadDataBlock, &mut self.replies);
             return;
         }
-        let outcome = mutation::store_item(self.store(), request, value, self.now);
-        if request.condition == Condition::CasMatches {
+        let outcome = mutation::store_item(self.store(), command.key, &command.request, value, self.now);
+        if command.request.condition == Condition::CasMatches {
             match outcome {
                 StoreOutcome::Stored { .. } => counters.cas_hits.add(1),
                 StoreOutcome::Exists => counters.cas_badval.add(1),
@@ -171,12 +166,12 @@ impl Session<'_> {
         }
         if outcome == StoreOutcome::OutOfMemory {
             counters.store_no_memory.add(1);
-            self.refuse_store(request, reply, StoreResult::Outcome(outcome));
+            self.refuse_store(command, StoreResult::Outcome(outcome));
             return;
         }
         if matches!(outcome, StoreOutcome::Stored { .. }) {
             counters.total_items.add(1);
         }
-        reply.write(request, StoreResult::Outcome(outcome), &mut self.replies);
+        command.write_reply(StoreResult::Outcome(outcome), &mut self.replies);
     }
 }

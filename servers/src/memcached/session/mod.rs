@@ -1,8 +1,16 @@
 //! A session: one client's conversation, independent of its socket. Bytes go in, replies come out.
+//!
+//! [`Session::feed`] finds the protocol and lets its file execute a request: `text`, `meta` or
+//! `binary`. Each parses with `protocol`, works on the item in the store, and writes the reply.
 
+mod binary;
 mod data_block;
+mod key_dump;
+mod meta;
+pub mod stats;
 #[cfg(test)]
 mod tests;
+mod text;
 
 use std::sync::Arc;
 
@@ -10,7 +18,7 @@ use crate::memcached::config::Protocol;
 use crate::memcached::context::ServerContext;
 use crate::memcached::dump_slot::DumpTicket;
 use crate::memcached::mutation::StoreRequest;
-use crate::memcached::protocol::binary;
+use crate::memcached::protocol::binary::REQUEST_MAGIC;
 use crate::memcached::protocol::store_reply::StoreReply;
 use crate::memcached::stats::counters::WorkerCounters;
 use crate::memcached::store::{BufferReservation, LargeValue, OutOfMemory, Store, StoredValue, WalkPosition};
@@ -24,16 +32,8 @@ pub const FREE_BUFFER: usize = 16 << 10;
 /// their pages.
 const MAX_COPIED: usize = 32 << 10;
 
-/// An incomplete line that is longer than this, in bytes, closes the connection, unless it is a
-/// get.
-const MAX_LINE: usize = 2048;
-/// An incomplete get that is longer than this, in bytes, closes the connection.
-const MAX_GET_LINE: usize = 1 << 20;
-/// A long line may begin with at most this many spaces.
-const MAX_LEADING_SPACES: usize = 100;
-
 /// Why [`Session::feed`] returned.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SessionStep {
     /// The input holds no further complete request.
     NeedInput,
@@ -47,57 +47,39 @@ pub enum SessionStep {
     Close,
 }
 
-pub enum RequestOutcome {
-    /// It is complete and took this many bytes of input.
-    Done(usize),
-    /// It was not received completely. It is executed again with more input.
-    Incomplete,
-    /// The reply buffer is full. The request continues once replies are sent.
-    BufferFull,
-    /// The client's turn is over. The request continues in the next one.
-    TurnOver,
-    /// It is executed once the section `policy` of `stats` is refreshed.
-    NeedsPolicy,
-    /// The connection closes; the request took this many bytes of input.
-    Close(usize),
-}
+/// The bytes of input that a complete request took, or what must happen before it is executed
+/// again from its start or from where it stopped.
+type Outcome = Result<usize, SessionStep>;
 
-pub struct KeyDump<'a> {
-    pub ticket: DumpTicket<'a>,
-    pub position: WalkPosition,
-    pub keys: u32,
-    pub bytes: usize,
-}
-
-pub enum PendingInput {
+enum PendingInput {
     Request,
     DataBlock(Box<DataBlock>),
     Discard(usize),
 }
 
 /// A storage command whose data block is being received.
-pub struct DataBlock {
-    pub request: StoreRequest<Box<[u8]>>,
-    pub reply: StoreReply<Box<[u8]>>,
-    pub value: PartialValue,
-    /// The bytes that terminate the block, as far as they were received.
-    pub terminator: [u8; 2],
-    pub terminator_length: usize,
+struct DataBlock {
+    key: Box<[u8]>,
+    meta_flags: Box<[u8]>,
+    request: StoreRequest,
+    reply: StoreReply,
+    value: PartialValue,
+    /// The received bytes of the block's terminator.
+    terminator: [u8; 2],
+    terminator_length: usize,
 }
 
-pub enum PartialValue {
+enum PartialValue {
     Small { received: Vec<u8>, _charge: BufferCharge },
     Large { value: LargeValue, filled: usize },
 }
 
-impl DataBlock {
-    /// Bytes of the value that were not received yet.
-    pub fn missing(&self) -> usize {
-        match &self.value {
-            PartialValue::Small { received, .. } => self.request.length - received.len(),
-            PartialValue::Large { filled, .. } => self.request.length - filled,
-        }
-    }
+/// A list of keys that is being sent.
+struct KeyDump<'a> {
+    ticket: DumpTicket<'a>,
+    position: WalkPosition,
+    keys: u32,
+    bytes: usize,
 }
 
 /// What a buffer of a connection takes of the store's memory.
@@ -110,66 +92,79 @@ impl BufferCharge {
     /// # Errors
     /// [`OutOfMemory`] if the store can't give up so much. Nothing is counted then.
     pub fn set(&mut self, context: &ServerContext, bytes: usize) -> Result<(), OutOfMemory> {
-        if bytes <= FREE_BUFFER {
+        let bytes = bytes as u64;
+        if bytes <= FREE_BUFFER as u64 {
             self.0 = None;
-        } else if self.0.as_ref().is_none_or(|counted| counted.bytes() != bytes as u64) {
+        } else if self.0.as_ref().is_none_or(|counted| counted.bytes() != bytes) {
             self.0 = None;
             let store = &context.store;
-            self.0 = Some(Box::new(store.reserve_buffer(bytes, store.clock().now())?));
+            self.0 = Some(Box::new(store.shards().reserve_buffer(bytes, store.clock().now())?));
         }
         Ok(())
     }
 }
 
 pub struct Session<'a> {
-    pub context: &'a ServerContext,
-    pub counters: &'a WorkerCounters,
-    pub protocol: Option<Protocol>,
-    pub authenticated: bool,
+    context: &'a ServerContext,
+    counters: &'a WorkerCounters,
+    protocol: Protocol,
+    authenticated: bool,
+    /// Whether other commands than gets are refused.
+    gets_only: bool,
     pending: PendingInput,
     /// Replies that were not sent yet.
-    pub replies: Vec<u8>,
+    replies: Vec<u8>,
     /// A value that is sent after `replies`, and the bytes that follow it.
-    large_value: Option<Arc<LargeValue>>,
-    large_value_trailer: &'static [u8],
+    large_value: Option<(Arc<LargeValue>, &'static [u8])>,
     /// Bytes at the start of the input that are known to contain no line end.
-    pub scanned: usize,
+    scanned: usize,
     /// Bytes of the current get's keys that were executed.
-    pub keys_done: usize,
+    keys_done: usize,
     /// The list of keys that is being sent. Boxed, as few connections have one.
-    pub dump: Option<Box<KeyDump<'a>>>,
-    /// Whether other commands than gets are refused.
-    pub gets_only: bool,
+    dump: Option<Box<KeyDump<'a>>>,
     turn_requests_left: u32,
     /// The current second of the store's clock.
-    pub now: u32,
+    now: u32,
 }
 
 impl<'a> Session<'a> {
     pub fn new(context: &'a ServerContext, counters: &'a WorkerCounters) -> Self {
-        let config = &context.config;
         let mut session = Self {
             context,
             counters,
-            protocol: config.protocol,
-            authenticated: !config.requires_authentication(),
+            protocol: context.config.protocol,
+            authenticated: !context.config.requires_authentication(),
+            gets_only: false,
             pending: PendingInput::Request,
             replies: Vec::new(),
             large_value: None,
-            large_value_trailer: &[],
             scanned: 0,
             keys_done: 0,
             dump: None,
-            gets_only: false,
-            turn_requests_left: config.requests_per_turn.max(1),
+            turn_requests_left: 0,
             now: 0,
         };
+        session.renew_turn();
         session.update_clock();
         session
     }
 
-    pub fn store(&self) -> &'a Store {
+    /// A session that refuses other commands than gets.
+    pub fn with_gets_only(context: &'a ServerContext, counters: &'a WorkerCounters) -> Self {
+        Self { gets_only: true, ..Self::new(context, counters) }
+    }
+
+    pub fn context(&self) -> &'a ServerContext {
+        self.context
+    }
+
+    fn store(&self) -> &'a Store {
         &self.context.store
+    }
+
+    /// Converts an expiry as sent to the store's clock.
+    fn expiry(&self, sent: impl Into<i64>) -> u32 {
+        self.store().clock().expiry(sent.into())
     }
 
     pub fn is_authenticated(&self) -> bool {
@@ -191,6 +186,7 @@ impl<'a> Session<'a> {
         std::mem::take(&mut self.replies)
     }
 
+    /// Gives the session a buffer for its replies, unless it has one.
     pub fn lend_buffer(&mut self, buffer: Vec<u8>) {
         debug_assert!(buffer.is_empty());
         if self.replies.is_empty() {
@@ -198,12 +194,18 @@ impl<'a> Session<'a> {
         }
     }
 
+    /// What the buffer for replies takes, in bytes.
+    pub fn buffer_capacity(&self) -> usize {
+        self.replies.capacity()
+    }
+
     /// Takes the large value to send after the buffered replies, which must have been taken before.
     /// Buffers the bytes that follow the value.
     pub fn take_large_value(&mut self) -> Option<Arc<LargeValue>> {
         debug_assert!(self.replies.is_empty());
-        self.replies.extend_from_slice(std::mem::take(&mut self.large_value_trailer));
-        self.large_value.take()
+        let (large, trailer) = self.large_value.take()?;
+        self.replies.extend_from_slice(trailer);
+        Some(large)
     }
 
     pub fn count_sent(&self, bytes: usize) {
@@ -220,7 +222,7 @@ impl<'a> Session<'a> {
     }
 
     /// Whether replies must be sent before more are buffered.
-    pub fn is_buffer_full(&self) -> bool {
+    fn is_buffer_full(&self) -> bool {
         self.large_value.is_some() || self.replies.len() >= SEND_AT
     }
 
@@ -235,49 +237,36 @@ impl<'a> Session<'a> {
     }
 
     /// Makes room for what [`Session::write_value`] copies of a value, and `more` bytes.
-    pub fn reserve_for(replies: &mut Vec<u8>, value: &StoredValue<'_>, more: usize) {
+    fn reserve_for(&mut self, value: &StoredValue<'_>, more: usize) {
         match value {
-            StoredValue::Large(large) if large.bytes().len() > MAX_COPIED => replies.reserve(more),
+            StoredValue::Large(large) if large.bytes().len() > MAX_COPIED => self.replies.reserve(more),
             // Twice as much could stay allocated while the client does not read.
-            value if value.bytes().len() > MAX_COPIED => replies.reserve_exact(value.bytes().len() + more),
-            value => replies.reserve(value.bytes().len() + more),
+            value if value.bytes().len() > MAX_COPIED => {
+                self.replies.reserve_exact(value.bytes().len() + more);
+            }
+            value => self.replies.reserve(value.bytes().len() + more),
         }
     }
 
-    /// Appends a value and its `trailer` to the replies. A value that is too large to copy is
-    /// returned instead, to be passed to [`Session::queue_large_value`] once the store is unlocked.
-    pub fn write_value(
-        replies: &mut Vec<u8>,
-        value: StoredValue<'_>,
-        trailer: &'static [u8],
-    ) -> Option<(Arc<LargeValue>, &'static [u8])> {
+    /// Appends a value and its `trailer` to the replies, or queues them if the value is too large to
+    /// copy.
+    fn write_value(&mut self, value: StoredValue<'_>, trailer: &'static [u8]) {
         match value {
             StoredValue::Large(large) if large.bytes().len() > MAX_COPIED => {
-                return Some((Arc::clone(large), trailer));
+                self.large_value = Some((Arc::clone(large), trailer));
             }
             value => {
-                replies.extend_from_slice(value.bytes());
-                replies.extend_from_slice(trailer);
+                self.replies.extend_from_slice(value.bytes());
+                self.replies.extend_from_slice(trailer);
             }
         }
-        None
     }
 
-    /// Sends a large value and its trailer after the buffered replies.
-    pub fn queue_large_value(&mut self, large: Option<(Arc<LargeValue>, &'static [u8])>) {
-        if let Some((large, trailer)) = large {
-            (self.large_value, self.large_value_trailer) = (Some(large), trailer);
-        }
+    fn reply(&mut self, reply: &[u8]) {
+        self.replies.extend_from_slice(reply);
     }
 
-    /// Appends a reply unless the command said `noreply`.
-    pub fn reply(&mut self, noreply: bool, reply: &[u8]) {
-        if !noreply {
-            self.replies.extend_from_slice(reply);
-        }
-    }
-
-    pub fn discard_input(&mut self, bytes: usize) {
+    fn discard_input(&mut self, bytes: usize) {
         if bytes > 0 {
             self.pending = PendingInput::Discard(bytes);
         }
@@ -285,19 +274,27 @@ impl<'a> Session<'a> {
 
     /// Removes all items now, or after a delay in the protocol's terms. False if `flush_all` is not
     /// allowed.
-    pub fn flush(&mut self, delay: i64) -> bool {
+    fn flush(&mut self, delay: i64) -> bool {
         self.counters.cmd_flush.add(1);
         if !self.context.config.flush_allowed {
             return false;
         }
         // As in memcached: a delay of 0 or a time in the past means now.
-        let at = self.store().clock().expiry(delay);
+        let at = self.expiry(delay);
         self.store().flush((delay > 0 && at > self.now).then_some(at));
         true
     }
-}
 
-impl Session<'_> {
+    /// Whether the user and the password are valid, which decides what the session may do from now
+    /// on.
+    fn authenticate(&mut self, credentials: Option<(&[u8], &[u8])>) -> bool {
+        self.counters.auth_cmds.add(1);
+        self.authenticated =
+            credentials.is_some_and(|(user, password)| self.context.authenticate(user, password));
+        self.counters.auth_errors.add(u64::from(!self.authenticated));
+        self.authenticated
+    }
+
     /// Executes all complete requests in `input`. Returns how many bytes they took; the rest must
     /// be passed again, with more input after it.
     pub fn feed(&mut self, input: &[u8]) -> (usize, SessionStep) {
@@ -314,29 +311,25 @@ impl Session<'_> {
                 PendingInput::Discard(left) => {
                     let now = left.min(rest.len());
                     used += now;
-                    if now < left {
-                        self.pending = PendingInput::Discard(left - now);
-                    }
+                    self.discard_input(left - now);
                 }
                 PendingInput::DataBlock(block) => used += self.receive_data_block(block, rest),
                 PendingInput::Request => {
-                    if self.turn_requests_left == 0 {
-                        self.renew_turn();
-                        return (used, SessionStep::Yield);
-                    }
-                    match self.execute_request(rest) {
-                        RequestOutcome::Done(more) => {
+                    let outcome = match self.turn_requests_left {
+                        0 => Err(SessionStep::Yield),
+                        _ => self.execute_request(rest),
+                    };
+                    match outcome {
+                        Ok(more) => {
                             self.spend_turn();
                             used += more;
                         }
-                        RequestOutcome::Incomplete => return (used, SessionStep::NeedInput),
-                        RequestOutcome::BufferFull => return (used, SessionStep::Send),
-                        RequestOutcome::TurnOver => {
-                            self.renew_turn();
-                            return (used, SessionStep::Yield);
+                        Err(step) => {
+                            if step == SessionStep::Yield {
+                                self.renew_turn();
+                            }
+                            return (used, step);
                         }
-                        RequestOutcome::NeedsPolicy => return (used, SessionStep::RefreshPolicy),
-                        RequestOutcome::Close(more) => return (used + more, SessionStep::Close),
                     }
                 }
             }
@@ -344,56 +337,14 @@ impl Session<'_> {
     }
 
     /// Executes the request at the start of `rest`, which is not empty.
-    fn execute_request(&mut self, rest: &[u8]) -> RequestOutcome {
-        let protocol = *self.protocol.get_or_insert(match rest[0] {
-            binary::REQUEST_MAGIC => Protocol::Binary,
-            _ => Protocol::Ascii,
-        });
-        match protocol {
-            Protocol::Ascii if self.authenticated => self.execute_text(rest),
-            Protocol::Ascii => self.execute_text_authentication(rest),
+    fn execute_request(&mut self, rest: &[u8]) -> Outcome {
+        if self.protocol == Protocol::Auto {
+            self.protocol = if rest[0] == REQUEST_MAGIC { Protocol::Binary } else { Protocol::Ascii };
+        }
+        match self.protocol {
             Protocol::Binary => self.execute_binary(rest),
+            _ if self.authenticated => self.execute_text(rest),
+            _ => self.execute_text_authentication(rest),
         }
     }
-
-    /// Executes the line at the start of `rest`, and receives as much of its data block as is
-    /// there.
-    pub fn execute_text(&mut self, rest: &[u8]) -> RequestOutcome {
-        let Some(end) = memchr::memchr(b'\n', &rest[self.scanned..]) else {
-            self.scanned = rest.len();
-            return check_incomplete(rest);
-        };
-        let end = self.scanned + end;
-        let line = rest[..end].strip_suffix(b"\r").unwrap_or(&rest[..end]);
-        let used = end + 1;
-        match self.execute_line(line, used - line.len(), &rest[used..]) {
-            RequestOutcome::Done(more) => {
-                self.scanned = 0;
-                RequestOutcome::Done(used + more)
-            }
-            RequestOutcome::Close(_) => RequestOutcome::Close(used),
-            // The line is passed again, and continues where it stopped.
-            outcome => {
-                self.scanned = end;
-                outcome
-            }
-        }
-    }
-}
-
-/// Limits the length of a line whose end was not received.
-fn check_incomplete(line: &[u8]) -> RequestOutcome {
-    if line.len() <= MAX_LINE {
-        return RequestOutcome::Incomplete;
-    }
-    let spaces = line.iter().position(|&byte| byte != b' ').unwrap_or(line.len());
-    let command = &line[spaces..];
-    // Each of these takes any number of keys. memcached names only the first two here, and executes
-    // the others if the line comes in one read. How many reads a line takes is the kernel's choice,
-    // so it must not decide.
-    let is_get = [&b"get "[..], b"gets ", b"gat ", b"gats "].iter().any(|get| command.starts_with(get));
-    if spaces <= MAX_LEADING_SPACES && is_get && line.len() <= MAX_GET_LINE {
-        return RequestOutcome::Incomplete;
-    }
-    RequestOutcome::Close(0)
 }

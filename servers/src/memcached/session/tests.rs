@@ -1,9 +1,8 @@
-use super::{SEND_AT, Session, SessionStep};
+use super::{SEND_AT, Session, SessionStep, stats};
 use crate::memcached::config::{Config, Protocol};
-use crate::memcached::connection::list::{ConnectionInfo, ListedConnection};
 use crate::memcached::context::ServerContext;
+use crate::memcached::stats::connections::{ConnectionInfo, ListedConnection};
 use crate::memcached::stats::counters::CounterTotals;
-use crate::memcached::stats::stats_reply;
 
 fn context(config: &Config) -> ServerContext {
     ServerContext::new(config, 1).unwrap()
@@ -143,7 +142,7 @@ fn connections_come_and_go_while_they_are_listed() {
     let _listed = [add(), add()];
     let mut listed = 0;
     std::thread::scope(|scope| {
-        stats_reply::write_section(&context, b"conns", &mut |_, _| {
+        stats::write_section(&context, b"conns", &mut |_, _| {
             listed += 1;
             let (done, is_done) = std::sync::mpsc::channel();
             scope.spawn(move || {
@@ -152,7 +151,8 @@ fn connections_come_and_go_while_they_are_listed() {
             });
             let waited = is_done.recv_timeout(std::time::Duration::from_secs(30));
             assert!(waited.is_ok(), "a connection waits for the list");
-        });
+        })
+        .unwrap();
     });
     assert_eq!(listed, 8);
 }
@@ -223,8 +223,7 @@ fn commands_are_refused_until_the_client_authenticates() {
     let folder = tempfile::tempdir().unwrap();
     let users = folder.path().join("users");
     std::fs::write(&users, "ann:secret\n").unwrap();
-    let text =
-        Config { users_file: Some(users.clone()), protocol: Some(Protocol::Ascii), ..Config::default() };
+    let text = Config { users_file: Some(users.clone()), protocol: Protocol::Ascii, ..Config::default() };
     let text_context = context(&text);
     let (replies, open) = converse(
         &text_context,
@@ -237,7 +236,7 @@ fn commands_are_refused_until_the_client_authenticates() {
         "CLIENT_ERROR unauthenticated\r\nCLIENT_ERROR bad authentication token format\r\nCLIENT_ERROR authentication failure\r\nSTORED\r\nEND\r\n"
     );
     assert!(!converse(&text_context, &[b'x'; 4000], 100).1);
-    let binary = Config { sasl: true, protocol: Some(Protocol::Binary), ..text };
+    let binary = Config { sasl: true, protocol: Protocol::Binary, ..text };
     let binary_context = context(&binary);
     let packet = |code: u8, key: &[u8], value: &[u8]| {
         let mut packet =

@@ -19,6 +19,14 @@ macro_rules! counters {
         }
 
         impl CounterTotals {
+            /// The counter of this name.
+            pub fn named(&self, name: &str) -> Option<u64> {
+                match name {
+                    $(stringify!($name) => Some(self.$name),)*
+                    _ => None,
+                }
+            }
+
             fn add(&mut self, worker: &WorkerCounters) {
                 $(self.$name += worker.$name.get();)*
             }
@@ -68,8 +76,15 @@ impl Counter {
 }
 
 impl WorkerCounters {
-    pub fn count_get(&self, found: bool) {
-        if found { self.get_hits.add(1) } else { self.get_misses.add(1) }
+    /// Counts a get, or the touch of a get that sets the expiry.
+    pub fn count_get_or_touch(&self, touches: bool, found: bool) {
+        if touches {
+            self.count_touch(found);
+        } else if found {
+            self.get_hits.add(1);
+        } else {
+            self.get_misses.add(1);
+        }
     }
 
     pub fn count_touch(&self, found: bool) {

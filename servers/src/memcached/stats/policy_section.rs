@@ -4,7 +4,9 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use runtime::QueueStatus;
+use policies::counters::{RxPackets, busy_poll_rx_packets};
+use policies::host::{self, Interface};
+use runtime::policy::QueueStatus;
 
 use super::counters::Counters;
 
@@ -98,26 +100,65 @@ fn worker_lines(counters: &Counters) -> impl Iterator<Item = (String, String)> {
 fn queue_fields(queue: &QueueStatus) -> String {
     let QueueStatus { mode, latency_budget_us, grace_time_us, poll_interval_us, spin_us, why, .. } = queue;
     let cpu_budget = queue.cpu_budget_percent.filter(|budget| *budget > 0);
-    let mut fields = format!(" mode={mode}");
-    if let Some(budget) = latency_budget_us {
-        fields.push_str(&format!(" latency_budget_us={budget}"));
+    let field =
+        |name: &str, value: Option<u64>| value.map_or_else(String::new, |value| format!(" {name}={value}"));
+    [
+        format!(" mode={mode}"),
+        field("latency_budget_us", latency_budget_us.map(u64::from)),
+        field("cpu_budget_percent", cpu_budget.map(u64::from)),
+        format!(" grace_time_us={grace_time_us}"),
+        field("poll_interval_us", Some(*poll_interval_us).filter(|time| *time > 0)),
+        format!(" spin_us={spin_us}"),
+        field("trials_us", latency_budget_us.map(|_| queue.trials_us)),
+        format!(" why={}", why.name()),
+        why.comparison().map_or_else(String::new, |it| format!(" cpu={}% delay={}%", it.cpu, it.delay)),
+    ]
+    .concat()
+}
+
+/// The share of an interface's packets that busy polling received.
+#[derive(Debug)]
+pub struct BusyPollShare(Option<Result<(Interface, Packets), String>>);
+
+/// Packets received so far.
+#[derive(Debug, Clone, Copy)]
+struct Packets {
+    all: u64,
+    by_busy_polls: u64,
+}
+
+impl Packets {
+    fn read(interface: &Interface) -> Result<Self, String> {
+        let all = RxPackets::read(interface).map_err(|error| error.to_string())?.total();
+        let by_busy_polls = busy_poll_rx_packets().map_err(|error| error.to_string())?;
+        Ok(Self { all, by_busy_polls })
     }
-    if let Some(budget) = cpu_budget {
-        fields.push_str(&format!(" cpu_budget_percent={budget}"));
+}
+
+impl BusyPollShare {
+    /// Begins to count on an interface.
+    pub fn start(interface: Option<&str>) -> Self {
+        Self(interface.map(|name| {
+            let interface = host::interface(name).map_err(|error| error.to_string())?;
+            let packets = Packets::read(&interface)?;
+            Ok((interface, packets))
+        }))
     }
-    fields.push_str(&format!(" grace_time_us={grace_time_us}"));
-    if *poll_interval_us > 0 {
-        fields.push_str(&format!(" poll_interval_us={poll_interval_us}"));
+
+    /// The value for `stats policy`: the share since the start, 0 to 1, or why there is none.
+    pub fn display(&self) -> String {
+        let share = match &self.0 {
+            None => Err("no interface".to_owned()),
+            Some(Err(error)) => Err(error.clone()),
+            Some(Ok((interface, start))) => Packets::read(interface).map(|now| {
+                let all = now.all.saturating_sub(start.all);
+                let by_busy_polls = now.by_busy_polls.saturating_sub(start.by_busy_polls);
+                // At most 1, although packets come between the two readings.
+                if all == 0 { 0.0 } else { (by_busy_polls as f64 / all as f64).min(1.0) }
+            }),
+        };
+        share.map_or_else(|reason| format!("none ({reason})"), |share| format!("{share:.3}"))
     }
-    fields.push_str(&format!(" spin_us={spin_us}"));
-    if latency_budget_us.is_some() {
-        fields.push_str(&format!(" trials_us={}", queue.trials_us));
-    }
-    fields.push_str(&format!(" why={}", why.name()));
-    if let Some(beside) = why.comparison() {
-        fields.push_str(&format!(" cpu={}% delay={}%", beside.cpu, beside.delay));
-    }
-    fields
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@
 //! need for cache eviction", SOSP 2023). Bytes of deleted and replaced items are reclaimed first:
 //! segments with enough of them are compacted by moving their live items.
 
-use super::item_layout::{self, ItemBits, ItemHeader};
+use super::item::{self, ItemBits, ItemHeader};
 use super::memory::MemoryBudget;
 use super::segment_log::{ItemLocation, Queue, Segment, live_items};
 use super::shard::Shard;
@@ -68,7 +68,7 @@ impl Shard {
     }
 
     fn expire_one_segment(&mut self, now: u32) {
-        let due = self.log.segments().find(|(_, segment)| segment.first_expiry() <= now);
+        let due = self.log.segments().find(|(_, segment)| segment.first_expiry <= now);
         if let Some((index, _)) = due {
             self.expire_segment(index, now);
         }
@@ -77,7 +77,7 @@ impl Shard {
     /// Frees a segment and moves the items that are retained. False if the kernel has no memory for
     /// the move.
     fn free_segment(&mut self, index: u32, retain: Retain, now: u32) -> bool {
-        let Some(queue) = self.log.segment(index).map(Segment::queue) else { return false };
+        let Some(queue) = self.log.segment(index).map(|segment| segment.queue) else { return false };
         let Some((map, used)) = self.log.detach_segment(index) else { return false };
         self.generation += 1;
         let mut budget = match (retain, queue) {
@@ -89,7 +89,7 @@ impl Shard {
         for (offset, header) in live_items(&map, used) {
             let item = &map[offset..offset + header.size()];
             let from = self.log.location(index, offset);
-            let hash = self.hasher.hash(item_layout::key(item));
+            let hash = self.hasher.hash(item::key(item));
             let accesses = header.bits.access_count();
             let expired = header.has_expired(now);
             let (target, bits) = match (retain, queue) {
@@ -110,12 +110,12 @@ impl Shard {
                 self.counters.moved += 1;
                 let copy = &mut self.log.item_mut(to)[..item.len()];
                 copy.copy_from_slice(item);
-                item_layout::set_bits(copy, bits);
+                item::set_bits(copy, bits);
                 self.log.note_expiry(to, header.expiry);
                 continue;
             }
             if header.bits.intersects(ItemBits::LARGE) {
-                self.remove_large_value(item_layout::large_value_number(item, &header));
+                self.remove_large_value(item::large_value_number(item, &header));
             }
             if expired {
                 self.count_expired(&header);
@@ -153,7 +153,7 @@ impl Shard {
         let (mut first, mut checked) = (u32::MAX, 0);
         let mut expired = Vec::new();
         let map = self.log.item(self.log.location(index, 0));
-        for (offset, header) in live_items(map, segment.used_bytes()) {
+        for (offset, header) in live_items(map, segment.used) {
             checked += 1;
             match header.expiry {
                 0 => {}
@@ -164,7 +164,7 @@ impl Shard {
         self.counters.crawled += checked;
         self.log.set_first_expiry(index, first);
         for (location, header) in expired {
-            let hash = self.hasher.hash(item_layout::key(self.log.item(location)));
+            let hash = self.hasher.hash(item::key(self.log.item(location)));
             self.remove(hash, location);
             self.count_expired(&header);
         }
@@ -175,7 +175,7 @@ impl Shard {
     pub fn crawl(&mut self, now: u32, max: usize, memory: &MemoryBudget) -> usize {
         let due: Vec<u32> = {
             let is_due = |(index, segment): &(u32, &Segment)| {
-                segment.first_expiry() <= now || (segment.live_bytes() == 0 && !self.log.is_open(*index))
+                segment.first_expiry <= now || (segment.live == 0 && !self.log.is_open(*index))
             };
             let segments = || self.log.segments().filter(is_due);
             let after = segments().filter(|(index, _)| *index >= self.crawl_cursor);

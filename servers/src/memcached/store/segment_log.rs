@@ -5,8 +5,7 @@ use std::collections::VecDeque;
 use memmap2::MmapMut;
 use slab::Slab;
 
-use super::item_layout::{self, ALIGN, ItemBits, ItemHeader};
-use super::memory::map_anonymous;
+use super::item::{self, ALIGN, ItemBits, ItemHeader};
 
 /// Where an item is: a segment's index in the upper bits, the offset in units of [`ALIGN`] in the
 /// lower ones.
@@ -26,45 +25,26 @@ pub enum Queue {
 #[derive(Debug)]
 pub struct Segment {
     /// Tells segments apart that had the same index one after the other.
-    id: u64,
+    pub id: u64,
     map: MmapMut,
-    used: u32,
+    /// Bytes of items from the start.
+    pub used: usize,
     /// Bytes of items that are not dead.
-    live: u32,
+    pub live: usize,
     /// Bytes of the large values that its items refer to.
     external: u64,
     /// A lower bound of its items' expiries.
-    first_expiry: u32,
-    queue: Queue,
+    pub first_expiry: u32,
+    pub queue: Queue,
 }
 
 impl Segment {
-    pub fn id(&self) -> u64 {
-        self.id
-    }
-
-    pub fn live_bytes(&self) -> usize {
-        self.live as usize
-    }
-
     /// Live bytes, weighted by the large values that the segment refers to, at most `segment_size`.
     /// Moving the items frees the rest of the segment.
     pub fn occupied_bytes(&self, segment_size: usize) -> usize {
         // References to large values are small, but a segment takes only a few of them.
         let external = usize::try_from(self.external).unwrap_or(usize::MAX) / MAX_EXTERNAL;
-        self.live_bytes().max(external.min(segment_size))
-    }
-
-    pub fn used_bytes(&self) -> usize {
-        self.used as usize
-    }
-
-    pub fn first_expiry(&self) -> u32 {
-        self.first_expiry
-    }
-
-    pub fn queue(&self) -> Queue {
-        self.queue
+        self.live.max(external.min(segment_size))
     }
 }
 
@@ -72,7 +52,7 @@ impl Segment {
 pub fn items_from(map: &[u8], mut at: usize, used: usize) -> impl Iterator<Item = (usize, ItemHeader)> {
     std::iter::from_fn(move || {
         (at < used).then(|| {
-            let (offset, header) = (at, item_layout::header(&map[at..]));
+            let (offset, header) = (at, item::header(&map[at..]));
             at += header.size();
             (offset, header)
         })
@@ -174,15 +154,15 @@ impl SegmentLog {
     pub fn append(&mut self, queue: Queue, size: usize, external: u64) -> Option<ItemLocation> {
         let index = *self.queues[queue as usize].back()?;
         let segment = &mut self.segments[index as usize];
-        let offset = segment.used as usize;
+        let offset = segment.used;
         if offset + size > self.segment_size
             || (external > 0 && segment.external > (self.segment_size * MAX_EXTERNAL) as u64)
         {
             return None;
         }
         segment.external += external;
-        segment.used += size as u32;
-        segment.live += size as u32;
+        segment.used += size;
+        segment.live += size;
         Some(self.location(index, offset))
     }
 
@@ -216,11 +196,11 @@ impl SegmentLog {
     /// Marks an item dead. Its bytes are free once its segment is.
     pub fn mark_dead(&mut self, location: ItemLocation, header: &ItemHeader) {
         let item = self.item_mut(location);
-        let bits = item_layout::bits(item);
-        item_layout::set_bits(item, bits.with(ItemBits::DEAD));
+        let bits = item::bits(item);
+        item::set_bits(item, bits.with(ItemBits::DEAD));
         let index = self.index_and_offset(location).0 as usize;
         let segment = &mut self.segments[index];
-        segment.live -= header.size() as u32;
+        segment.live -= header.size();
         segment.external -= header.external_bytes().min(segment.external);
     }
 
@@ -230,11 +210,11 @@ impl SegmentLog {
     pub fn detach_segment(&mut self, index: u32) -> Option<(MmapMut, usize)> {
         let placeholder = match self.placeholder.take() {
             Some(placeholder) => placeholder,
-            None => map_anonymous(1).ok()?,
+            None => MmapMut::map_anon(1).ok()?,
         };
         let segment = &mut self.segments[index as usize];
-        let used = segment.used as usize;
-        segment.used = self.segment_size as u32;
+        let used = segment.used;
+        segment.used = self.segment_size;
         let map = std::mem::replace(&mut segment.map, placeholder);
         let queue = &mut self.queues[segment.queue as usize];
         if queue.front() == Some(&index) {

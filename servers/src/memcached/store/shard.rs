@@ -7,13 +7,12 @@ use std::sync::Arc;
 
 use foldhash::quality::{FixedState, RandomState};
 use hashbrown::HashTable;
+use memmap2::MmapMut;
 use slab::Slab;
 
-use super::ghost_queue::GhostQueue;
-use super::item_layout::{self, ItemBits, ItemHeader};
-use super::memory::{MemoryBudget, map_anonymous};
+use super::item::{self, ItemBits, ItemHeader};
+use super::memory::{LargeValue, MemoryBudget};
 use super::segment_log::{ItemLocation, Queue, SegmentLog, items_from};
-use super::value::LargeValue;
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -96,22 +95,21 @@ impl Shard {
 
     /// Bytes of all live items, without large values.
     pub fn live_bytes(&self) -> u64 {
-        self.log.segments().map(|(_, segment)| segment.live_bytes() as u64).sum()
+        self.log.segments().map(|(_, segment)| segment.live as u64).sum()
     }
 
     pub fn find(&self, hash: u64, key: &[u8]) -> Option<ItemLocation> {
         let hash = hash as u32;
-        let same =
-            |entry: &TableEntry| entry.hash == hash && item_layout::key(self.log.item(entry.location)) == key;
+        let same = |entry: &TableEntry| entry.hash == hash && item::key(self.log.item(entry.location)) == key;
         self.table.find(table_hash(hash), same).map(|entry| entry.location)
     }
 
     pub fn header(&self, location: ItemLocation) -> ItemHeader {
-        item_layout::header(self.log.item(location))
+        item::header(self.log.item(location))
     }
 
     pub fn large_value(&self, location: ItemLocation, header: &ItemHeader) -> Option<&Arc<LargeValue>> {
-        self.large_values.get(item_layout::large_value_number(self.log.item(location), header))
+        self.large_values.get(item::large_value_number(self.log.item(location), header))
     }
 
     pub fn add_large_value(&mut self, large: LargeValue) -> u32 {
@@ -138,8 +136,8 @@ impl Shard {
 
     fn update_table_bytes(&mut self, memory: &MemoryBudget) {
         let bytes = (self.table.allocation_size() + self.ghosts.size()) as u64;
-        memory.reserve(bytes);
-        memory.release(self.table_bytes);
+        memory.used.add(bytes);
+        memory.used.sub(self.table_bytes);
         self.table_bytes = bytes;
     }
 
@@ -158,7 +156,7 @@ impl Shard {
         self.relocate(hash, location, None);
         let header = self.header(location);
         if header.bits.intersects(ItemBits::LARGE) {
-            self.remove_large_value(item_layout::large_value_number(self.log.item(location), &header));
+            self.remove_large_value(item::large_value_number(self.log.item(location), &header));
         }
         self.log.mark_dead(location, &header);
     }
@@ -198,8 +196,8 @@ impl Shard {
             if !memory.try_reserve(self.log.segment_size() as u64) {
                 return None;
             }
-            let Ok(map) = map_anonymous(self.log.segment_size()) else {
-                memory.release(self.log.segment_size() as u64);
+            let Ok(map) = MmapMut::map_anon(self.log.segment_size()) else {
+                memory.used.sub(self.log.segment_size() as u64);
                 return None;
             };
             self.log.free_segments.push(map);
@@ -225,12 +223,12 @@ impl Shard {
     ) -> Option<usize> {
         let segment = self.log.segment(index)?;
         let map = self.log.item(self.log.location(index, 0));
-        for (examined, (offset, header)) in items_from(map, from, segment.used_bytes()).enumerate() {
+        for (examined, (offset, header)) in items_from(map, from, segment.used).enumerate() {
             if examined == max {
                 return Some(offset);
             }
             let visible = !header.bits.intersects(ItemBits::DEAD) && !header.has_expired(now);
-            if visible && visit(item_layout::key(&map[offset..]), &header).is_break() {
+            if visible && visit(item::key(&map[offset..]), &header).is_break() {
                 return Some(offset + header.size());
             }
         }
@@ -246,7 +244,7 @@ impl Shard {
                 return;
             }
             self.log.free_segments.pop();
-            memory.release(self.log.segment_size() as u64);
+            memory.used.sub(self.log.segment_size() as u64);
         }
     }
 
@@ -255,7 +253,7 @@ impl Shard {
     pub fn discard(&mut self, memory: &MemoryBudget) {
         let segment_size = self.log.segment_size();
         let segments = self.log.segment_count() + self.log.free_segments.len();
-        memory.release((segments * segment_size) as u64 + self.table_bytes);
+        memory.used.sub((segments * segment_size) as u64 + self.table_bytes);
         std::mem::take(&mut self.large_values).into_iter().for_each(|(_, large)| large.mark_removed());
         *self = Self {
             counters: self.counters,
@@ -288,5 +286,68 @@ impl KeyHasher {
         let mut hasher = self.0.build_hasher();
         hasher.write(key);
         hasher.finish()
+    }
+}
+
+/// The ghost queue of S3-FIFO: fingerprints of recently evicted keys. Each key's hash selects one
+/// position; a newer fingerprint replaces an older one there, so the queue is approximate and needs
+/// no order.
+#[derive(Debug, Default)]
+pub struct GhostQueue {
+    fingerprints: Box<[u16]>,
+}
+
+impl GhostQueue {
+    /// An empty queue for at least `keys` keys.
+    pub fn with_capacity(keys: usize) -> Self {
+        Self { fingerprints: vec![0; keys.next_power_of_two()].into() }
+    }
+
+    pub fn size(&self) -> usize {
+        size_of_val(&*self.fingerprints)
+    }
+
+    fn position(&self, hash: u64) -> (usize, u16) {
+        // Fingerprint 0 marks an empty position.
+        ((hash as usize) & (self.fingerprints.len() - 1), (hash >> 40) as u16 | 1)
+    }
+
+    pub fn insert(&mut self, hash: u64) {
+        if !self.fingerprints.is_empty() {
+            let (position, fingerprint) = self.position(hash);
+            self.fingerprints[position] = fingerprint;
+        }
+    }
+
+    pub fn remove(&mut self, hash: u64) -> bool {
+        if self.fingerprints.is_empty() {
+            return false;
+        }
+        let (position, fingerprint) = self.position(hash);
+        let found = self.fingerprints[position] == fingerprint;
+        if found {
+            self.fingerprints[position] = 0;
+        }
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_evicted_key_is_found_exactly_once() {
+        let mut ghosts = GhostQueue::with_capacity(100);
+        assert_eq!(ghosts.size(), 256);
+        let hash = 0x1234_5678_9abc_def0;
+        assert!(!ghosts.remove(hash));
+        ghosts.insert(hash);
+        assert!(!ghosts.remove(hash ^ 1 << 50));
+        assert!(ghosts.remove(hash));
+        assert!(!ghosts.remove(hash));
+        let mut empty = GhostQueue::default();
+        empty.insert(hash);
+        assert!(!empty.remove(hash));
     }
 }

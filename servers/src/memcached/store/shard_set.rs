@@ -1,16 +1,18 @@
-//! All shards of a store, and how they make room for each other under the common memory limit.
+//! All shards of a store, how they make room for each other under the common memory limit, and a
+//! key's entry while its shard is locked.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use super::memory::{BufferReservation, MemoryBudget, OutOfMemory};
+use super::item::{self, ItemBits, ItemHeader, NewItem, NewValue, StoredValue};
+use super::memory::{BufferReservation, LargeValue, MemoryBudget, OutOfMemory, footprint};
+use super::segment_log::ItemLocation;
 use super::shard::{KeyHasher, Shard};
-use super::value::{LargeValue, footprint};
 
 /// A value larger than a segment divided by this is stored as a large value.
 const LARGE_VALUE_DIVISOR: usize = 4;
 /// How often reclaiming memory is tried before an item is refused.
-pub const MAX_RECLAIM_TRIES: usize = 10_000;
+const MAX_RECLAIM_TRIES: usize = 10_000;
 
 #[derive(Debug)]
 pub struct ShardSet {
@@ -30,12 +32,14 @@ pub struct ShardSet {
 struct CachePadded<T>(T);
 
 impl ShardSet {
-    pub fn new(shards: u64, segment_size: usize, memory: u64, evict: bool) -> Self {
+    pub fn new(shards: u64, segment_size: usize, limit: u64, evict: bool) -> Self {
+        let memory = Arc::<MemoryBudget>::default();
+        memory.limit.set(limit);
         let hasher = KeyHasher::with_random_seed();
         let shard = || CachePadded(Mutex::new(Shard::new(segment_size, hasher.clone())));
         Self {
             shards: (0..shards).map(|_| shard()).collect(),
-            memory: Arc::new(MemoryBudget::new(memory)),
+            memory,
             hasher,
             next_shard: AtomicUsize::new(0),
             segment_size,
@@ -95,14 +99,14 @@ impl ShardSet {
                 Some(_) => self.shards[index].0.try_lock().ok(),
             };
             let Some(mut shard) = shard else { continue };
-            let before = self.memory.used();
+            let before = self.memory.used.get();
             // Free segments first: after a flush, all memory is in them.
             shard.release_free_segments(&self.memory, usize::MAX);
-            if self.memory.used() >= before && shard.reclaim(now, self.evict, &self.memory) {
+            if self.memory.used.get() >= before && shard.reclaim(now, self.evict, &self.memory) {
                 shard.release_free_segments(&self.memory, usize::MAX);
             }
             // Concurrent allocations may hide what was released; then the next shard is tried.
-            if self.memory.used() < before {
+            if self.memory.used.get() < before {
                 return true;
             }
         }
@@ -110,16 +114,24 @@ impl ShardSet {
     }
 
     /// Allocates a large value that is about to be received. No shard may be locked.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`] if no memory can be freed for it, or if values that are being received and
+    /// sent already take half of the limit.
     pub fn allocate_large_value(&self, length: usize, now: u32) -> Result<LargeValue, OutOfMemory> {
         self.reserve_unstored(footprint(length), now)?;
         LargeValue::new(length, &self.memory).map_err(|_| OutOfMemory)
     }
 
-    /// Reserves memory for a connection's buffer. No shard may be locked.
+    /// Reserves memory for a connection's buffer. Buffers of up to 1/32 of the limit in all don't
+    /// count against it. No shard may be locked.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`] as for a large value.
     pub fn reserve_buffer(&self, bytes: u64, now: u32) -> Result<BufferReservation, OutOfMemory> {
-        // It takes the memory back also if that fails below.
         let mut reservation = BufferReservation::new(bytes, &self.memory);
-        if self.memory.add_buffer(bytes) {
+        // It takes the buffer back also if its memory can't be reserved.
+        if reservation.add() {
             self.reserve_unstored(bytes, now)?;
             reservation.mark_counted();
         }
@@ -130,7 +142,7 @@ impl ShardSet {
     /// none.
     fn reserve_unstored(&self, size: u64, now: u32) -> Result<(), OutOfMemory> {
         // It may take at most half of the memory; the other half remains for stored items.
-        if self.memory.unstored() + size > self.memory.limit() / 2 {
+        if self.memory.unstored.get() + size > self.memory.limit.get() / 2 {
             return Err(OutOfMemory);
         }
         let mut tries = 0;
@@ -141,5 +153,220 @@ impl ShardSet {
             }
         }
         Ok(())
+    }
+}
+
+/// A key and its item, if there is one. Holds the lock of the key's shard.
+#[derive(Debug)]
+pub struct LockedEntry<'a> {
+    shards: &'a ShardSet,
+    shard: MutexGuard<'a, Shard>,
+    key: &'a [u8],
+    hash: u64,
+    now: u32,
+    location: Option<ItemLocation>,
+}
+
+impl<'a> LockedEntry<'a> {
+    pub(super) fn new(shards: &'a ShardSet, key: &'a [u8], now: u32) -> Self {
+        let hash = shards.hasher.hash(key);
+        let mut shard = shards.lock(shards.index_of(hash));
+        let mut location = shard.find(hash, key);
+        if let Some(found) = location {
+            let header = shard.header(found);
+            if header.has_expired(now) {
+                shard.remove(hash, found);
+                shard.count_found_expired(&header);
+                location = None;
+            }
+        }
+        Self { shards, shard, key, hash, now, location }
+    }
+
+    /// The item's header. `None` if there is no item.
+    pub fn header(&self) -> Option<ItemHeader> {
+        self.location.map(|location| self.shard.header(location))
+    }
+
+    /// The item's header and value. `None` if there is no item.
+    pub fn value(&self) -> Option<(ItemHeader, StoredValue<'_>)> {
+        let location = self.location?;
+        let item = self.shard.log.item(location);
+        let header = item::header(item);
+        let value = if header.bits.intersects(ItemBits::LARGE) {
+            StoredValue::Large(self.shard.large_value(location, &header)?)
+        } else {
+            StoredValue::Inline(item::inline_bytes(item, &header))
+        };
+        Some((header, value))
+    }
+
+    pub fn record_fetch(&mut self) {
+        self.record(ItemBits::FETCHED);
+    }
+
+    /// Records an access that does not return the item to the client.
+    pub fn record_access(&mut self) {
+        self.record(ItemBits::default());
+    }
+
+    fn record(&mut self, bit: ItemBits) {
+        if let Some(location) = self.location {
+            let now = self.now;
+            let item = self.shard.log.item_mut(location);
+            let bits = item::bits(item);
+            item::set_bits(item, bits.with_access_count(bits.access_count() + 1).with(bit));
+            item::set_accessed(item, now);
+        }
+    }
+
+    /// Changes the header of the item, if there is one. Its lengths must stay, and its state bits
+    /// must derive from those that it has.
+    pub fn update(&mut self, change: impl FnOnce(&mut ItemHeader)) {
+        if let Some(location) = self.location {
+            item::update(self.shard.log.item_mut(location), change);
+        }
+    }
+
+    /// Sets the item's expiry, in seconds of the store's clock; 0 is never.
+    pub fn set_expiry(&mut self, expiry: u32) {
+        if let Some(location) = self.location {
+            self.update(|header| header.expiry = expiry);
+            self.shard.log.note_expiry(location, expiry);
+        }
+    }
+
+    pub fn remove(&mut self) {
+        if let Some(location) = self.location.take() {
+            self.shard.remove(self.hash, location);
+        }
+    }
+
+    /// Stores an item in place of the present one, if any.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`] if no memory can be freed, or if the value is larger than half of the limit.
+    /// The present item then stays, unless it was evicted to make room.
+    pub fn put(&mut self, new: NewItem<'_>) -> Result<(), OutOfMemory> {
+        let length = new.value.length();
+        let value = match new.value {
+            NewValue::Slices(first, second) if self.shards.is_large(length) => {
+                let mut large = self.allocate_large_value(length)?;
+                let bytes = large.bytes_mut();
+                bytes[..first.len()].copy_from_slice(first);
+                bytes[first.len()..].copy_from_slice(second);
+                NewValue::Large(large)
+            }
+            other => other,
+        };
+        let bits = match value {
+            NewValue::Large(_) => new.bits.with(ItemBits::LARGE),
+            NewValue::Slices(..) => new.bits.without(ItemBits::LARGE),
+        };
+        // Keys have at most 250 bytes.
+        let mut header = ItemHeader {
+            cas: new.cas,
+            flags: new.flags,
+            expiry: new.expiry,
+            accessed: self.now,
+            length: length as u32,
+            key_length: self.key.len() as u8,
+            bits: bits.without(ItemBits::DEAD).with_access_count(0),
+        };
+        let old = self.header();
+        if let Some(old) = old {
+            header.bits = header.bits.with_access_count(old.bits.access_count());
+        }
+        let in_place = old.is_some_and(|old| {
+            old.size() == header.size()
+                && !old.bits.intersects(ItemBits::LARGE)
+                && !bits.intersects(ItemBits::LARGE)
+        });
+        let location = match self.location {
+            Some(location) if in_place => location,
+            _ => self.allocate(&header)?,
+        };
+        match value {
+            NewValue::Slices(first, second) => self.write(location, &header, first, second),
+            NewValue::Large(large) => {
+                let number = self.shard.add_large_value(large);
+                self.write(location, &header, &number.to_ne_bytes(), &[]);
+            }
+        }
+        self.shard.log.note_expiry(location, header.expiry);
+        if !in_place {
+            if let Some(old) = self.location.replace(location) {
+                self.shard.remove(self.hash, old);
+            }
+            self.shard.insert(self.hash, location, &self.shards.memory);
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, location: ItemLocation, header: &ItemHeader, first: &[u8], second: &[u8]) {
+        let item = self.shard.log.item_mut(location);
+        header.write(item);
+        let rest = &mut item[item::HEADER..];
+        let (key, rest) = rest.split_at_mut(self.key.len());
+        key.copy_from_slice(self.key);
+        rest[..first.len()].copy_from_slice(first);
+        rest[first.len()..first.len() + second.len()].copy_from_slice(second);
+    }
+
+    fn allocate_large_value(&mut self, length: usize) -> Result<LargeValue, OutOfMemory> {
+        let (shards, size) = (self.shards, footprint(length));
+        if size > shards.memory.limit.get() / 2 {
+            return Err(OutOfMemory);
+        }
+        self.make_room(|_| shards.memory.try_reserve(size).then_some(()), true)?;
+        LargeValue::new(length, &shards.memory).map_err(|_| OutOfMemory)
+    }
+
+    fn allocate(&mut self, header: &ItemHeader) -> Result<ItemLocation, OutOfMemory> {
+        let (shards, size, external) = (self.shards, header.size(), header.external_bytes());
+        let queue = match self.location {
+            Some(old) => self.shard.log.queue_of(old),
+            None => self.shard.queue_for_new(self.hash),
+        };
+        self.make_room(|shard| shard.allocate(queue, size, external, &shards.memory), false)
+    }
+
+    /// Frees memory until `attempt` succeeds. `release` states that `attempt` needs memory outside
+    /// of any shard, so free segments must be released first.
+    fn make_room<T>(
+        &mut self,
+        mut attempt: impl FnMut(&mut Shard) -> Option<T>,
+        release: bool,
+    ) -> Result<T, OutOfMemory> {
+        if let Some(result) = attempt(&mut self.shard) {
+            return Ok(result);
+        }
+        let shards = self.shards;
+        let own = shards.index_of(self.hash);
+        let generation = self.shard.generation;
+        let mut outcome = Err(OutOfMemory);
+        for _ in 0..MAX_RECLAIM_TRIES {
+            // A shard with less than half of the average takes memory from the others.
+            let average = shards.memory.used.get() / shards.len() as u64;
+            let small = (self.shard.log.segment_count() * shards.segment_size) as u64 * 2 < average;
+            let from_others = small && shards.reclaim_from_any(Some(own), self.now);
+            if !from_others
+                && !self.shard.reclaim(self.now, shards.evict, &shards.memory)
+                && !shards.reclaim_from_any(Some(own), self.now)
+            {
+                break;
+            }
+            if release {
+                self.shard.release_free_segments(&shards.memory, usize::MAX);
+            }
+            if let Some(result) = attempt(&mut self.shard) {
+                outcome = Ok(result);
+                break;
+            }
+        }
+        if self.shard.generation != generation {
+            self.location = self.shard.find(self.hash, self.key);
+        }
+        outcome
     }
 }

@@ -10,7 +10,7 @@ use super::*;
 const NOW: u32 = 100;
 
 fn store(memory: u64) -> Store {
-    Store::new(StoreConfig { memory, max_item: 1 << 20, evict: true, cas: true, workers: 2 })
+    Store::new(&Config { memory, ..Config::default() }, 2)
 }
 
 fn put(store: &Store, key: &[u8], value: &[u8], expiry: u32) -> Result<(), OutOfMemory> {
@@ -91,7 +91,11 @@ fn a_hit_returns_the_last_stored_value_while_items_are_evicted() {
                     }
                 }
             }
-            assert!(store.memory().used() <= store.limit() + 4096 * 64, "{} bytes", store.memory().used());
+            assert!(
+                store.shards.memory.used.get() <= store.limit() + 4096 * 64,
+                "{} bytes",
+                store.shards.memory.used.get()
+            );
         }
         let usage = store.usage();
         assert!(hits > 2000 && usage.counters.evictions > 0, "{hits} {usage:?}");
@@ -175,8 +179,7 @@ fn frequently_fetched_items_survive_eviction() {
 
 #[test]
 fn without_evictions_a_full_store_refuses_items_until_others_are_deleted() {
-    let store =
-        Store::new(StoreConfig { memory: 4 << 20, max_item: 1 << 20, evict: false, cas: true, workers: 1 });
+    let store = Store::new(&Config { memory: 4 << 20, evict: false, ..Config::default() }, 1);
     let mut stored = 0u32;
     while put(&store, format!("key-{stored}").as_bytes(), &[1; 500], 0).is_ok() {
         stored += 1;
@@ -193,10 +196,9 @@ fn without_evictions_a_full_store_refuses_items_until_others_are_deleted() {
 
 #[test]
 fn a_value_above_half_of_the_limit_is_out_of_memory() {
-    let store =
-        Store::new(StoreConfig { memory: 8 << 20, max_item: 16 << 20, evict: true, cas: true, workers: 1 });
+    let store = Store::new(&Config { memory: 8 << 20, max_item: 16 << 20, ..Config::default() }, 1);
     assert_eq!(put(&store, b"k", &vec![0; 5 << 20], 0), Err(OutOfMemory));
-    assert_eq!(store.allocate_large_value(5 << 20, NOW).err(), Some(OutOfMemory));
+    assert_eq!(store.shards.allocate_large_value(5 << 20, NOW).err(), Some(OutOfMemory));
     assert!(put(&store, b"k", &vec![0; 3 << 20], 0).is_ok());
 }
 
@@ -210,17 +212,17 @@ fn buffers_count_against_the_limit_beyond_a_small_share_and_up_to_half() {
     let (full, evictions) = (store.usage().memory, store.usage().counters.evictions);
     assert!(full > limit * 9 / 10);
     // One in 32 is free.
-    let free = store.reserve_buffer(1 << 20, NOW).unwrap();
+    let free = store.shards.reserve_buffer(1 << 20, NOW).unwrap();
     assert_eq!((store.usage().memory, store.usage().counters.evictions), (full, evictions));
-    let counted: Vec<_> = (0..40).map_while(|_| store.reserve_buffer(1 << 20, NOW).ok()).collect();
+    let counted: Vec<_> = (0..40).map_while(|_| store.shards.reserve_buffer(1 << 20, NOW).ok()).collect();
     assert_eq!(counted.len(), 16);
     assert!(store.usage().memory <= limit && store.usage().counters.evictions > evictions);
     // What is refused leaves no trace.
-    assert_eq!(store.memory().unstored(), 16 << 20);
+    assert_eq!(store.shards.memory.unstored.get(), 16 << 20);
     let before = store.usage().memory;
     drop((free, counted));
-    assert_eq!((store.usage().memory, store.memory().unstored()), (before - (16 << 20), 0));
-    assert!(store.reserve_buffer(1 << 20, NOW).is_ok());
+    assert_eq!((store.usage().memory, store.shards.memory.unstored.get()), (before - (16 << 20), 0));
+    assert!(store.shards.reserve_buffer(1 << 20, NOW).is_ok());
 }
 
 #[test]
@@ -231,14 +233,14 @@ fn large_and_small_values_evict_each_other() {
     }
     for index in 0..100 {
         put(&store, format!("large-{index}").as_bytes(), &vec![2; 900_000], 0).unwrap();
-        assert!(store.memory().used() <= store.limit());
+        assert!(store.shards.memory.used.get() <= store.limit());
     }
-    assert!(store.memory().large() > 12 << 20, "{}", store.memory().large());
+    assert!(store.shards.memory.large.get() > 12 << 20, "{}", store.shards.memory.large.get());
     for index in 0..400_000 {
         put(&store, format!("again-{index}").as_bytes(), &[1; 200], 0).unwrap();
     }
-    assert!(store.memory().large() < 8 << 20, "{}", store.memory().large());
-    assert!(store.memory().used() <= store.limit());
+    assert!(store.shards.memory.large.get() < 8 << 20, "{}", store.shards.memory.large.get());
+    assert!(store.shards.memory.used.get() <= store.limit());
 }
 
 #[test]
@@ -251,7 +253,7 @@ fn maintenance_enforces_a_lowered_limit() {
     for _ in 0..100 {
         store.maintain(Duration::from_millis(5));
     }
-    assert!(store.memory().used() <= 16 << 20, "{}", store.memory().used());
+    assert!(store.shards.memory.used.get() <= 16 << 20, "{}", store.shards.memory.used.get());
 }
 
 #[test]
@@ -285,8 +287,8 @@ fn concurrent_threads_never_read_torn_values() {
 /// Panics while a shard is locked, after `damage` was done to it.
 fn panic_in_shard(store: &Store, index: usize, damage: impl FnOnce(&mut super::shard::Shard)) {
     let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        damage(&mut store.shards().lock(index));
-        let mut shard = store.shards().lock(index);
+        damage(&mut store.shards.lock(index));
+        let mut shard = store.shards.lock(index);
         shard.generation += 1;
         panic!("while the shard is locked");
     }));
@@ -300,7 +302,7 @@ fn a_panic_under_a_shards_lock_empties_that_shard_and_the_store_goes_on() {
         put(&store, &key.to_le_bytes(), &value_of(key, 0, 400), NOW + 10).unwrap();
     }
     put(&store, b"large", &[1; 500_000], 0).unwrap();
-    let shards = store.shards().len();
+    let shards = store.shards.len();
     assert!(shards > 1);
     for index in 0..shards {
         let before = store.usage().items;
@@ -314,7 +316,7 @@ fn a_panic_under_a_shards_lock_empties_that_shard_and_the_store_goes_on() {
         assert!(after < before && (index + 1 == shards || after > 0), "{before} items, then {after}");
     }
     assert_eq!((store.usage().items, store.usage().bytes), (0, 0));
-    assert_eq!(store.memory().used(), 0, "its memory is not lost");
+    assert_eq!(store.shards.memory.used.get(), 0, "its memory is not lost");
     for second in 0..20 {
         store.maintain(Duration::from_millis(2));
         put(&store, b"new", b"value", NOW + second + 1).unwrap();
@@ -325,8 +327,7 @@ fn a_panic_under_a_shards_lock_empties_that_shard_and_the_store_goes_on() {
 
 #[test]
 fn a_walk_takes_short_steps_and_visits_each_item_once_also_from_where_it_was_stopped() {
-    let store =
-        Store::new(StoreConfig { memory: 256 << 20, max_item: 1 << 20, evict: true, cas: true, workers: 1 });
+    let store = Store::new(&Config { memory: 256 << 20, ..Config::default() }, 1);
     let keys = 100_000_u32;
     for key in 0..keys {
         put(&store, &key.to_le_bytes(), b"v", 0).unwrap();

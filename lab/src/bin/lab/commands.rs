@@ -1,0 +1,258 @@
+//! The subcommands: which contenders under which loads, and where the report goes.
+
+use std::io;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use lab::commands::check::check_machine;
+use lab::commands::comparison::Comparison;
+use lab::commands::model::{ModelConfig, ModelReport};
+use lab::commands::paper::{PaperConfig, PaperPlan, PaperReport};
+use lab::commands::self_test::self_test_verdict;
+use lab::commands::steps::{load_steps, steps_section};
+use lab::commands::waiting::{self, WaitingConfig, WaitingReport};
+use lab::cores::{AwakeCores, CoreAssignment};
+use lab::experiment::{Alternation, Contender, Experiment, Load, ServerCommand, requests_for};
+use lab::fleet::{AlternatingRate, FleetRequests};
+use lab::instructions::{self, Counted, InstructionReport};
+use lab::network::PollingConfig;
+use lab::peers::PeerService;
+use lab::testbed::Testbed;
+use policies::Policy;
+use runtime::DriverKind;
+use serde_json::json;
+
+use crate::flags::{
+    AttachFlags, CheckFlags, CompareFlags, INSTRUCTIONS, IdleCores, InstructionFlags, LoopbackFlags,
+    PaperFlags, PeerFlags, RunFlags, SelfTestFlags, StepsFlags,
+};
+use crate::output::{Failure, Output, print, with_bar};
+
+pub fn compare(flags: &CompareFlags) -> Result<(), Failure> {
+    let cores = flags.run.cores()?;
+    let mut contenders = flags.contenders.clone();
+    if contenders.is_empty() {
+        let lull = |policy, driver| Contender::lull(policy, driver, PollingConfig::default());
+        contenders.extend([DriverKind::Epoll, DriverKind::Uring].map(|driver| lull(Policy::Vanilla, driver)));
+        // On two cores it shares the fleet's, and is not comparable.
+        let has_core = cores.packing != cores.client;
+        contenders.extend(has_core.then(|| lull(Policy::Packing, DriverKind::Auto)));
+        contenders.push(lull(Policy::Suppression, DriverKind::Auto));
+        contenders.extend(Contender::with_budgets(DriverKind::Auto, &flags.latency_budget));
+    }
+    let grace = |contender: Contender| contender.with_grace_time(flags.gro_flush_timeout);
+    let mut contenders: Vec<Contender> = contenders.into_iter().map(grace).collect();
+    let memcached = flags.memcached.clone().map(ServerCommand::memcached);
+    contenders.extend(memcached.map(|server| Contender::Program { server, attached: None }));
+    run("compare", Experiment::new(contenders, flags.run.quick), cores, &flags.run)?.write()
+}
+
+pub fn peers(flags: &PeerFlags) -> Result<(), Failure> {
+    let service = flags.service;
+    let contenders = Contender::peers(service);
+    let mut experiment = Experiment::new(contenders, flags.run.quick);
+    experiment.requests = requests_for(service);
+    experiment.references = vec![0];
+    if !flags.run.quick {
+        experiment.loads = [0.25, 0.5, 0.9].map(Load::Share).into_iter().chain([Load::Closed]).collect();
+    }
+    run("peers", experiment, flags.run.cores()?, &flags.run)?.write()
+}
+
+pub fn attach(flags: &AttachFlags) -> Result<(), Failure> {
+    let server = match &flags.server {
+        Some(command) => ServerCommand::shell(command)?,
+        None => {
+            let server = ServerCommand::memcached(flags.memcached.clone());
+            let hint = "install it (Debian: apt-get install memcached), or name another path with --memcached or \
+                        another server with --server";
+            server.check_installed(hint)?;
+            server
+        }
+    };
+    let contenders = Contender::attached(&server, &flags.latency_budget);
+    let quick = flags.run.quick;
+    let fours = contenders.len() as f64 / 4.0;
+    let mut experiment = Experiment {
+        // From outside the controller is asked every 50 ms, and begins with plain interrupts after
+        // each idle time.
+        settle: 0.8,
+        warm_up: 0.1,
+        duration: 0.3,
+        trial_warm_up: 0.4,
+        trial_duration: 0.15,
+        capacity_p99_us: 200.0,
+        time_limit: Duration::from_secs_f64(if quick { 150.0 } else { 540.0 } * fours.max(1.0)),
+        ..Experiment::new(contenders, quick)
+    };
+    if let Some(request) = &flags.request {
+        let request = request.replace("\\r", "\r").replace("\\n", "\n");
+        experiment.requests = FleetRequests::Text { request, reply: None };
+    }
+    run("attach", experiment, flags.run.cores()?, &flags.run)?.write()
+}
+
+/// Steps between 10 and 90 % of the first contender's capacity, and bursts at 90 % of it.
+pub fn steps(flags: &StepsFlags) -> Result<(), Failure> {
+    if !flags.run.rates.is_empty() {
+        return Err("--rates has no effect on `lab steps`, whose rates are shares of a capacity; name one with --capacity".into());
+    }
+    let quick = flags.run.quick;
+    let steps = |seconds| Alternation {
+        shares: AlternatingRate {
+            high: 0.9,
+            low: 0.1,
+            high_seconds: seconds,
+            low_seconds: seconds,
+            window_seconds: 0.02,
+        },
+        cycles: 1,
+    };
+    // As long as the pauses between them. A shorter window has too few requests.
+    let bursts = |seconds: f64, cycles| {
+        let shares = AlternatingRate { low: 0.0, window_seconds: seconds.min(0.02), ..steps(seconds).shares };
+        Alternation { shares, cycles }
+    };
+    let alternations = if quick {
+        vec![steps(0.4), bursts(0.01, 20), bursts(0.1, 2)]
+    } else {
+        vec![steps(0.5), bursts(0.001, 200), bursts(0.01, 20), bursts(0.1, 3), bursts(1.0, 1)]
+    };
+    let twos = flags.contenders.len() as f64 / 2.0;
+    let experiment = Experiment {
+        references: vec![0],
+        loads: alternations.into_iter().map(Load::Steps).collect(),
+        given_capacity: flags.capacity.map(f64::from),
+        capacity_share: 0.35,
+        time_limit: Duration::from_secs_f64(if quick { 120.0 } else { 360.0 } * twos.max(1.0)),
+        ..Experiment::new(flags.contenders.clone(), quick)
+    };
+    let report = run("steps", experiment, flags.run.cores()?, &flags.run)?;
+    let Comparison { experiment, outcome, .. } = &report.comparison;
+    let steps = load_steps(experiment, &outcome.results);
+    let mut document = report.comparison.document();
+    document.sections.insert(0, steps_section(&steps));
+    let mut json = serde_json::to_value(&report.comparison)?;
+    json["steps"] = json!(steps);
+    report.output.write_all(&document, &json)
+}
+
+/// A server beside itself, and beside one that computes longer for each request.
+pub fn self_test(flags: &SelfTestFlags) -> Result<(), Failure> {
+    let work = Duration::from_micros(flags.work.into());
+    let contenders = [Duration::ZERO, Duration::ZERO, work].map(Contender::working).into();
+    let experiment = Experiment {
+        references: vec![0],
+        // Low enough that the slowest server is far from saturated: a busier server batches more.
+        loads: vec![Load::Share(0.25)],
+        requests: requests_for(PeerService::Echo),
+        rounds: 16,
+        ..Experiment::new(contenders, true)
+    };
+    let mut report = run("self-test", experiment, flags.run.cores()?, &flags.run)?;
+    let verdict = self_test_verdict(&report.comparison.outcome.results, flags.work.into());
+    report.comparison.verdict = vec![verdict.sentence.clone()];
+    report.write()?;
+    if verdict.passed() { Ok(()) } else { Err(verdict.sentence.into()) }
+}
+
+/// A comparison, and where it goes.
+struct Report {
+    comparison: Comparison,
+    output: Output,
+}
+
+impl Report {
+    fn write(&self) -> Result<(), Failure> {
+        let screen = self.comparison.screen(&self.output.page());
+        self.output.write(&self.comparison.document(), &self.comparison, &screen)
+    }
+}
+
+fn run(
+    command: &str,
+    mut experiment: Experiment,
+    cores: CoreAssignment,
+    flags: &RunFlags,
+) -> Result<Report, Failure> {
+    require_testbed(command)?;
+    flags.set(&mut experiment);
+    let output = Output::create(flags.report.format, &flags.report.output)?;
+    let awake = (flags.idle_cores == IdleCores::Awake).then(AwakeCores::request);
+    let begun = Instant::now();
+    let outcome = with_bar(experiment.steps(), |progress| experiment.run(cores, progress))?;
+    let minutes = begun.elapsed().as_secs_f64() / 60.0;
+    let comparison = Comparison::new(experiment, cores, matches!(awake, Some(Ok(_))), minutes, outcome);
+    Ok(Report { comparison, output })
+}
+
+fn require_testbed(command: &str) -> Result<(), Failure> {
+    let denied = |error: io::Error| match error.kind() {
+        io::ErrorKind::PermissionDenied => format!(
+            "{error}; `lab {command}` needs root: kernel polling is a setting of a queue, and loopback has none. Without root \
+             there are `lab check`, `lab model` and `lab waiting`"
+        ),
+        _ => error.to_string(),
+    };
+    Testbed::new(1).map(drop).map_err(|error| denied(error).into())
+}
+
+/// The rounds of a full run, for which the check's verdict is.
+const ROUNDS: usize = 12;
+
+pub fn check(flags: &CheckFlags) -> Result<(), Failure> {
+    let report = check_machine(Duration::from_secs(flags.seconds.into()), ROUNDS)?;
+    print(flags.format, &report, &report.document().text())
+}
+
+pub fn model(flags: &LoopbackFlags) -> Result<(), Failure> {
+    let output = Output::create(flags.report.format, &flags.report.output)?;
+    let config = ModelConfig::new(flags.quick, flags.seconds.map(f64::from));
+    let cores = CoreAssignment::choose()?;
+    // Fails without permission; the servers are compared under the same conditions either way.
+    let _awake = AwakeCores::request();
+    let report = with_bar(config.steps(), |progress| ModelReport::measure(config, cores, progress))?;
+    output.write_all(&report.document(), &report)
+}
+
+pub fn waiting(flags: &LoopbackFlags) -> Result<(), Failure> {
+    let output = Output::create(flags.report.format, &flags.report.output)?;
+    let config = WaitingConfig::new(flags.quick, flags.seconds.map(f64::from));
+    let cores = CoreAssignment::choose()?;
+    // Fails without permission, which the report says.
+    let awake = AwakeCores::request();
+    let results = with_bar(config.steps(), |progress| waiting::measure(&config, cores, progress))?;
+    let report = WaitingReport::new(cores, awake.is_ok(), config, results);
+    output.write_all(&report.document(), &report)
+}
+
+pub fn instructions(flags: &InstructionFlags) -> Result<(), Failure> {
+    let folder = flags.guest.clone().or_else(|| std::env::var_os("LULL_GUEST").map(Into::into));
+    let folder =
+        folder.ok_or("no machine to count on: run LULL_GUEST=$(tests/guest/prepare) lab instructions")?;
+    let kernel = std::fs::read_to_string(folder.join("fetched"))
+        .map_err(|error| format!("{}: {error}: tests/guest/prepare makes this folder", folder.display()))?;
+    let output = Output::create(flags.format, &flags.output)?;
+    let counting = flags.counting.clone();
+    let rows =
+        with_bar(counting.devices.len(), |progress| instructions::count(&folder, &counting, progress))?;
+    let report = InstructionReport { kernel: kernel.trim().to_owned(), counting, rows };
+    output.write_all(&report.document(), &report)
+}
+
+pub fn paper(flags: &PaperFlags) -> Result<(), Failure> {
+    let output = Output::create(Default::default(), &flags.output)?;
+    let usual = || Path::new(INSTRUCTIONS).exists().then(|| INSTRUCTIONS.into());
+    let counted = flags.instructions.clone().or_else(usual).map(|path| Counted::read(&path)).transpose()?;
+    let config = PaperConfig::new(flags.quick)
+        .shortened(flags.turn_time.map(Duration::from_millis), flags.rounds.map(usize::from));
+    let cores = CoreAssignment::choose()?;
+    // Fails without permission; all are compared under the same conditions either way.
+    let awake = AwakeCores::request();
+    let plan = PaperPlan::new(&config, cores)?;
+    let programs = plan.programs.clone();
+    let parts = with_bar(plan.steps(), |progress| plan.measure(progress));
+    let report = PaperReport::new(config, cores, awake.is_ok(), programs, parts, counted);
+    let summary = format!("{}\n{}\n", report.summary(), output.page());
+    output.write(&report.document(), &report, &summary)
+}

@@ -1,0 +1,639 @@
+//! The report on an experiment: one screen, and everything else in a page.
+
+use std::collections::HashSet;
+
+use loadgen::medians::Interval;
+use policies::Policy;
+use policies::host::Machine;
+use serde::Serialize;
+
+use super::wake_cost::WakeCost;
+use crate::cores::CoreAssignment;
+use crate::experiment::{Contender, Experiment, Outcome};
+use crate::processes::RunningPolicy;
+use crate::report::Document;
+use crate::report::tables::{
+    NONE, class_suffix, classes, interval_text, is_undecided, load_name, plain_table, ratio_text, sections,
+};
+use crate::rounds::{DistanceClass, Figure, LoadDetail, LoadKind, LoadResult, Status, TakenTurn};
+use crate::testbed::CONGESTION_CONTROL;
+
+/// The share of the reference's capacity at which the verdict names latencies and CPU time.
+const VERDICT_SHARE: f64 = 0.5;
+/// The load is the bottleneck from this busy share on, %.
+const BUSY_LOAD: f64 = 95.0;
+const WIDTH: usize = 100;
+const MOST_ROWS: usize = 16;
+
+#[derive(Debug, Serialize)]
+pub struct Comparison {
+    pub machine: Machine,
+    pub virtual_machine: bool,
+    pub cores: CoreAssignment,
+    pub congestion_control: &'static str,
+    pub cores_awake: bool,
+    pub minutes: f64,
+    pub experiment: Experiment,
+    pub verdict: Vec<String>,
+    pub notes: Vec<String>,
+    /// What an avoided wake-up saves. `None` if the rounds don't tell.
+    pub wake_cost: Option<WakeCost>,
+    #[serde(flatten)]
+    pub outcome: Outcome,
+}
+
+impl Comparison {
+    pub fn new(
+        experiment: Experiment,
+        cores: CoreAssignment,
+        cores_awake: bool,
+        minutes: f64,
+        outcome: Outcome,
+    ) -> Self {
+        let subjects = subjects(&experiment).into_iter();
+        let wake_cost = subjects.filter_map(|index| WakeCost::of(outcome.results.leading(), index)).next();
+        let mut report = Self {
+            machine: Machine::read(),
+            virtual_machine: is_virtual(),
+            cores,
+            congestion_control: CONGESTION_CONTROL,
+            cores_awake,
+            minutes,
+            verdict: Vec::new(),
+            notes: Vec::new(),
+            wake_cost,
+            experiment,
+            outcome,
+        };
+        report.verdict = report.verdict();
+        report.notes = report.notes();
+        report
+    }
+
+    /// The load of a kind in the class with most rounds; of open loops that at half of the
+    /// capacity, or else the first.
+    fn load(&self, kind: LoadKind) -> Option<&LoadResult> {
+        let mut of_kind = self.outcome.results.leading().filter(|load| load.kind == kind);
+        let first = of_kind.clone().next();
+        of_kind.find(|load| load.share == Some(VERDICT_SHARE)).or(first)
+    }
+
+    fn turns(&self) -> impl Iterator<Item = &TakenTurn> {
+        self.outcome.results.measurements.iter().flat_map(|measured| &measured.turns)
+    }
+
+    fn verdict(&self) -> Vec<String> {
+        if self.outcome.results.loads.iter().flat_map(|load| &load.rows).all(|row| row.turns == 0) {
+            let reason = self.first_invalid().unwrap_or("no round was completed");
+            return vec![format!(
+                "Nothing was measured: {reason}. Stop other programs; `lab check` says what disturbs measurements here."
+            )];
+        }
+        let subjects = subjects(&self.experiment).into_iter();
+        let mut verdict: Vec<String> = subjects.flat_map(|index| self.verdict_on(index)).collect();
+        verdict.extend(self.outcome.no_capacity.clone());
+        verdict.push(self.wake_cost.as_ref().map_or_else(
+            || {
+                "Can't tell what an avoided wake-up saves here: no contender avoided them and took less CPU time in enough \
+                 rounds."
+                    .to_owned()
+            },
+            WakeCost::sentence,
+        ));
+        verdict
+    }
+
+    fn verdict_on(&self, index: usize) -> Vec<String> {
+        let contender = &self.experiment.contenders[index];
+        let name = contender.name();
+        if let Some(Some(RunningPolicy { ran, steps_down, .. })) = self.outcome.servers.get(index)
+            && contender.policy().is_some_and(|(policy, _)| policy.name() != *ran)
+        {
+            let reasons = steps_down.join("; ");
+            return vec![format!(
+                "{name} could not run here ({ran} ran instead: {reasons}); the results say nothing on it."
+            )];
+        }
+        let capacity = self.load(LoadKind::Capacity);
+        let mut sentences = Vec::new();
+        if let Some(measured) = capacity.and_then(|it| it.rows[index].figures.get(&Figure::Capacity))
+            && let (Some(ratio), Some(reference)) = (&measured.ratio, measured.reference)
+        {
+            let (bound, reference) =
+                (self.experiment.capacity_p99_us, self.experiment.contenders[reference].name());
+            let judgement = match ratio {
+                ratio if ratio.low > 1.0 => "more",
+                ratio if ratio.high < 1.0 => "less",
+                _ => "no difference that these rounds show",
+            };
+            sentences.push(if is_undecided(ratio) {
+                let cannot_tell = cannot_tell(ratio);
+                format!("{name}: {cannot_tell} what it serves within {bound:.0} µs beside {reference}.")
+            } else {
+                let ratio = interval_text(ratio, 2);
+                format!(
+                    "{name} serves {ratio} times what {reference} does within {bound:.0} µs: {judgement}."
+                )
+            });
+        }
+        if let Some(load) = self.load(LoadKind::Open) {
+            let at = match load.share.map(|share| share * 100.0) {
+                Some(percent) if capacity.is_some() => format!("At {percent:.0} % of that load"),
+                // The capacity was found at another distance of the cores.
+                Some(percent) => format!("At {percent:.0} % of the reference's capacity"),
+                None => format!("At {}", load.name),
+            };
+            let figures = [Figure::CpuPerRequest, Figure::P50, Figure::P99];
+            sentences.push(format!("{at}: {}.", against(load, index, &figures)));
+        }
+        if let Some(load) = self.load(LoadKind::Closed) {
+            let figures = [Figure::Throughput, Figure::CpuPerRequest];
+            sentences.push(format!("Closed loop: {}.", against(load, index, &figures)));
+        }
+        if let Some(first) = sentences.first_mut().filter(|_| capacity.is_none()) {
+            first.insert_str(0, &format!("{name}: "));
+        }
+        sentences
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let Outcome { results, servers, no_capacity, .. } = &self.outcome;
+        let mut notes = results.notes.clone();
+        notes.extend(no_capacity.clone());
+        if !self.cores_awake {
+            notes.push(
+                "idle cores may sleep (--idle-cores asleep, or no permission to write to /dev/cpu_dma_latency), which adds to \
+                 latencies below saturation"
+                    .to_owned(),
+            );
+        }
+        for (index, contender) in self.experiment.contenders.iter().enumerate() {
+            let name = contender.name();
+            notes.extend(servers[index].as_ref().and_then(|running| running.note(&name)));
+            let turns = || results.turns_of(index);
+            let most = turns().filter_map(|it| it.figures.get(&Figure::AttachCpu)).copied().reduce(f64::max);
+            notes.extend(most.map(|most| {
+                let core = self.cores.packing;
+                format!("{name}: attaching took at most {most:.1} % of core {core}, which is not part of CPU µs/req")
+            }));
+            let attached = turns().filter_map(|turn| turn.detail.as_ref()?.attach.as_ref());
+            let mut reasons: Vec<&String> = attached.flat_map(|attach| &attach.stepped_back).collect();
+            let count = reasons.len();
+            reasons.sort_unstable();
+            reasons.dedup();
+            notes.extend(reasons.into_iter().map(|reason| {
+                format!("{name}: gave polling up for some seconds ({count} times in all): {reason}")
+            }));
+        }
+        for load in &results.loads {
+            let sum = |field: fn(&LoadDetail) -> u64| -> u64 {
+                let turns = results.rounds(load).flatten().flatten();
+                turns.filter_map(|turn| turn.detail.as_deref().map(field)).sum()
+            };
+            let (name, drops, again) = (&load.name, sum(|it| it.drops), sum(|it| it.retransmitted));
+            if drops + again > 0 {
+                notes.push(format!(
+                    "{name}: {drops} packets found the server's receive ring full, and its kernel sent {again} segments again"
+                ));
+            }
+            for row in &load.rows {
+                let server = &row.contender;
+                if let Some(busy) = row.median(Figure::LoadBusy).filter(|busy| *busy > BUSY_LOAD) {
+                    notes.push(format!(
+                        "{name}, {server}: the fleet was {busy:.0} % busy, so the server may be capable of more"
+                    ));
+                }
+                if let Status::NotComparable(reason) = &row.status {
+                    notes.push(format!("{server}: not comparable: {reason}"));
+                }
+            }
+        }
+        let mut seen = HashSet::new();
+        notes.retain(|note| seen.insert(note.clone()));
+        notes
+    }
+
+    fn first_invalid(&self) -> Option<&str> {
+        self.turns().find_map(|turn| turn.turn.invalid.as_deref())
+    }
+
+    fn left_out(&self) -> Vec<String> {
+        let (results, count) =
+            (&self.outcome.results, |of: fn(&&TakenTurn) -> bool| self.turns().filter(of).count());
+        let kept: usize = results.loads.iter().map(|load| load.rounds * load.rows.len()).sum();
+        let (all, stolen) = (self.turns().count(), count(|turn| turn.stolen));
+        let invalid = count(|turn| turn.turn.invalid.is_some());
+        let others = all.saturating_sub(kept + stolen);
+        let mut sentences = vec![format!(
+            "Left out of {all} turns: {stolen} with steal, {others} at another distance or in incomplete rounds, {invalid} \
+             not valid{}.",
+            self.first_invalid().map_or_else(String::new, |reason| format!(" ({reason})"))
+        )];
+        let paused = self.turns().filter_map(|it| it.turn.figures.get(&Figure::Paused));
+        let paused: Vec<f64> = paused.copied().collect();
+        if !paused.is_empty() {
+            let mean = paused.iter().sum::<f64>() / paused.len() as f64;
+            let most = paused.iter().copied().filter(|share| *share <= 2.0).fold(0.0, f64::max);
+            sentences.push(format!(
+                "The fleet's core was paused for {mean:.2} % of the time; up to 2 % of a turn is forgiven (most: {most:.2} %)."
+            ));
+        }
+        let mut contenders = 0..self.experiment.contenders.len();
+        if contenders.any(|index| self.experiment.not_comparable(index, self.cores).is_some()) {
+            sentences
+                .push("packing is not comparable: without a third core it shares the fleet's.".to_owned());
+        }
+        if classes(&results.loads).len() > 1 {
+            sentences.push("Turns with the cores at the other distance are in the report.".to_owned());
+        }
+        sentences
+    }
+
+    /// At most 40 lines of 100 columns, of which the last one names the page with everything else.
+    pub fn screen(&self, page: &str) -> String {
+        let mut lines = vec![clip(&self.machine_line()), clip(&self.setup_line()), String::new()];
+        lines.extend(self.verdict.iter().flat_map(|sentence| wrap(sentence)).take(12));
+        lines.push(String::new());
+        let wide = self.screen_table(true);
+        let fits = wide.lines().all(|line| line.chars().count() <= WIDTH);
+        let rows = if fits { wide } else { self.screen_table(false) };
+        lines.extend(rows.lines().map(clip));
+        lines.push(String::new());
+        lines.extend(self.left_out().iter().flat_map(|sentence| wrap(sentence)).take(6));
+        lines.push(format!("Plots and every number: {page}"));
+        lines.join("\n") + "\n"
+    }
+
+    fn machine_line(&self) -> String {
+        let Machine { cpu, cores, kernel, .. } = &self.machine;
+        let kind = if self.virtual_machine { " (virtual machine)" } else { "" };
+        let ranges = self.outcome.results.leading().filter_map(|load| Some((load.class, load.distance?)));
+        let range = ranges.reduce(|(class, all), (_, it)| (class, (all.0.min(it.0), all.1.max(it.1))));
+        let distance = range.map_or_else(String::new, |(class, (low, high))| {
+            let name = if class == DistanceClass::Single { String::new() } else { format!("{class} ") };
+            format!("; cores {name}{low:.0} to {high:.0} ns apart")
+        });
+        let cpu = cpu.replace("(R)", "").replace("(TM)", "");
+        format!("{cpu}{kind}, {cores} cores, Linux {kernel}; veth{distance}")
+    }
+
+    fn setup_line(&self) -> String {
+        let CoreAssignment { server, client, .. } = self.cores;
+        let Experiment { connections, rounds, receiver, .. } = self.experiment;
+        let idle = if self.cores_awake { "idle cores awake" } else { "idle cores asleep" };
+        format!(
+            "Server on core {server}, {connections} connections from core {client}; {idle}, receiver {receiver}; {rounds} rounds, \
+             {:.0} min.",
+            self.minutes
+        )
+    }
+
+    /// The table, with the closed loop where that is not too wide.
+    fn screen_table(&self, with_closed: bool) -> String {
+        let (capacity, open) = (self.load(LoadKind::Capacity), self.load(LoadKind::Open));
+        let closed = self.load(LoadKind::Closed).filter(|_| with_closed || (capacity, open) == (None, None));
+        // The title, the load, the figure, and whether it is its ratio.
+        let mut columns: Vec<(String, &LoadResult, Figure, bool)> = Vec::new();
+        if let Some(load) = capacity {
+            columns.push(("capacity/s".to_owned(), load, Figure::Capacity, false));
+            columns.push(("ratio".to_owned(), load, Figure::Capacity, true));
+        }
+        if let Some(load) = open {
+            let at = load.share.map_or_else(|| load.name.clone(), |share| format!("{:.0} %", share * 100.0));
+            let figures = [("p50", Figure::P50), ("p99", Figure::P99), ("CPU µs", Figure::CpuPerRequest)];
+            columns.extend(figures.map(|(name, figure)| (format!("{at}: {name}"), load, figure, false)));
+        }
+        if let Some(load) = closed {
+            let figures = [("closed/s", Figure::Throughput), ("CPU µs", Figure::CpuPerRequest)];
+            columns.extend(figures.map(|(name, figure)| (name.to_owned(), load, figure, false)));
+        }
+        let titles = columns.iter().map(|(title, ..)| title.clone());
+        let header: Vec<String> = ["server".to_owned()].into_iter().chain(titles).collect();
+        let rows = self.experiment.contenders.iter().enumerate().take(MOST_ROWS).map(|(index, contender)| {
+            let cells = columns.iter().map(|&(_, load, figure, is_ratio)| {
+                if is_ratio { ratio_cell(load, index, figure) } else { value_cell(load, index, figure) }
+            });
+            [contender.name()].into_iter().chain(cells).collect()
+        });
+        plain_table(&header, rows)
+    }
+
+    pub fn document(&self) -> Document {
+        let Machine { cpu, cores, kernel, .. } = &self.machine;
+        let kind = if self.virtual_machine { "a virtual machine, " } else { "" };
+        let mut sections = sections(&self.outcome.results.loads, &self.notes);
+        for (id, kind) in [("capacity", LoadKind::Capacity), ("closed-loop", LoadKind::Closed)] {
+            if let (Some(section), Some(load)) =
+                (sections.iter_mut().find(|section| section.id == id), self.load(kind))
+            {
+                section.caption = load_name(load) + &class_suffix(load.class);
+            }
+        }
+        if let Some(cost) = &self.wake_cost {
+            sections.insert(0, cost.section());
+        }
+        let receiver = self.experiment.receiver.description();
+        Document {
+            title: "Kernel polling on this machine".to_owned(),
+            findings: self.verdict.clone(),
+            conditions: vec![
+                format!("{cpu}, {kind}{cores} cores, Linux {kernel}."),
+                format!(
+                    "Two network namespaces and a veth pair, whose queue {receiver} receives in the place of an interrupt; congestion \
+                     control {CONGESTION_CONTROL}."
+                ),
+                self.setup_line(),
+            ],
+            sections,
+        }
+    }
+}
+
+/// The contenders that the verdict is on: those that are attached to, or the first one under kernel
+/// polling.
+fn subjects(experiment: &Experiment) -> Vec<usize> {
+    let of = |is: fn(&Contender) -> bool| {
+        let contenders = experiment.contenders.iter().enumerate();
+        contenders.filter(move |(_, contender)| is(contender)).map(|(index, _)| index)
+    };
+    let attached: Vec<usize> = of(Contender::is_attached).collect();
+    let polls = |it: &Contender| it.runs(Policy::KernelPolling);
+    if attached.is_empty() { of(polls).take(1).collect() } else { attached }
+}
+
+fn ratio_cell(load: &LoadResult, contender: usize, figure: Figure) -> String {
+    let row = &load.rows[contender];
+    let Some(measured) = row.figures.get(&figure) else { return NONE.to_owned() };
+    match (row.status.text(), &measured.ratio) {
+        (Some(status), _) => status,
+        (None, None) if measured.reference == Some(contender) => "1".to_owned(),
+        (None, None) => NONE.to_owned(),
+        (None, Some(ratio)) if is_undecided(ratio) => "can't tell".to_owned(),
+        (None, Some(ratio)) => format!("{:.2}", ratio.median),
+    }
+}
+
+fn value_cell(load: &LoadResult, contender: usize, figure: Figure) -> String {
+    let row = &load.rows[contender];
+    match (&row.status, figure) {
+        (Status::Overloaded(_), Figure::P50) => "overloaded,".to_owned(),
+        (Status::Overloaded(answered), Figure::P99) => format!("answered {answered:.0} %"),
+        _ => row.median(figure).map_or_else(|| NONE.to_owned(), |it| grouped(it, figure.digits().min(1))),
+    }
+}
+
+/// A contender's figures beside the reference's, and why some are not compared.
+fn against(load: &LoadResult, contender: usize, figures: &[Figure]) -> String {
+    let row = &load.rows[contender];
+    if let Some(status) = row.status.text() {
+        return status;
+    }
+    let (mut clauses, mut missing) = (Vec::new(), Vec::new());
+    for figure in figures {
+        let Some(measured) = row.figures.get(figure) else { continue };
+        let name = match figure {
+            Figure::CpuPerRequest => "CPU",
+            Figure::Throughput => "throughput",
+            other => other.title().trim_end_matches(" µs"),
+        };
+        match &measured.ratio {
+            Some(ratio) if !ratio.reaches_target() => clauses.push(format!("{name} {}", cannot_tell(ratio))),
+            Some(ratio) => clauses.push(format!("{name} {}", ratio_text(ratio))),
+            None if measured.reference == Some(contender) => clauses.push(format!("{name} 1")),
+            None => {
+                let reason = why_not_compared(load, measured.reference);
+                if !missing.contains(&reason) {
+                    missing.push(reason);
+                }
+            }
+        }
+    }
+    clauses.append(&mut missing);
+    if clauses.is_empty() { "no valid turn".to_owned() } else { clauses.join(", ") }
+}
+
+/// Why a figure has no ratio to this reference's.
+fn why_not_compared(load: &LoadResult, reference: Option<usize>) -> String {
+    let Some(row) = reference.map(|index| &load.rows[index]) else {
+        return "not compared: no valid turn of a reference".to_owned();
+    };
+    match row.status {
+        Status::Overloaded(_) => format!("{} is overloaded", row.contender),
+        _ => format!("not compared: no round has a valid turn of {} too", row.contender),
+    }
+}
+
+fn cannot_tell(ratio: &Interval) -> &'static str {
+    if ratio.reaches_target() { "can't tell" } else { "too few rounds to tell" }
+}
+
+/// For example `97,000`.
+fn grouped(value: f64, digits: usize) -> String {
+    if value < 1000.0 {
+        return format!("{value:.digits$}");
+    }
+    let digits = format!("{value:.0}");
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+fn clip(line: &str) -> String {
+    line.chars().take(WIDTH).collect::<String>().trim_end().to_owned()
+}
+
+/// A sentence on as many lines as it takes, of which all but the first are indented.
+fn wrap(sentence: &str) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in sentence.split(' ') {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= WIDTH => {
+                *line += " ";
+                *line += word;
+            }
+            Some(_) => lines.push(format!("  {word}")),
+            None => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}
+
+/// Whether the processor says that a hypervisor runs below.
+pub(super) fn is_virtual() -> bool {
+    let flags = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let flags = flags.lines().find(|line| line.starts_with("flags"));
+    flags.is_some_and(|flags| flags.split_whitespace().any(|flag| flag == "hypervisor"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rounds::{Results, Turn, results_of};
+
+    /// Figures of a contender under a load: capacity or throughput, p50, p99, CPU time, wake-ups.
+    type Figures = [f64; 5];
+
+    fn comparison(
+        names: &[&str],
+        ran: &str,
+        of: impl Fn(&str, usize) -> Figures,
+        noise: f64,
+        rounds: usize,
+    ) -> Comparison {
+        let noise = |index, round| if index < 2 { 1.0 } else { 1.0 + noise * ((round % 5) as f64 - 2.0) };
+        let turn = |load: &str, index, round| turn_of(load, of(load, index), noise(index, round));
+        comparison_of(names, ran, turn, rounds)
+    }
+
+    fn turn_of(load: &str, [rate, p50, p99, cpu, wakes]: Figures, noise: f64) -> Turn {
+        let mut turn = Turn::new([(Figure::P50, p50 * noise), (Figure::CpuPerRequest, cpu * noise)]);
+        turn.set(Figure::P99, p99 * noise);
+        turn.set(Figure::Wakes, wakes);
+        turn.set(Figure::Paused, 0.4);
+        match load {
+            "50000/s" => turn.set(Figure::Answered, rate / 500.0),
+            "closed loop" => turn.set(Figure::Throughput, rate * noise),
+            _ => turn.set(Figure::Capacity, rate * noise),
+        }
+        turn
+    }
+
+    fn comparison_of(
+        names: &[&str],
+        ran: &str,
+        turn: impl Fn(&str, usize, usize) -> Turn,
+        rounds: usize,
+    ) -> Comparison {
+        let loads = [
+            ("capacity (p99 of at most 500 µs)", LoadKind::Capacity, 0.0, None),
+            ("50000/s", LoadKind::Open, 50e3, Some(0.5)),
+            ("closed loop", LoadKind::Closed, 64.0, None),
+        ];
+        let contenders: Vec<Contender> = names.iter().map(|name| name.parse().unwrap()).collect();
+        let experiment = Experiment::new(contenders, true);
+        let titles: Vec<String> = experiment.contenders.iter().map(Contender::name).collect();
+        let titles: Vec<&str> = titles.iter().map(String::as_str).collect();
+        let results: Results = results_of(&loads, &titles, &experiment.references, rounds, turn);
+        let running = |(index, _): (usize, &&str)| {
+            let polls = experiment.contenders[index].polls();
+            let (ran, steps_down) = match polls {
+                true if ran == "kernel-polling" => (ran.to_owned(), Vec::new()),
+                true => (ran.to_owned(), vec!["no queue".to_owned()]),
+                false => (experiment.contenders[index].policy().unwrap().0.name().to_owned(), Vec::new()),
+            };
+            Some(RunningPolicy { ran, steps_down, ..RunningPolicy::default() })
+        };
+        let servers = names.iter().enumerate().map(running).collect();
+        let outcome = Outcome { results, capacity: None, no_capacity: None, servers };
+        let cores = CoreAssignment { server: 0, client: 1, packing: 1 };
+        Comparison::new(experiment, cores, true, 4.8, outcome)
+    }
+
+    const NAMES: [&str; 4] = ["vanilla:epoll", "vanilla:uring", "suppression", "kernel-polling"];
+
+    fn usual(load: &str, index: usize) -> Figures {
+        match load {
+            "50000/s" => [
+                [49_900.0, 30.0, 200.0, 9.0, 0.9],
+                [49_950.0, 20.0, 150.0, 8.0, 0.8],
+                [49_990.0, 40.0, 250.0, 5.0, 0.3],
+                [49_990.0, 18.0, 140.0, 4.0, 0.2],
+            ][index],
+            _ => [
+                [60e3, 400.0, 900.0, 14.0, 1.0],
+                [100e3, 300.0, 800.0, 10.0, 0.4],
+                [110e3, 300.0, 900.0, 9.0, 0.3],
+                [150e3, 250.0, 700.0, 6.0, 0.0],
+            ][index],
+        }
+    }
+
+    #[test]
+    fn the_screen_has_forty_lines_of_a_hundred_columns_with_the_verdict_first() {
+        let report = comparison(&NAMES, "kernel-polling", usual, 0.01, 12);
+        let text = report.screen("lab-report/report.html");
+        println!("{text}");
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines.len() <= 40 && lines.iter().all(|line| line.chars().count() <= 100), "{text}");
+        let first = lines[..10].join(" ");
+        for part in [
+            "kernel-polling, auto serves 1.49 [1.47, 1.51] times what vanilla, uring does within 500 µs: more.",
+            "At 50 % of that load: CPU 0.50",
+            "An avoided wake-up saves ",
+            "on the paper's hardware",
+        ] {
+            assert!(first.contains(part), "no {part:?} in {text}");
+        }
+        let table = lines.iter().find(|line| line.trim_start().starts_with("vanilla, uring")).unwrap();
+        let cells: Vec<&str> = table.split_whitespace().collect();
+        assert_eq!(cells[2..], ["100,000", "1", "20.0", "150", "8.0", "100,000", "10.0"], "{text}");
+        assert!(text.contains("The fleet's core was paused for 0.40 %"), "{text}");
+        assert_eq!(lines.last(), Some(&"Plots and every number: lab-report/report.html"));
+        let long: Vec<String> = (0..30).map(|budget| format!("kernel-polling:epoll:{budget}")).collect();
+        let names: Vec<&str> = ["vanilla"].into_iter().chain(long.iter().map(String::as_str)).collect();
+        let report = comparison(&names, "kernel-polling", |load, index| usual(load, index.min(3)), 0.01, 6);
+        assert!(report.screen("lab-report/report.html").lines().count() <= 40);
+    }
+
+    #[test]
+    fn what_can_not_be_told_is_no_verdict() {
+        let wide = comparison(&NAMES, "kernel-polling", usual, 0.3, 12);
+        assert!(
+            wide.verdict[0].contains("can't tell") && !wide.verdict[0].contains("serves 1.5"),
+            "{:?}",
+            wide.verdict
+        );
+        let few = comparison(&NAMES, "kernel-polling", usual, 0.01, 5);
+        assert!(few.verdict[0].contains("too few rounds to tell"), "{:?}", few.verdict);
+        let same = comparison(&NAMES, "kernel-polling", |load, index| usual(load, index.min(1)), 0.01, 12);
+        assert!(same.verdict[0].contains("no difference that these rounds show"), "{:?}", same.verdict);
+        let none = comparison(&NAMES, "kernel-polling", usual, 0.01, 0);
+        assert!(none.verdict[0].starts_with("Nothing was measured"), "{:?}", none.verdict);
+        let blocked = comparison(&NAMES, "blocking", usual, 0.01, 12);
+        let expected = "kernel-polling, auto could not run here (blocking ran instead: no queue); the results say nothing on it.";
+        assert_eq!(blocked.verdict[0], expected);
+    }
+
+    #[test]
+    fn an_overloaded_reference_and_packing_on_two_cores_have_no_ratio() {
+        let overloaded = |load: &str, index: usize| match (load, index) {
+            ("50000/s", 0 | 1) => [30e3, 9_000.0, 38_000.0, 9.0, 0.9],
+            _ => usual(load, index),
+        };
+        let text = comparison(&NAMES, "kernel-polling", overloaded, 0.01, 12).screen("page");
+        assert!(
+            text.contains("answered 60 %")
+                && text.contains("overloaded,  answered 60 %")
+                && text.contains(", vanilla, epoll is overloaded"),
+            "{text}"
+        );
+        let names = ["vanilla:epoll", "vanilla:uring", "packing", "kernel-polling"];
+        let report = comparison(&names, "kernel-polling", usual, 0.01, 12);
+        // Status is set where the experiment runs.
+        assert!(report.left_out().iter().any(|line| line.starts_with("packing is not comparable")));
+    }
+
+    #[test]
+    fn what_was_not_measured_in_the_same_round_is_not_equal() {
+        let invalid = |name: &str, index: usize, round: usize| match (index, round) {
+            (0 | 1, 0..6) | (3, 6..) => Turn::invalid("the fleet sent late"),
+            _ => turn_of(name, usual(name, index), 1.0),
+        };
+        let report = comparison_of(&NAMES, "kernel-polling", invalid, 12);
+        let text = report.screen("page");
+        let capacity_of = |server: &str| {
+            let line = text.lines().find(|line| line.trim_start().starts_with(server)).unwrap();
+            line.split_whitespace().skip(2).take(2).map(str::to_owned).collect::<Vec<_>>()
+        };
+        assert_eq!(capacity_of("vanilla, uring"), ["100,000", "1"], "{text}");
+        assert_eq!(capacity_of("kernel-polling, auto"), ["150,000", "-"], "{text}");
+        let verdict = report.verdict.join(" ");
+        let expected = "At 50 % of that load: not compared: no round has a valid turn of vanilla, uring too.";
+        assert!(verdict.contains(expected) && !verdict.contains("is overloaded"), "{verdict}");
+    }
+}

@@ -1,0 +1,17 @@
+//! What each subcommand measures, and what its report says.
+//!
+//! `compare`, `peers`, `attach`, `steps` and `self-test` are an
+//! [`Experiment`](crate::experiment::Experiment) each, whose report is a
+//! [`Comparison`](comparison::Comparison); `paper` is a series of them. `check`, `model` and
+//! `waiting` measure on loopback.
+
+pub mod check;
+pub mod comparison;
+pub mod model;
+pub mod paper;
+pub mod self_test;
+pub mod steps;
+pub mod waiting;
+mod wake_cost;
+
+pub use wake_cost::WakeCost;

@@ -1,0 +1,274 @@
+//! The parts of the paper, each a series of experiments.
+
+use std::io;
+use std::time::Duration;
+
+use policies::Policy;
+use runtime::DriverKind;
+use serde::{Deserialize, Serialize};
+
+use super::config::{PaperConfig, latency_budgets};
+use super::programs::{BUILD, Programs, WebRoot};
+use crate::Error;
+use crate::cores::CoreAssignment;
+use crate::experiment::{Contender, Experiment, Load};
+use crate::fleet::FleetRequests;
+use crate::network::PollingConfig;
+use crate::rounds::{LoadKind, LoadResult, Row};
+use crate::testbed::Testbed;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Part {
+    /// The four policies on Lull's memcached: Table 5 and Figure 5.
+    Policies,
+    /// nginx as it runs and attached to, and Lull's static files: Table 2.
+    Web,
+    /// Lull's memcached with 1 to 10,000 connections: Figure 9.
+    Connections,
+}
+
+impl Part {
+    /// What takes part in the place of the paper's systems.
+    pub(super) fn instead(self) -> &'static str {
+        match self {
+            Self::Policies => "Lull's memcached on epoll in the place of memcached 1.6.9",
+            Self::Web => {
+                "nginx of this machine, with kernel polling attached from outside, in the place of F-Stack, which is not \
+                 measured: it needs a NIC with DPDK"
+            }
+            Self::Connections => "Lull's memcached on the kernel's stack; no user-level stack takes part",
+        }
+    }
+}
+
+pub type Parts = Vec<(Part, Result<PartResult, String>)>;
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct PartResult {
+    /// What ratios refer to: the first contender.
+    pub reference: String,
+    /// The paper's row that each contender corresponds to, by index.
+    pub published: Vec<Option<&'static str>>,
+    /// The load generator, the connections and the records, in a sentence.
+    pub workload: String,
+    /// All loads, those of the class with most rounds first.
+    pub loads: Vec<LoadResult>,
+    pub no_capacity: Option<String>,
+    pub notes: Vec<String>,
+}
+
+/// What is measured. Dropping it removes the files of web servers.
+pub struct PaperPlan {
+    pub programs: Programs,
+    cores: CoreAssignment,
+    parts: Vec<(Part, Result<PartPlan, String>)>,
+    _web_root: WebRoot,
+}
+
+impl PaperPlan {
+    /// On this machine, of which a part may lack a program, or all the permission.
+    pub fn new(config: &PaperConfig, cores: CoreAssignment) -> io::Result<Self> {
+        let (programs, web_root) = (Programs::find(), WebRoot::create(&config.file_sizes)?);
+        let prevented = prevented(cores);
+        let plan = |part| match &prevented {
+            Some(reason) => (part, Err(reason.clone())),
+            None => (part, PartPlan::new(part, config, cores, &programs, &web_root)),
+        };
+        let parts = [Part::Policies, Part::Web, Part::Connections].map(plan).into();
+        Ok(Self { programs, cores, parts, _web_root: web_root })
+    }
+
+    /// About how many turns it takes: fewer where time runs out, and more where turns are repeated.
+    pub fn steps(&self) -> usize {
+        let plans = self.parts.iter().flat_map(|(_, plan)| plan);
+        plans.flat_map(|plan| &plan.experiments).map(|(_, experiment)| experiment.steps()).sum()
+    }
+
+    /// Measures all parts. Calls `progress` before each turn. A part that fails is missing, and the
+    /// others are measured.
+    pub fn measure(self, progress: &mut dyn FnMut(&str)) -> Parts {
+        let cores = self.cores;
+        let mut measure = |part: Part, plan: PartPlan| {
+            let result = plan.measure(cores, &mut |step| progress(&format!("{part:?}: {step}")));
+            let result = result.map_err(|error| format!("failed: {error}"))?;
+            let measured = result.loads.iter().filter(|load| load.kind != LoadKind::Capacity);
+            if measured.flat_map(|load| &load.rows).any(Row::has_valid_turn) {
+                Ok(result)
+            } else {
+                Err(format!("no turn was valid: {}", result.notes.join("; ")))
+            }
+        };
+        let parts = self.parts.into_iter();
+        parts.map(|(part, plan)| (part, plan.and_then(|plan| measure(part, plan)))).collect()
+    }
+}
+
+fn prevented(cores: CoreAssignment) -> Option<String> {
+    if cores.server == cores.client {
+        return Some("needs two cores: one for the server, and one for the load".to_owned());
+    }
+    let reason = Testbed::new(1).err()?;
+    let needs =
+        if reason.kind() == io::ErrorKind::PermissionDenied { "needs root" } else { "needs a testbed" };
+    Some(format!("{needs} ({reason}): policies are settings of a queue, and loopback has none"))
+}
+
+struct PartPlan {
+    /// Where there are several: what the closed loop is called, and the number that they differ in.
+    experiments: Vec<(Option<(String, f64)>, Experiment)>,
+    published: Vec<Option<&'static str>>,
+    workload: String,
+    note: Option<String>,
+}
+
+impl PartPlan {
+    fn new(
+        part: Part,
+        config: &PaperConfig,
+        cores: CoreAssignment,
+        programs: &Programs,
+        root: &WebRoot,
+    ) -> Result<Self, String> {
+        // Lull's memcached on epoll, as the paper's memcached.
+        let lull = |policy| Contender::lull(policy, DriverKind::Epoll, PollingConfig::default());
+        let connections = config.connections;
+        Ok(match part {
+            Part::Policies => {
+                let mut contenders =
+                    [Policy::Vanilla, Policy::Packing, Policy::Suppression].map(lull).to_vec();
+                contenders
+                    .extend(Contender::with_budgets(DriverKind::Epoll, &latency_budgets(&config.budgets)));
+                let mut published = vec![Some("Vanilla"), Some("IRQ Packing"), Some("IRQ Suppression")];
+                published.resize(contenders.len(), Some("Kernel Polling"));
+                // The paper's packing has the same 8 cores as the other policies.
+                let whose = if cores.packing == cores.client {
+                    ", the fleet's, as there is no third, at the fleet's expense"
+                } else {
+                    ""
+                };
+                Self {
+                    experiments: vec![(None, config.experiment(contenders, &config.shares, 0.0))],
+                    published,
+                    workload: format!(
+                        "a fleet of {connections} connections on one core, ETC keys and values, {} records, one set in 31 \
+                         requests, one request in flight on each connection",
+                        config.records
+                    ),
+                    note: Some(format!(
+                        "packing's network work runs on a second core{whose}: it has more CPU time than the other policies"
+                    )),
+                }
+            }
+            Part::Web => {
+                let nginx = programs.nginx.as_ref();
+                let nginx = nginx.ok_or("nginx is not installed (Debian: apt-get install nginx)")?;
+                let (contenders, published) = programs.web_servers(config, nginx, root);
+                let experiment = |&size: &usize| {
+                    let mut experiment = config.experiment(contenders.clone(), &[], config.settle);
+                    let request = format!("GET /{size} HTTP/1.1\r\nHost: lab\r\n\r\n");
+                    experiment.requests = FleetRequests::Text { request, reply: None };
+                    (Some((format!("{size} B"), size as f64)), experiment)
+                };
+                let note = if published.contains(&None) {
+                    "Lull's static_files is asked for the policy that its row names by RUNTIME_POLICY; whether it runs is not \
+                     verified"
+                        .to_owned()
+                } else {
+                    format!("Lull's static_files: not built ({BUILD})")
+                };
+                Self {
+                    experiments: config.file_sizes.iter().map(experiment).collect(),
+                    published,
+                    workload: format!(
+                        "a fleet of {connections} connections on one core; files from the page cache"
+                    ),
+                    note: Some(note),
+                }
+            }
+            // Vanilla and kernel polling, the two that it has beside F-Stack.
+            Part::Connections => {
+                let contenders = [Policy::Vanilla, Policy::KernelPolling].map(lull).to_vec();
+                let experiment = |&connections: &usize| {
+                    let mut experiment = config.experiment(contenders.clone(), &[], 0.0);
+                    experiment.connections = connections;
+                    experiment.requests = PaperConfig::etc(config.connection_records);
+                    let plural = if connections == 1 { "" } else { "s" };
+                    (Some((format!("{connections} connection{plural}"), connections as f64)), experiment)
+                };
+                Self {
+                    experiments: config.connection_counts.iter().map(experiment).collect(),
+                    published: vec![None; contenders.len()],
+                    workload: "a fleet of 1 to 10,000 connections on one core, ETC keys and values, one set in 31 requests"
+                        .to_owned(),
+                    note: None,
+                }
+            }
+        })
+    }
+
+    /// Runs the experiments. If a later one fails, a note says so: what was measured before is not
+    /// lost.
+    fn measure(self, cores: CoreAssignment, progress: &mut dyn FnMut(&str)) -> Result<PartResult, Error> {
+        let Self { experiments, published, workload, note } = self;
+        let notes = note.into_iter().collect();
+        let (reference, loads) = (String::new(), Vec::new());
+        let mut result = PartResult { reference, published, workload, loads, no_capacity: None, notes };
+        for (named, experiment) in experiments {
+            let name = named.as_ref().map_or_else(String::new, |(name, _)| format!("{name}: "));
+            let outcome = match experiment.run(cores, &mut |step| progress(&format!("{name}{step}"))) {
+                Ok(outcome) => outcome,
+                Err(error) if result.loads.is_empty() => return Err(error),
+                Err(error) => {
+                    result.notes.push(format!("incomplete: {name}{error}"));
+                    break;
+                }
+            };
+            result.reference = experiment.contenders[0].name();
+            let contenders = experiment.contenders.iter().zip(&outcome.servers);
+            let steps_down = contenders.filter_map(|(it, running)| running.as_ref()?.note(&it.name()));
+            let notes =
+                outcome.results.notes.into_iter().chain(outcome.no_capacity.clone()).chain(steps_down);
+            result.notes.extend(notes.map(|note| format!("{name}{note}")));
+            result.no_capacity = result.no_capacity.or(outcome.no_capacity);
+            for mut load in outcome.results.loads {
+                if let Some((name, at)) = &named {
+                    (load.name, load.at) = (name.clone(), *at);
+                }
+                result.loads.push(load);
+            }
+        }
+        Ok(result)
+    }
+}
+
+impl PaperConfig {
+    /// The rounds, rates and times of a part. Ratios refer to the first contender, as the paper's
+    /// do. Without shares it is a closed loop alone.
+    fn experiment(&self, contenders: Vec<Contender>, shares: &[f64], settle: f64) -> Experiment {
+        let rates = self.rates.iter().copied().map(Load::Rate);
+        let loads: Vec<Load> = match (shares, &self.rates[..]) {
+            ([], _) => vec![Load::Closed],
+            (_, []) => shares.iter().copied().map(Load::Share).chain([Load::Closed]).collect(),
+            _ => rates.chain([Load::Closed]).collect(),
+        };
+        let seconds = self.load_seconds + settle * 8.0;
+        Experiment {
+            references: vec![0],
+            time_limit: Duration::from_secs_f64((contenders.len() * loads.len()) as f64 * seconds),
+            loads,
+            connections: self.connections,
+            requests: Self::etc(self.records),
+            rounds: self.rounds,
+            capacity_rounds: self.capacity_rounds,
+            settle,
+            warm_up: self.warm_up,
+            duration: self.turn,
+            trial_warm_up: self.warm_up,
+            trial_duration: self.turn.min(0.15),
+            // The search for the capacity, where there is one.
+            capacity_share: 0.35,
+            ..Experiment::new(contenders, false)
+        }
+    }
+}

@@ -1,0 +1,464 @@
+//! The report of `lab paper`: for each table and figure the paper's numbers beside this machine's.
+
+use policies::host::Machine;
+use serde::Serialize;
+
+use super::parts::{Part, PartResult, Parts};
+use super::published::{CITATION, EXHIBITS, Exhibit, Needs, PublishedRow, SETUP};
+use super::{PaperConfig, Programs};
+use crate::commands::comparison::is_virtual;
+use crate::commands::wake_cost::WakeCost;
+use crate::cores::CoreAssignment;
+use crate::instructions::{Counted, Row as Counts};
+use crate::report::plots::{Axis, lines};
+use crate::report::tables::{NONE, class_suffix, classes, ratio, sections, series, value};
+use crate::report::{Document, Plot, Section, Table};
+use crate::rounds::{Figure, LoadKind, LoadResult};
+use crate::testbed::CONGESTION_CONTROL;
+
+#[derive(Debug, Serialize)]
+pub struct PaperReport {
+    pub paper: &'static str,
+    pub paper_setup: &'static str,
+    pub machine: Machine,
+    pub cores: CoreAssignment,
+    pub congestion_control: &'static str,
+    pub cores_awake: bool,
+    pub config: PaperConfig,
+    pub programs: Programs,
+    /// Of `lab instructions`, if it has run.
+    pub counted: Option<Counted>,
+    exhibits: Vec<Section>,
+    pub parts: Parts,
+}
+
+impl PaperReport {
+    pub fn new(
+        config: PaperConfig,
+        cores: CoreAssignment,
+        cores_awake: bool,
+        programs: Programs,
+        parts: Parts,
+        counted: Option<Counted>,
+    ) -> Self {
+        Self {
+            paper: CITATION,
+            paper_setup: SETUP,
+            machine: Machine::read(),
+            cores,
+            congestion_control: CONGESTION_CONTROL,
+            cores_awake,
+            config,
+            programs,
+            exhibits: EXHIBITS.iter().map(|it| exhibit_section(it, &parts, counted.as_ref())).collect(),
+            counted,
+            parts,
+        }
+    }
+
+    pub fn document(&self) -> Document {
+        Document {
+            title: "The paper on this machine".to_owned(),
+            findings: [self.paper.to_owned()].into_iter().chain(self.wake_cost()).collect(),
+            conditions: self.conditions(),
+            sections: self.exhibits.clone(),
+        }
+    }
+
+    /// What an avoided wake-up saves here, by the closed loop of Table 5.
+    fn wake_cost(&self) -> Option<String> {
+        let result = part(Part::Policies, &self.parts).ok()?;
+        let contender = result.published.iter().position(|it| *it == Some("Kernel Polling"))?;
+        Some(WakeCost::of(result.loads.iter(), contender)?.sentence())
+    }
+
+    pub fn summary(&self) -> String {
+        self.exhibits.iter().map(|exhibit| format!("{}: {}\n", exhibit.name, exhibit.glance)).collect()
+    }
+
+    fn conditions(&self) -> Vec<String> {
+        let CoreAssignment { server, client, packing } = self.cores;
+        let PaperConfig { records, connection_records, rounds, capacity_rounds, turn, .. } = &self.config;
+        let mut sentences = vec![
+            format!("This machine: {}{}.", self.machine, if is_virtual() { ", a virtual machine" } else { "" }),
+            format!("The paper's: {SETUP}."),
+            format!(
+                "Server on core {server}, load on core {client}, packing on core {packing}; congestion control \
+                 {CONGESTION_CONTROL}; idle cores {}.",
+                if self.cores_awake { "poll" } else { "sleep, which adds to latencies" }
+            ),
+            format!(
+                "{records} records ({connection_records} for Figure 9), of the paper's 1000000; turns of {:.0} ms, up to {rounds} \
+                 rounds; for capacities up to {capacity_rounds} rounds.",
+                turn * 1e3,
+            ),
+            "Figures are medians of rounds with 95 % intervals; ratios are taken within rounds. Turns with steal are \
+             repeated until that has taken half of a load's time; later ones are kept, and the notes say how many. Turns \
+             during which the distance of the cores changed are left out. Fewer than six rounds give no interval."
+                .to_owned(),
+        ];
+        let parts = self.parts.iter().filter_map(|(_, result)| result.as_ref().ok());
+        let mut rows = parts.flat_map(|part| &part.loads).flat_map(|load| &load.rows);
+        if !rows.any(|row| row.figures.contains_key(&Figure::Instructions)) {
+            let instead = if self.counted.is_some() {
+                "Table 5 has those of an emulated machine, whose caches are a model, and no cycles. Its user code contains the \
+                 runtime and libraries, which the paper counts as Sys"
+            } else {
+                "`lab instructions` counts them on an emulated machine, and Table 5 has them after it has run"
+            };
+            sentences.push(format!(
+                "This machine counts no instructions, cycles and cache misses (no performance counters, or no permission). {instead}."
+            ));
+        }
+        sentences.extend(self.programs.version().map(|version| format!("Other programs: {version}.")));
+        sentences
+    }
+}
+
+/// An exhibit of the paper, and what this machine shows of it.
+fn exhibit_section(exhibit: &Exhibit, parts: &Parts, counted: Option<&Counted>) -> Section {
+    let is_section = exhibit.section.starts_with(|first: char| first.is_ascii_digit());
+    let place = if is_section { format!("section {}", exhibit.section) } else { exhibit.section.clone() };
+    let mut section = Section {
+        caption: format!("{} ({place})", exhibit.caption),
+        statements: exhibit.statements.clone(),
+        ..Section::new(&exhibit.id, &exhibit.name)
+    };
+    if exhibit.rows.is_empty() {
+        let note = "the paper draws this as an image; its text has no numbers of the curves";
+        section.notes.push(note.to_owned());
+    } else {
+        section.tables.push(published_table(exhibit));
+    }
+    let needed = match exhibit.needs {
+        Needs::Part(needed) => part(needed, parts).map(|result| (needed, result)),
+        Needs::UserLevelStack => Err("needs a network stack in user space, which lab no longer runs"),
+        Needs::TwoNodes => Err(
+            "needs a server on the cores of two NUMA nodes, which lab's testbed of one queue and one worker doesn't have",
+        ),
+    };
+    match needed {
+        Ok((needed, result)) => show(&mut section, exhibit, needed, result),
+        Err(reason) => {
+            miss(&mut section, reason);
+            if let (Some(first), Some(last)) = (exhibit.rows.first(), exhibit.rows.last()) {
+                let (system, first, ratio) = (&last.system, &first.system, exhibit.ratio(last));
+                section.glance =
+                    format!("the paper: {system} {ratio:.2} × {first}; here not measured: {reason}");
+            }
+        }
+    }
+    if exhibit.needs == Needs::Part(Part::Policies) && !exhibit.rows.is_empty() {
+        section.tables.extend(counted.iter().flat_map(|counted| counted_tables(exhibit, counted)));
+    }
+    section
+}
+
+/// What was measured for an exhibit, and for closed loops the paper's ratios beside it.
+fn show(section: &mut Section, exhibit: &Exhibit, part: Part, result: &PartResult) {
+    let kinds = kinds(exhibit, part);
+    section.notes.insert(0, format!("differs: {}", part.instead()));
+    section.notes.extend(differs(result).map(|it| format!("differs: {it}")));
+    section.notes.extend(result.notes.iter().cloned());
+    let of_kinds = result.loads.iter().filter(|load| kinds.contains(&load.kind));
+    let loads: Vec<LoadResult> = of_kinds.cloned().collect();
+    if !loads.iter().any(|load| load.kind != LoadKind::Capacity) {
+        let no_capacity = result.no_capacity.as_deref().filter(|_| kinds.contains(&LoadKind::Open));
+        return miss(section, no_capacity.unwrap_or("no round was completed"));
+    }
+    section.glance = glance(exhibit, kinds, result);
+    if !exhibit.rows.is_empty() {
+        section.tables.push(beside(exhibit, result, &loads));
+    }
+    for of_kind in sections(&loads, &[]) {
+        section.tables.extend(of_kind.tables);
+        for plot in of_kind.plots {
+            // The first one has the exhibit's name.
+            let name = match section.plots.is_empty() {
+                true => exhibit.id.clone(),
+                false => format!("{}-{}", exhibit.id, plot.name),
+            };
+            section.plots.push(Plot { name, ..plot });
+        }
+    }
+    if part == Part::Connections {
+        let loads: Vec<&LoadResult> = loads.iter().collect();
+        let x = Axis { title: "connections", logarithmic: true };
+        let y = Axis { title: Figure::Throughput.title(), logarithmic: false };
+        let svg = lines(x, y, &series(&loads, Figure::Throughput, |load, _| Some(load.at)));
+        section.add_plot(&exhibit.id, "requests per second by connections, 95 % intervals", svg);
+    }
+}
+
+/// A figure of the policies is a curve over rates. All else is a closed loop.
+fn kinds(exhibit: &Exhibit, part: Part) -> &'static [LoadKind] {
+    match part {
+        Part::Policies if exhibit.rows.is_empty() => &[LoadKind::Capacity, LoadKind::Open],
+        _ => &[LoadKind::Closed],
+    }
+}
+
+fn miss(section: &mut Section, reason: &str) {
+    section.glance = format!("not measured: {reason}");
+    section.missing = Some(reason.to_owned());
+}
+
+fn part(part: Part, parts: &Parts) -> Result<&PartResult, &str> {
+    match parts.iter().find(|(other, _)| *other == part) {
+        Some((_, Ok(result))) if !result.loads.is_empty() => Ok(result),
+        Some((_, Ok(_))) => Err("no round was completed"),
+        Some((_, Err(reason))) => Err(reason),
+        None => Err("it was not run"),
+    }
+}
+
+fn packets(row: &PublishedRow) -> String {
+    row.packets_per_interrupt.map_or_else(|| NONE.to_owned(), |packets| packets.to_string())
+}
+
+fn published_table(exhibit: &Exhibit) -> Table {
+    let header =
+        ["", "QPT (T=1s)", "IPQ App", "IPQ Sys", "IPQ Total", "Cycles App", "Cycles Sys", "IPC", "pkts/irq"];
+    let row = |row: &PublishedRow| {
+        vec![
+            row.system.clone(),
+            row.queries.to_string(),
+            row.instructions_app.to_string(),
+            row.instructions_system.to_string(),
+            row.instructions.to_string(),
+            format!("{}%", row.cycles_app),
+            format!("{}%", row.cycles_system),
+            row.instructions_per_cycle.to_string(),
+            packets(row),
+        ]
+    };
+    Table::new("The paper", &header, exhibit.rows.iter().map(row).collect())
+}
+
+fn published_row<'a>(exhibit: &'a Exhibit, part: &PartResult, row: usize) -> Option<&'a PublishedRow> {
+    exhibit.row((*part.published.get(row)?)?)
+}
+
+/// Throughput beside the paper's, with the ratio to the first row of each.
+fn beside(exhibit: &Exhibit, part: &PartResult, loads: &[LoadResult]) -> Table {
+    let rows = loads.iter().flat_map(|load| (0..load.rows.len()).map(move |row| (load, row)));
+    let cells = |(load, index): (&LoadResult, usize)| {
+        let published = published_row(exhibit, part, index);
+        let paper = |of: &dyn Fn(&PublishedRow) -> String| published.map_or_else(|| NONE.to_owned(), of);
+        vec![
+            load.name.clone() + &class_suffix(load.class),
+            load.rows[index].contender.clone(),
+            paper(&|it| it.system.clone()),
+            paper(&|it| it.queries.to_string()),
+            value(&load.rows[index], Figure::Throughput),
+            paper(&|it| format!("{:.2}", exhibit.ratio(it))),
+            ratio(load, index, Figure::Throughput),
+        ]
+    };
+    let header = [
+        "load",
+        "here",
+        "the paper's row",
+        "paper, req/s",
+        "here, req/s [95 %]",
+        "paper, ratio",
+        "here, ratio [95 %]",
+    ];
+    let rows = rows.map(cells).collect();
+    Table { names: 3, ..Table::new("Requests per second beside the paper's", &header, rows) }
+}
+
+fn differs(part: &PartResult) -> impl Iterator<Item = String> {
+    [
+        "one core of the server in the place of 8, or of the 1 of Table 1 and Figure 9",
+        "a veth pair between two network namespaces in the place of a 10 GbE NIC; a real-time kernel thread stands in for \
+         its interrupt, and packets per interrupt are per wake-up of that thread",
+        &format!("load: {}; in the paper seven machines", part.workload),
+        "kernel polling by the controller of this runtime, which at saturation polls by a timer, in the place of the authors' patch, \
+         which masks interrupts while the application runs",
+        "each avoided wake-up saves more CPU time in a virtual machine than an interrupt did on the paper's hardware, so ratios \
+         are not comparable with the paper's before that is taken out",
+    ]
+    .map(str::to_owned)
+    .into_iter()
+}
+
+/// The sentence of the overview: the first and the last load, of the first of these kinds that has
+/// any, in the class with most rounds of it.
+fn glance(exhibit: &Exhibit, kinds: &[LoadKind], part: &PartResult) -> String {
+    let leading = |kind: &LoadKind| {
+        let of_kind: Vec<LoadResult> = part.loads.iter().filter(|it| it.kind == *kind).cloned().collect();
+        let class = classes(&of_kind).first().copied();
+        let mut loads: Vec<LoadResult> =
+            of_kind.into_iter().filter(|load| Some(load.class) == class).collect();
+        loads.sort_by(|a, b| a.at.total_cmp(&b.at));
+        loads
+    };
+    let loads = kinds.iter().map(leading).find(|loads| !loads.is_empty()).unwrap_or_default();
+    let sentence = |load: &LoadResult| {
+        let figure = if load.kind == LoadKind::Capacity { Figure::Capacity } else { Figure::Throughput };
+        let rows = load.rows.iter().enumerate().skip(1).map(|(index, row)| {
+            let here = ratio(load, index, figure);
+            // Not every cell has a ratio.
+            let is_ratio = here.starts_with(|first: char| first.is_ascii_digit());
+            let here = if is_ratio { format!("{here} ×") } else { here };
+            match published_row(exhibit, part, index) {
+                Some(published) => {
+                    let paper = exhibit.ratio(published);
+                    format!("{} {here} (the paper's {}: {paper:.2} ×)", row.contender, published.system)
+                }
+                None => format!("{} {here}", row.contender),
+            }
+        });
+        let (suffix, rows) = (class_suffix(load.class), rows.collect::<Vec<_>>().join("; "));
+        format!("{}{suffix}, over {}: {rows}", load.name, part.reference)
+    };
+    let ends = loads.first().into_iter().chain(loads.last().filter(|_| loads.len() > 1));
+    ends.map(sentence).collect::<Vec<_>>().join(". ")
+}
+
+/// The policies of `lab instructions`, by the paper's rows.
+const SYSTEMS: [(&str, &str); 4] = [
+    ("vanilla", "Vanilla"),
+    ("packing", "IRQ Packing"),
+    ("suppression", "IRQ Suppression"),
+    ("kernel-polling", "Kernel Polling"),
+];
+const COUNTED: [&str; 14] = [
+    "",
+    "App, paper",
+    "user",
+    "Sys, paper",
+    "kernel",
+    "IPQ, paper",
+    "IPQ",
+    "L1i misses",
+    "L1d misses",
+    "L2 misses",
+    "LLC misses",
+    "IPC, paper",
+    "pkts/irq, paper",
+    "pkts/irq",
+];
+
+/// What a machine without performance counters lacks of a table, as `lab instructions` has counted
+/// it in a closed loop. A table for each emulated NIC.
+fn counted_tables(exhibit: &Exhibit, counted: &Counted) -> Vec<Table> {
+    let is_closed = |row: &&Counts| row.driver == "epoll" && row.load.starts_with("0:");
+    let mut tables: Vec<Table> = Vec::new();
+    for row in counted.rows.iter().filter(is_closed) {
+        let policy = row.policy.split(':').next();
+        let system = SYSTEMS.iter().find(|(name, _)| policy == Some(*name));
+        let published = system.and_then(|(_, system)| exhibit.row(system));
+        let paper = |of: fn(&PublishedRow) -> String| published.map_or_else(|| NONE.to_owned(), of);
+        let mut cells = vec![
+            row.policy.clone(),
+            paper(|it| it.instructions_app.to_string()),
+            format!("{:.0}", row.user),
+            paper(|it| it.instructions_system.to_string()),
+            format!("{:.0}", row.kernel),
+            paper(|it| it.instructions.to_string()),
+            format!("{:.0}", row.instructions()),
+        ];
+        cells.extend(row.misses.map(|misses| format!("{misses:.1}")));
+        let packets_here = format!("{:.1}", row.packets_per_interrupt);
+        cells.extend([paper(|it| it.instructions_per_cycle.to_string()), paper(packets), packets_here]);
+        let title = format!(
+            "Counted by `lab instructions` on an emulated machine, a request (Linux {}, {}, epoll, closed loop)",
+            counted.kernel, row.device
+        );
+        match tables.iter_mut().find(|table| table.title == title) {
+            // Reports of before may have counted a policy twice.
+            Some(table) if table.rows.iter().any(|it| it[0] == row.policy) => {}
+            Some(table) => table.rows.push(cells),
+            None => tables.push(Table::new(title, &COUNTED, vec![cells])),
+        }
+    }
+    tables
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rounds::{DistanceClass, Turn, results_of};
+
+    /// Vanilla, and kernel polling with 1.75 of its throughput.
+    fn load(kind: LoadKind) -> LoadResult {
+        let names = ["vanilla, epoll", "kernel-polling, epoll"];
+        let mut results =
+            results_of(&[("closed loop", kind, 500.0, None)], &names, &[0], 6, |_, contender, _| {
+                let qps = [1000.0, 1750.0][contender];
+                Turn::new([(Figure::Throughput, qps), (Figure::App, 12.5), (Figure::P99, 300.0)])
+            });
+        LoadResult { class: DistanceClass::Near, ..results.loads.remove(0) }
+    }
+
+    fn part(loads: Vec<LoadResult>, notes: &[&str]) -> Result<PartResult, String> {
+        Ok(PartResult {
+            reference: "vanilla, epoll".to_owned(),
+            published: vec![Some("Vanilla"), Some("Kernel Polling")],
+            workload: "a fleet".to_owned(),
+            loads,
+            no_capacity: None,
+            notes: notes.iter().map(|&note| note.to_owned()).collect(),
+        })
+    }
+
+    fn report_with(parts: Parts) -> PaperReport {
+        let cores = CoreAssignment { server: 0, client: 1, packing: 1 };
+        PaperReport::new(PaperConfig::new(true), cores, true, Programs::default(), parts, None)
+    }
+
+    #[test]
+    fn table_5_has_the_counts_of_an_emulated_machine_beside_the_papers() {
+        // Those that the page on instructions shows.
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/benchmarks/instructions.json");
+        let counted = Counted::read(std::path::Path::new(file)).unwrap();
+        let table_5 = EXHIBITS.iter().find(|exhibit| exhibit.id == "table-5").unwrap();
+        let tables = counted_tables(table_5, &counted);
+        assert!(
+            tables[0].title.contains("Linux 7.3.4+deb13-amd64, virtio-net-pci, epoll, closed loop"),
+            "{tables:?}"
+        );
+        let row = |policy: &str| tables[0].rows.iter().find(|row| row[0] == policy).unwrap();
+        let (vanilla, published) = (row("vanilla"), table_5.row("Vanilla").unwrap());
+        assert_eq!(
+            (&vanilla[2], &vanilla[6], &vanilla[13]),
+            (&"3416".into(), &"24773".into(), &"13.7".into())
+        );
+        assert_eq!(vanilla[5], published.instructions.to_string());
+        assert_eq!(
+            row("kernel-polling:200")[5],
+            table_5.row("Kernel Polling").unwrap().instructions.to_string()
+        );
+        let cores = CoreAssignment { server: 0, client: 1, packing: 1 };
+        let config = PaperConfig::new(true);
+        let report = PaperReport::new(config, cores, true, Programs::default(), Vec::new(), Some(counted));
+        let text = report.document().text();
+        assert!(
+            text.contains("Table 5 has those of an emulated machine") && text.contains("24773"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_distance_that_only_other_loads_have_most_rounds_at_does_not_hide_the_closed_loop() {
+        // Far has more rounds over all, and none of the closed loop.
+        let open = LoadResult { class: DistanceClass::Far, rounds: 50, ..load(LoadKind::Open) };
+        let report = report_with(vec![(Part::Policies, part(vec![open, load(LoadKind::Closed)], &[]))]);
+        let glance = |id: &str| &report.exhibits.iter().find(|exhibit| exhibit.id == id).unwrap().glance;
+        assert!(glance("table-5").contains("kernel-polling, epoll 1.75"), "{}", glance("table-5"));
+        assert!(glance("figure-5").contains("kernel-polling, epoll 1.75"), "{}", glance("figure-5"));
+    }
+
+    #[test]
+    fn an_exhibit_without_its_rounds_keeps_the_notes_that_say_why() {
+        let why = "no capacity was found that rates could be shares of: the fleet sent late";
+        let mut measured = part(vec![load(LoadKind::Closed)], &["another note"]);
+        measured.as_mut().unwrap().no_capacity = Some(why.to_owned());
+        let report = report_with(vec![(Part::Policies, measured)]);
+        let figure = report.exhibits.iter().find(|exhibit| exhibit.id == "figure-5").unwrap();
+        assert_eq!(figure.glance, format!("not measured: {why}"));
+        assert!(figure.notes.iter().any(|note| note == "another note"), "{:?}", figure.notes);
+    }
+}

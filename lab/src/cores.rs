@@ -1,0 +1,246 @@
+//! Which core runs what, how far apart two cores are, and how idle ones are kept awake.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use loadgen::medians::median;
+use policies::Cpus;
+use serde::Serialize;
+
+use crate::Error;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct CoreAssignment {
+    pub server: u32,
+    pub client: u32,
+    pub packing: u32,
+}
+
+impl CoreAssignment {
+    /// Takes the first three cores that this process may run on. With fewer cores, roles share the
+    /// last one.
+    pub fn choose() -> io::Result<Self> {
+        let cores: Vec<u32> = Cpus::allowed()?.iter().collect();
+        let first = *cores.first().ok_or(io::ErrorKind::NotFound)?;
+        let client = cores.get(1).copied().unwrap_or(first);
+        Ok(Self { server: first, client, packing: cores.get(2).copied().unwrap_or(client) })
+    }
+
+    pub fn with_packing_core(self, packing: u32) -> Result<Self, Error> {
+        self.with_packing_core_of(packing, &Cpus::online()?)
+    }
+
+    fn with_packing_core_of(self, packing: u32, online: &Cpus) -> Result<Self, Error> {
+        let reason = if packing == self.server {
+            "the server's worker runs there, and packing is to move network work away from it; name another core".to_owned()
+        } else if !online.contains(packing) {
+            format!("it is not online; online cores: {online}")
+        } else {
+            return Ok(Self { packing, ..self });
+        };
+        Err(Error::PackingCore { core: packing, reason })
+    }
+}
+
+/// Forbids deep idle states while it lives: a latency of 0 µs, requested from the kernel's power
+/// management (`/dev/cpu_dma_latency`, PM QoS). Idle cores poll for work then.
+///
+/// A core that sleeps takes time to wake up, some 1 to 100 µs on hardware, and on a virtual machine
+/// an exit to the hypervisor and back. That would be part of every latency below saturation, and
+/// differs from machine to machine. The kernel drops the request when the file is closed, also
+/// after a crash.
+#[derive(Debug)]
+pub struct AwakeCores(#[expect(dead_code, reason = "holds the request")] File);
+
+impl AwakeCores {
+    pub fn request() -> io::Result<Self> {
+        let mut file = OpenOptions::new().write(true).open("/dev/cpu_dma_latency")?;
+        file.write_all(&0i32.to_ne_bytes())?;
+        Ok(Self(file))
+    }
+}
+
+/// Round trips between two readings of the clock: few enough that a preemption spoils few of the
+/// batches, and enough that reading the clock costs nothing.
+const BATCH: u32 = 64;
+/// Batches that a measurement needs: on a busy machine a few might all have been preempted. They
+/// take 0.6 ms at most if nothing is in the way.
+const MIN_BATCHES: usize = 20;
+/// Spins between two looks at the clock, in case the other thread is not running.
+const SPINS_PER_DEADLINE_CHECK: u32 = 1 << 14;
+/// How much longer than asked for a measurement may take when the cores are busy with something
+/// else.
+const PATIENCE: Duration = Duration::from_millis(500);
+const NOT_READY: u32 = 0;
+/// The line's value when the answering thread runs on its core. The turns that follow are odd,
+/// their answers even.
+const READY: u32 = 2;
+/// Tells the other thread to end. Turns never get there.
+const STOP: u32 = u32::MAX;
+
+/// The line that goes back and forth, alone on its cache line and on the one that the prefetcher
+/// fetches with it.
+#[repr(align(128))]
+struct BouncedLine(AtomicU32);
+
+/// The median time in nanoseconds in which a cache line goes from `core_a` to `core_b` and back,
+/// measured for `duration`; 10 ms are enough. Both cores are busy meanwhile. Takes up to half a
+/// second longer if something else occupies one of the cores.
+///
+/// A hypervisor may move a virtual machine's cores between parts of the chip that share a
+/// last-level cache and parts that don't. A thread that only computes does not notice, and steal
+/// stays at 0, but everything that crosses cores becomes several times slower or faster.
+pub fn round_trip(core_a: u32, core_b: u32, duration: Duration) -> io::Result<f64> {
+    if core_a == core_b {
+        let error = format!("core {core_a} has no distance from itself: a distance needs two cores");
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, error));
+    }
+    let line = BouncedLine(AtomicU32::new(NOT_READY));
+    let deadline = Instant::now() + duration + PATIENCE;
+    // Threads of their own, because the caller keeps its affinity.
+    let batches = thread::scope(|scope| {
+        let echo = scope.spawn(|| echo(core_b, &line.0, deadline));
+        let measuring = scope.spawn(|| measure(core_a, &line.0, duration, deadline));
+        let batches =
+            measuring.join().unwrap_or_else(|_| Err(io::Error::other("the measuring thread panicked")));
+        // The echo's error is the cause if both have one: without an echo the measuring thread
+        // gives up.
+        echo.join().unwrap_or_else(|_| Err(io::Error::other("the answering thread panicked")))?;
+        batches
+    })?;
+    if batches.len() < MIN_BATCHES {
+        let error = format!(
+            "cores {core_a} and {core_b} were not free at the same time for long enough to measure their distance"
+        );
+        return Err(io::Error::new(io::ErrorKind::TimedOut, error));
+    }
+    Ok(median(&batches))
+}
+
+fn pin_to(core: u32) -> io::Result<()> {
+    Cpus::one(core).pin(None).map_err(|error| {
+        let error = format!("can't run a thread on core {core}: {error}");
+        io::Error::new(io::ErrorKind::InvalidInput, error)
+    })
+}
+
+/// Sends the line to the other core and awaits it back. Returns the nanoseconds of a round trip in
+/// each batch.
+fn measure(core: u32, line: &AtomicU32, duration: Duration, deadline: Instant) -> io::Result<Vec<f64>> {
+    let pinned = pin_to(core);
+    let mut batches = Vec::new();
+    if pinned.is_ok() && wait_for_change(line, NOT_READY, deadline) == Some(READY) {
+        let (begun, mut turn) = (Instant::now(), READY + 1);
+        'measuring: while begun.elapsed() < duration || batches.len() < MIN_BATCHES {
+            let batch = Instant::now();
+            for _ in 0..BATCH {
+                if !bounce(line, turn, deadline) {
+                    break 'measuring;
+                }
+                // Turns stay odd and never become STOP.
+                turn = (turn + 2) & (u32::MAX >> 1);
+            }
+            batches.push(batch.elapsed().as_nanos() as f64 / f64::from(BATCH));
+        }
+    }
+    line.store(STOP, Ordering::Release);
+    pinned.map(|()| batches)
+}
+
+fn bounce(line: &AtomicU32, turn: u32, deadline: Instant) -> bool {
+    line.store(turn, Ordering::Release);
+    wait_for_change(line, turn, deadline).is_some_and(|reply| reply != STOP)
+}
+
+/// Answers each odd turn with the next number, until the line says [`STOP`].
+fn echo(core: u32, line: &AtomicU32, deadline: Instant) -> io::Result<()> {
+    if let Err(error) = pin_to(core) {
+        line.store(STOP, Ordering::Release);
+        return Err(error);
+    }
+    // Fails if the other thread has stopped already; the first look at the line then finds STOP.
+    let _ = line.compare_exchange(NOT_READY, READY, Ordering::AcqRel, Ordering::Acquire);
+    let mut last = READY;
+    while let Some(turn) = wait_for_change(line, last, deadline).filter(|turn| *turn != STOP) {
+        last = turn + 1;
+        line.store(last, Ordering::Release);
+    }
+    Ok(())
+}
+
+/// Spins until the line has another value than `known`; `None` after the deadline. Both threads
+/// look at the deadline, so that neither waits for one that the scheduler keeps off its core.
+fn wait_for_change(line: &AtomicU32, known: u32, deadline: Instant) -> Option<u32> {
+    loop {
+        // No spin hint: under some hypervisors a `pause` in a loop leaves the guest.
+        for _ in 0..SPINS_PER_DEADLINE_CHECK {
+            let value = line.load(Ordering::Acquire);
+            if value != known {
+                return Some(value);
+            }
+        }
+        if Instant::now() > deadline {
+            return None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CORES: CoreAssignment = CoreAssignment { server: 0, client: 1, packing: 1 };
+
+    #[test]
+    fn packing_moves_to_a_core_that_is_online_and_not_the_servers() {
+        let with = |core| {
+            let online = "0-2".parse().unwrap();
+            CORES.with_packing_core_of(core, &online).map_err(|error| error.to_string())
+        };
+        assert_eq!(with(2), Ok(CoreAssignment { packing: 2, ..CORES }));
+        assert!(with(0).unwrap_err().starts_with("--packing-cores 0: the server's worker"));
+        assert!(with(3).unwrap_err().contains("it is not online; online cores: 0-2"));
+    }
+
+    #[test]
+    #[ignore = "timing"]
+    fn two_cores_have_a_distance_of_nanoseconds() {
+        let cores: Vec<u32> = Cpus::allowed().unwrap().iter().collect();
+        let [first, second, ..] = cores[..] else { return };
+        let distance = round_trip(first, second, Duration::from_millis(10)).unwrap();
+        assert!((5.0..20_000.0).contains(&distance), "{distance}");
+    }
+
+    #[test]
+    fn one_core_has_no_distance_from_itself() {
+        let error = round_trip(0, 0, Duration::from_millis(10)).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+        assert!(error.to_string().contains("needs two cores"), "{error}");
+    }
+
+    #[test]
+    fn a_core_that_does_not_exist_is_an_error_and_no_hang() {
+        for (a, b) in [(0, 1000), (1000, 0), (0, 100_000), (100_000, 0)] {
+            let begun = Instant::now();
+            let error = round_trip(a, b, Duration::from_millis(10)).unwrap_err();
+            let missing = a.max(b);
+            assert!(error.to_string().contains(&format!("on core {missing}")), "{error}");
+            assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
+        }
+    }
+
+    #[test]
+    fn a_thread_that_gets_no_answer_gives_up_at_the_deadline() {
+        let line = AtomicU32::new(READY);
+        let deadline = Instant::now() + Duration::from_millis(20);
+        let batches = measure(0, &line, Duration::from_millis(1), deadline).unwrap();
+        assert!(batches.is_empty());
+        assert_eq!(line.load(Ordering::Relaxed), STOP);
+        let deadline = Instant::now() + Duration::from_millis(20);
+        line.store(NOT_READY, Ordering::Relaxed);
+        echo(0, &line, deadline).unwrap();
+    }
+}

@@ -1,0 +1,300 @@
+//! A contender that runs: a server in its own testbed, and the fleet that stays connected to it.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::ExitStatus;
+use std::time::{Duration, Instant};
+
+use loadgen::Workload;
+use policies::controller::{QueueMode, QueueSettings};
+use policies::counters::{PerfCounters, PerfTarget, Snapshot};
+use policies::host::Interface;
+use policies::netlink::netdev::Netdev;
+use policies::{Policy, host};
+
+use super::contender::Contender;
+use super::host::{AttachReading, HostReading, IdleTime, ServerCores, fleet_turn};
+use super::plan::Experiment;
+use super::server_command::{ServerCommand, with_reply_length};
+use crate::Error;
+use crate::cores::CoreAssignment;
+use crate::fleet::{FleetConfig, FleetLoad, FleetPacing, FleetRequests};
+use crate::network::{Network, PollingConfig};
+use crate::peers::{EchoServerSpec, RequestShape};
+use crate::processes::{
+    AttachSpec, ExperimentProcess, FleetSpec, ProcessRole, ProgramSpec, RunningPolicy, ServerReady,
+    ServerSpec,
+};
+use crate::rounds::Turn;
+use crate::testbed::{
+    CLIENT_INTERFACE, FLEET_ADDRESS, FLEET_MAC, Receiver, SERVER_ADDRESS, SERVER_INTERFACE, SERVER_MAC,
+    Testbed, ring_drops,
+};
+
+/// How long a server may take until it accepts connections.
+const START_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A contender that runs. Dropping it ends its processes and removes its testbed.
+#[derive(Debug)]
+pub(super) struct RunningContender {
+    // The fleet ends before the server, and both before their testbed.
+    fleet: ExperimentProcess,
+    attacher: Option<ExperimentProcess>,
+    server: ExperimentProcess,
+    testbed: Testbed,
+    interface: Interface,
+    /// Cycles, instructions and cache misses of the server's core, if the machine counts them.
+    perf: Option<PerfCounters>,
+    cores: ServerCores,
+    /// Whether what receives is set here, and not by the server's policy.
+    sets_receiver: bool,
+    adapts: bool,
+    /// How many programs on the fleet's core attach to servers of other contenders.
+    other_attachers: usize,
+    pub(super) policy: Option<RunningPolicy>,
+}
+
+impl RunningContender {
+    pub(super) fn start(
+        contender: &Contender,
+        cores: CoreAssignment,
+        experiment: &Experiment,
+        seed: u64,
+    ) -> Result<Self, Error> {
+        let testbed = Testbed::new(1)?;
+        let (records, memory) = match &experiment.requests {
+            FleetRequests::Memcached(workload) => (workload.records, workload_memory(workload)),
+            FleetRequests::Text { .. } => (0, 0),
+        };
+        let packs = contender.runs(Policy::Packing);
+        experiment.receiver.prepare(&testbed, if packs { cores.packing } else { cores.server })?;
+        let (server, address, policy) = start_server(contender, &testbed, cores, memory)?;
+        let interface = testbed.server.run(|| host::interface(SERVER_INTERFACE).map_err(io::Error::other))?;
+        // As it runs: on a kernel without kernel-thread, vanilla does.
+        let polled = policy.as_ref().is_some_and(|policy| policy.ran == Policy::KernelThread.name());
+        let receiver = if packs || polled { cores.packing } else { cores.server };
+        // A thread that polls all the time needs no interrupt.
+        let model = if polled { Receiver::Fifo } else { experiment.receiver };
+        let sets_receiver = !polled;
+        let server_cores = ServerCores { cores, receiver, model };
+        keep_receiver(sets_receiver, server_cores, &testbed, server.id())?;
+        let fleet = start_fleet(experiment, &testbed, address, cores, records, seed)?;
+        // A server without connections has no queue that could be attached to.
+        let attacher = start_attacher(contender, &testbed, cores, server.id())?;
+        let attached = experiment.contenders.iter().filter(|other| other.is_attached()).count();
+        let others = attached - usize::from(contender.is_attached());
+        Ok(Self {
+            fleet,
+            attacher,
+            server,
+            testbed,
+            interface,
+            perf: PerfCounters::start(PerfTarget::Cpu(cores.server)).ok(),
+            cores: server_cores,
+            sets_receiver,
+            adapts: contender.polls(),
+            other_attachers: if cores.packing == cores.client { others } else { 0 },
+            policy,
+        })
+    }
+
+    /// Runs a load for some seconds, of which nothing is counted.
+    pub(super) fn settle(&mut self, pacing: FleetPacing, seconds: f64) -> Result<(), Error> {
+        if seconds > 0.0 {
+            self.fleet.run_fleet(&FleetLoad { pacing, warm_up: 0.0, duration: seconds })?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn measure(&mut self, load: &FleetLoad) -> Result<Turn, Error> {
+        self.keep_receiver()?;
+        // Before and after the whole run the server is idle, so that no CPU time is attributed to
+        // the wrong side.
+        let before = self.read()?;
+        let measurement = self.fleet.run_fleet(load)?;
+        let after = self.read()?;
+        // The fleet's own packets count on its core, too.
+        let counts_received = self.cores.receiver != self.cores.cores.client;
+        let mut turn =
+            fleet_turn(measurement, &before, &after, self.cores, counts_received, self.other_attachers);
+        if !self.keep_receiver()? {
+            turn.invalid = Some("the server's supervisor has changed what receives".to_owned());
+        }
+        Ok(turn)
+    }
+
+    fn keep_receiver(&self) -> io::Result<bool> {
+        keep_receiver(self.sets_receiver, self.cores, &self.testbed, self.server.id())
+    }
+
+    fn read(&mut self) -> Result<HostReading, Error> {
+        let Self { attacher, server, testbed, interface, perf, cores, adapts, .. } = self;
+        let (adapts, interface) = (*adapts, &*interface);
+        let counted = if cores.model == Receiver::Rps { cores.own() } else { Vec::new() };
+        let idle = counted.into_iter().map(IdleTime::of).collect::<io::Result<_>>()?;
+        let (cpu, user) = (server.cpu_seconds()?, server.user_seconds()?);
+        let snapshot = testbed.server.run(|| Snapshot::take(interface).map_err(io::Error::other))?;
+        let drops = testbed.client.run(ring_drops)?;
+        let queue = if adapts { testbed.server.run(|| queue_mode(interface))? } else { None };
+        let attach = attacher.as_mut().map(|attacher| -> Result<_, Error> {
+            Ok(AttachReading { cpu: attacher.cpu_seconds()?, progress: attacher.attach_progress()? })
+        });
+        let (attach, retransmitted) = (attach.transpose()?, testbed.server_retransmissions()?);
+        let perf = perf.as_mut().and_then(|perf| perf.read().ok());
+        Ok(HostReading { cpu, user, snapshot, idle, retransmitted, drops, queue, attach, perf })
+    }
+}
+
+/// Sets what receives the queue's packets, if it is not that of the experiment. Returns whether it
+/// was.
+fn keep_receiver(sets: bool, cores: ServerCores, testbed: &Testbed, server: u32) -> io::Result<bool> {
+    let ServerCores { receiver, model, .. } = cores;
+    let receives = !sets || model.receives(testbed, server, receiver)?;
+    if !receives {
+        model.receive(testbed, server, receiver)?;
+    }
+    Ok(receives)
+}
+
+fn start_fleet(
+    experiment: &Experiment,
+    testbed: &Testbed,
+    address: SocketAddr,
+    cores: CoreAssignment,
+    records: u64,
+    seed: u64,
+) -> Result<ExperimentProcess, Error> {
+    let SocketAddr::V4(server) = address else {
+        let reason = format!("a fleet speaks IPv4, and the server listens on {address}");
+        return Err(Error::LoadProcess(reason));
+    };
+    let fleet = FleetConfig {
+        interface: CLIENT_INTERFACE.to_owned(),
+        mac: FLEET_MAC,
+        address: FLEET_ADDRESS,
+        server_mac: SERVER_MAC,
+        server,
+        connections: experiment.connections,
+        requests: with_reply_length(&experiment.requests, testbed, server)?,
+        seed,
+    };
+    let role = ProcessRole::Fleet(FleetSpec { fleet, core: cores.client, records });
+    let mut fleet = ExperimentProcess::start(&role, Some(&testbed.client))?;
+    fleet.result::<()>(Error::LoadProcess)?;
+    Ok(fleet)
+}
+
+/// How the first queue of an interface is driven now, by its NAPI's values.
+fn queue_mode(interface: &Interface) -> io::Result<Option<String>> {
+    let napi = interface.queues.iter().find_map(|queue| queue.napi.as_ref());
+    let Some(napi) = napi.map(|napi| Netdev::open()?.napi(napi.id)).transpose()? else { return Ok(None) };
+    let nanos = |value: Option<u64>| Duration::from_nanos(value.unwrap_or(0));
+    let (grace, suspend) = (nanos(napi.gro_flush_timeout), nanos(napi.irq_suspend_timeout));
+    let settings = QueueSettings::preset(napi.defer_hard_irqs.unwrap_or(0), grace, suspend);
+    Ok(Some(match settings.mode {
+        // Without a suspend timeout only timed mode defers.
+        QueueMode::InterruptFirst if suspend.is_zero() => QueueMode::Timed.to_string(),
+        // Whether waits poll, too, the values don't tell.
+        QueueMode::Grace => format!("grace time {} µs", settings.grace_time.as_micros()),
+        mode => mode.to_string(),
+    }))
+}
+
+fn start_server(
+    contender: &Contender,
+    testbed: &Testbed,
+    cores: CoreAssignment,
+    memory: u64,
+) -> Result<(ExperimentProcess, SocketAddr, Option<RunningPolicy>), Error> {
+    let network = |policy, driver, polling| {
+        let interface = Some(SERVER_INTERFACE.to_owned());
+        Network { policy, driver, interface, packing_core: cores.packing, polling }
+    };
+    let role = match contender {
+        Contender::Lull { policy, driver, polling } => ProcessRole::Server(ServerSpec {
+            network: network(*policy, *driver, *polling),
+            core: cores.server,
+            address: IpAddr::V4(SERVER_ADDRESS),
+            memory,
+        }),
+        Contender::Echo { service, peer, policy, work } => ProcessRole::EchoServer(EchoServerSpec {
+            peer: *peer,
+            core: cores.server,
+            service: *service,
+            shape: RequestShape::SMALL,
+            address: SERVER_ADDRESS,
+            network: policy.map(|(policy, driver)| network(policy, driver, PollingConfig::default())),
+            work: *work,
+        }),
+        Contender::Program { server: ServerCommand { program, arguments, name }, .. } => {
+            let (program, arguments, core) = (program.clone(), arguments.clone(), cores.server);
+            let role = ProcessRole::Program(ProgramSpec { program, arguments, core });
+            let mut server = ExperimentProcess::start(&role, Some(&testbed.server))?;
+            let address = ServerCommand::address();
+            let connects = || testbed.server.run(|| TcpStream::connect(address)).is_ok();
+            await_listening(Path::new(&format!("{name} at {address}")), connects, || server.try_wait())?;
+            return Ok((server, address.into(), None));
+        }
+    };
+    let mut server = ExperimentProcess::start(&role, Some(&testbed.server))?;
+    let ServerReady { address, policy } = server.receive()?;
+    Ok((server, address, policy))
+}
+
+/// Starts what attaches to the server, if it is to be attached to. It has the core of the network
+/// work under packing: a third one, or else the fleet's, whose pauses are left out. On the server's
+/// own core it would add to the latencies what it does not add on a machine with more cores.
+fn start_attacher(
+    contender: &Contender,
+    testbed: &Testbed,
+    cores: CoreAssignment,
+    server: u32,
+) -> Result<Option<ExperimentProcess>, Error> {
+    let Contender::Program { attached: Some(latency_budget), .. } = contender else { return Ok(None) };
+    let role = ProcessRole::Attach(AttachSpec {
+        pid: server,
+        interface: SERVER_INTERFACE.to_owned(),
+        latency_budget: *latency_budget,
+        core: cores.packing,
+    });
+    let mut attacher = ExperimentProcess::start(&role, Some(&testbed.server))?;
+    attacher.result::<()>(Error::NotAttached)?;
+    Ok(Some(attacher))
+}
+
+/// Waits until a server accepts connections. `exited` returns its exit status once it has exited.
+fn await_listening(
+    program: &Path,
+    connects: impl Fn() -> bool,
+    mut exited: impl FnMut() -> io::Result<Option<ExitStatus>>,
+) -> Result<(), Error> {
+    let deadline = Instant::now() + START_TIMEOUT;
+    while !connects() {
+        if let Some(status) = exited()? {
+            return Err(Error::program(program, format!("exited before it listened ({status})")));
+        }
+        if Instant::now() > deadline {
+            let seconds = START_TIMEOUT.as_secs();
+            return Err(Error::program(program, format!("does not listen after {seconds} s")));
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Ok(())
+}
+
+/// The memory that a server needs to keep all records of a workload, in bytes. 0 for what it has
+/// anyway.
+fn workload_memory(workload: &Workload) -> u64 {
+    /// The item's header, its place in the hash table, and the rounding of sizes up to those of
+    /// slabs.
+    const OVERHEAD: f64 = 150.0;
+    /// Records up to which a server's default is enough.
+    const FEW: u64 = 50_000;
+    if workload.records <= FEW {
+        return 0;
+    }
+    // Twice the mean, because a slab class holds what it once got.
+    let record = workload.key.mean() + workload.value.mean() + OVERHEAD;
+    (workload.records as f64 * record * 2.0) as u64
+}

@@ -1,0 +1,394 @@
+//! The connections of a fleet: opens them, stores records, receives, and keeps TCP's timers.
+
+use std::collections::VecDeque;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::time::Duration;
+
+use loadgen::stream::Outcome;
+use serde::{Deserialize, Serialize};
+
+use super::error::FleetError;
+use super::link::{Link, PolledQueue};
+use super::packet_socket::PacketRing;
+use super::requests::{FleetRequests, ReplyParser, RequestSource};
+use super::segment::{Ends, SEGMENT_PAYLOAD, Unreadable, parse};
+use super::tcp::{Arrived, Connection, RETRANSMISSION_TIMEOUT};
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct FleetConfig {
+    pub interface: String,
+    /// The fleet's hardware address. The kernel must not have it, so that it ignores the fleet's
+    /// packets.
+    pub mac: [u8; 6],
+    pub address: Ipv4Addr,
+    pub server_mac: [u8; 6],
+    pub server: SocketAddrV4,
+    /// The number of connections, 1 to 20,000.
+    pub connections: usize,
+    pub requests: FleetRequests,
+    pub seed: u64,
+}
+
+/// The port of the first connection. The others follow.
+const FIRST_PORT: u16 = 10_000;
+/// Below the ports that the kernel chooses for its own connection.
+const MOST_CONNECTIONS: usize = 20_000;
+/// Handshakes at a time, well below a listener's backlog.
+const HANDSHAKES: usize = 64;
+const STORES: usize = 32;
+/// How long a reply is awaited when records are stored, in ns.
+const STORE_TIMEOUT: u64 = 2_000_000_000;
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How often timers are looked at, in ns.
+const TIMER_INTERVAL: u64 = 1_000_000;
+/// Timers that one pass of the loop handles at most, so that it is short.
+const TIMERS_PER_PASS: usize = 8;
+/// Packets that are received before due requests are looked at again.
+const PACKETS_PER_LOOK: usize = 64;
+
+#[derive(Debug, Clone, Copy)]
+pub(super) struct InFlight {
+    pub(super) due: u64,
+    pub(super) keys: u16,
+    /// The part of a run in which it is measured, or [`UNMEASURED`].
+    pub(super) epoch: u64,
+}
+
+/// The epoch of requests that are not measured.
+pub(super) const UNMEASURED: u64 = 0;
+
+#[derive(Debug)]
+pub(super) struct Client {
+    pub(super) tcp: Connection,
+    pub(super) replies: ReplyParser,
+    pub(super) in_flight: Option<InFlight>,
+}
+
+#[derive(Debug)]
+pub struct Fleet {
+    pub(super) config: FleetConfig,
+    pub(super) link: Link,
+    pub(super) queue: PolledQueue,
+    /// `None` while it hands a packet out.
+    pub(super) ring: Option<PacketRing>,
+    pub(super) source: RequestSource,
+    pub(super) clients: Vec<Client>,
+    /// Connections that have room for a request, except in the closed loop, which does not choose.
+    pub(super) free: Vec<u32>,
+    pub(super) choosing: bool,
+    pub(super) outstanding: usize,
+    pub(super) established: usize,
+    /// Connections of the closed loop that send again at once.
+    pub(super) again: Vec<u32>,
+    /// Connections with the time at which their acknowledgements, or their bytes, are looked at.
+    pub(super) ack_queue: VecDeque<(u64, u32)>,
+    pub(super) retransmission_queue: VecDeque<(u64, u32)>,
+    pub(super) timers_at: u64,
+    pub(super) lost: usize,
+    pub(super) runs: u64,
+}
+
+impl Fleet {
+    pub fn connect(config: FleetConfig) -> Result<Self, FleetError> {
+        if !(1..=MOST_CONNECTIONS).contains(&config.connections) {
+            return Err(FleetError::Config(format!(
+                "a fleet has 1 to {MOST_CONNECTIONS} connections, not {}",
+                config.connections
+            )));
+        }
+        let links = policies::netlink::route::links()?;
+        let interface = links.iter().find(|link| link.name == config.interface);
+        let interface = interface.ok_or_else(|| FleetError::NoInterface(config.interface.clone()))?.index;
+        let ends = Ends {
+            client_mac: config.mac,
+            client: config.address,
+            server_mac: config.server_mac,
+            server: *config.server.ip(),
+            server_port: config.server.port(),
+        };
+        // The ring first: it must not miss an answer.
+        let open_error =
+            |step| move |source| FleetError::Open { step, needs: "it needs CAP_NET_RAW", source };
+        let ring = PacketRing::open(interface).map_err(open_error("open the fleet's receive ring"))?;
+        let link = Link::open(interface, ends).map_err(open_error("open the fleet's packet socket"))?;
+        let queue = PolledQueue::open(&config.interface, config.server.into())?;
+        let client = |index: usize| Client {
+            tcp: Connection::new(
+                FIRST_PORT + index as u16,
+                (config.seed as u32).wrapping_add(index as u32 * 64),
+            ),
+            replies: ReplyParser::new(&config.requests),
+            in_flight: None,
+        };
+        let mut fleet = Self {
+            link,
+            queue,
+            ring: Some(ring),
+            source: RequestSource::new(&config.requests, config.seed)?,
+            clients: (0..config.connections).map(client).collect(),
+            free: Vec::new(),
+            choosing: true,
+            outstanding: 0,
+            established: 0,
+            again: Vec::new(),
+            ack_queue: VecDeque::new(),
+            retransmission_queue: VecDeque::new(),
+            timers_at: 0,
+            lost: 0,
+            runs: 0,
+            config,
+        };
+        fleet.establish()?;
+        Ok(fleet)
+    }
+
+    fn establish(&mut self) -> Result<(), FleetError> {
+        let mut now = self.link.now();
+        let deadline = now + nanos(CONNECT_TIMEOUT.as_secs_f64());
+        let mut started = 0;
+        while self.established < self.clients.len() && self.lost == 0 && now < deadline {
+            while started < self.clients.len() && started - self.established < HANDSHAKES {
+                self.clients[started].tcp.connect(&mut self.link, now)?;
+                self.queue_retransmission(now, started as u32);
+                started += 1;
+            }
+            self.receive(now, &mut |_, _, _| {})?;
+            self.keep_timers(now)?;
+            now = self.link.now();
+        }
+        if self.lost > 0 {
+            return Err(FleetError::Closed(self.lost));
+        }
+        match self.clients.len() - self.established {
+            0 => Ok(()),
+            missing => Err(FleetError::NotConnected {
+                missing,
+                connections: self.clients.len(),
+                seconds: CONNECT_TIMEOUT.as_secs(),
+            }),
+        }
+    }
+
+    /// Stores records from 0 to `records`, if the protocol has records.
+    pub fn store_records(&mut self, records: u64) -> Result<(), FleetError> {
+        let mut replies = 0;
+        let mut now = self.link.now();
+        let mut deadline = now + STORE_TIMEOUT;
+        let (mut record, mut refused) = (0, 0);
+        while (record < records || self.outstanding > 0) && now < deadline {
+            // Few at a time, so that the server's queue does not overflow.
+            while record < records && self.outstanding < STORES {
+                let Some(index) = self.free.pop() else { break };
+                if !self.source.append_set(record, &mut self.clients[index as usize].tcp.out) {
+                    self.free.push(index);
+                    return Ok(());
+                }
+                self.dispatch(index, InFlight { due: now, keys: 0, epoch: UNMEASURED }, now)?;
+                record += 1;
+            }
+            let received = self.receive(now, &mut |_, outcome, _| {
+                replies += 1;
+                refused += u64::from(outcome != Outcome::Done);
+            })?;
+            if received {
+                deadline = now + STORE_TIMEOUT;
+            }
+            self.keep_timers(now)?;
+            now = self.link.now();
+        }
+        if self.lost > 0 {
+            return Err(FleetError::Closed(self.lost));
+        }
+        match records.saturating_sub(replies) + refused {
+            0 => Ok(()),
+            missing => Err(FleetError::NotStored(missing)),
+        }
+    }
+
+    /// Sends the request that was appended to a connection, which has none in flight.
+    #[inline]
+    pub(super) fn dispatch(&mut self, index: u32, request: InFlight, now: u64) -> Result<(), FleetError> {
+        let client = &mut self.clients[index as usize];
+        client.in_flight = Some(request);
+        client.tcp.flush(&mut self.link, now)?;
+        self.outstanding += 1;
+        self.queue_retransmission(now, index);
+        Ok(())
+    }
+
+    /// Receives packets, at most [`PACKETS_PER_LOOK`]. Returns whether there were any.
+    #[inline]
+    fn receive(
+        &mut self,
+        now: u64,
+        report: &mut impl FnMut(u32, Outcome, InFlight),
+    ) -> Result<bool, FleetError> {
+        self.poll()?;
+        self.drain(now, report)
+    }
+
+    /// Has the kernel receive what has arrived.
+    #[inline]
+    pub(super) fn poll(&mut self) -> Result<(), FleetError> {
+        if self.queue.poll()? { Ok(()) } else { Err(FleetError::Closed(1)) }
+    }
+
+    /// Handles packets that were received, at most [`PACKETS_PER_LOOK`]. Returns whether there were
+    /// any.
+    #[inline]
+    pub(super) fn drain(
+        &mut self,
+        now: u64,
+        report: &mut impl FnMut(u32, Outcome, InFlight),
+    ) -> Result<bool, FleetError> {
+        let mut received = 0;
+        while received < PACKETS_PER_LOOK {
+            let mut outcome = Ok(());
+            // The ring is lent out of the fleet meanwhile.
+            let Some(mut ring) = self.ring.take() else { break };
+            let some = ring.receive(|packet| outcome = self.handle(packet, now, report));
+            self.ring = Some(ring);
+            outcome?;
+            if !some {
+                break;
+            }
+            received += 1;
+        }
+        Ok(received > 0)
+    }
+
+    #[inline]
+    fn handle(
+        &mut self,
+        packet: &[u8],
+        now: u64,
+        report: &mut impl FnMut(u32, Outcome, InFlight),
+    ) -> Result<(), FleetError> {
+        let segment = match parse(packet) {
+            Ok(segment) => segment,
+            Err(Unreadable::Truncated) => return Err(FleetError::LongPacket(SEGMENT_PAYLOAD)),
+            Err(Unreadable::NotTcp) => return Ok(()),
+        };
+        let server = self.config.server;
+        // The kernel of this side has connections to the server, too.
+        let address = self.config.address;
+        if (segment.source, segment.source_port) != (*server.ip(), server.port())
+            || segment.destination != address
+        {
+            return Ok(());
+        }
+        let index = segment.port.wrapping_sub(FIRST_PORT);
+        let Some(client) = self.clients.get_mut(usize::from(index)) else { return Ok(()) };
+        let index = u32::from(index);
+        let arrived = client.tcp.receive(&mut self.link, now, &segment)?;
+        if client.tcp.needs_retransmission_timer() && !client.tcp.in_retransmission_queue {
+            client.tcp.in_retransmission_queue = true;
+            self.retransmission_queue.push_back((now + RETRANSMISSION_TIMEOUT, index));
+        }
+        match arrived {
+            Arrived::Nothing => {}
+            Arrived::Established => {
+                self.established += 1;
+                self.free.push(index);
+            }
+            Arrived::Lost => self.lost += 1,
+            Arrived::Payload(from) => {
+                if let Some(deadline) = client.tcp.ack_deadline()
+                    && !client.tcp.in_ack_queue
+                {
+                    client.tcp.in_ack_queue = true;
+                    self.ack_queue.push_back((deadline, index));
+                }
+                let Client { replies, in_flight, .. } = client;
+                let was_busy = in_flight.is_some();
+                let mut out_of_step = false;
+                replies.feed(&segment.payload[from..], |outcome| match in_flight.take() {
+                    Some(request) => report(index, outcome, request),
+                    None => out_of_step = true,
+                })?;
+                if out_of_step {
+                    return Err(FleetError::OutOfStep);
+                }
+                if was_busy && in_flight.is_none() {
+                    self.outstanding -= 1;
+                    if self.choosing {
+                        self.free.push(index);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn queue_retransmission(&mut self, now: u64, index: u32) {
+        let tcp = &mut self.clients[index as usize].tcp;
+        if !tcp.in_retransmission_queue {
+            tcp.in_retransmission_queue = true;
+            self.retransmission_queue.push_back((now + RETRANSMISSION_TIMEOUT, index));
+        }
+    }
+
+    /// Sends acknowledgements and retransmissions whose time has come, at most [`TIMERS_PER_PASS`].
+    /// Returns whether there were any.
+    ///
+    /// A connection whose deadline has moved is queued again, behind those that were queued
+    /// meanwhile: it may be late by as much as the delay itself.
+    pub(super) fn keep_timers(&mut self, now: u64) -> Result<bool, FleetError> {
+        let mut left = TIMERS_PER_PASS;
+        while left > 0
+            && let Some(index) = pop_due(&mut self.ack_queue, now)
+        {
+            left -= 1;
+            let tcp = &mut self.clients[index as usize].tcp;
+            match tcp.ack_deadline() {
+                Some(deadline) if deadline > now => {
+                    self.ack_queue.push_back((deadline, index));
+                    continue;
+                }
+                Some(_) => tcp.acknowledge_now(&mut self.link, now)?,
+                None => {}
+            }
+            tcp.in_ack_queue = false;
+        }
+        while left > 0
+            && let Some(index) = pop_due(&mut self.retransmission_queue, now)
+        {
+            left -= 1;
+            let tcp = &mut self.clients[index as usize].tcp;
+            if tcp.retransmission_deadline().is_some_and(|deadline| deadline <= now) {
+                tcp.retransmit(&mut self.link, now)?;
+            }
+            match tcp.retransmission_deadline() {
+                Some(deadline) => self.retransmission_queue.push_back((deadline, index)),
+                None => tcp.in_retransmission_queue = false,
+            }
+        }
+        // With more to do, the next pass goes on.
+        self.timers_at = if left == 0 { now } else { now + TIMER_INTERVAL };
+        Ok(left < TIMERS_PER_PASS)
+    }
+
+    pub(super) fn ring_drops(&self) -> Result<u64, FleetError> {
+        Ok(self.ring.as_ref().map_or(Ok(0), PacketRing::take_drops)?)
+    }
+
+    pub fn close(mut self) -> Result<(), FleetError> {
+        let now = self.link.now();
+        for client in &mut self.clients {
+            client.tcp.reset(&mut self.link, now)?;
+        }
+        Ok(())
+    }
+}
+
+fn pop_due(queue: &mut VecDeque<(u64, u32)>, now: u64) -> Option<u32> {
+    if queue.front()?.0 > now {
+        return None;
+    }
+    queue.pop_front().map(|(_, index)| index)
+}
+
+pub(super) fn nanos(seconds: f64) -> u64 {
+    (seconds * 1e9) as u64
+}

@@ -1,0 +1,204 @@
+//! What a fleet measures, and how it is recorded.
+
+use hdrhistogram::Histogram;
+use loadgen::stream::Outcome;
+use serde::{Deserialize, Serialize};
+
+use super::error::FleetError;
+use super::pacing::{AlternatingRate, Step};
+
+/// The longest latency that is recorded as it is, in ns: one minute.
+const LONGEST: u64 = 60_000_000_000;
+
+/// A distribution of latencies, µs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct FleetLatency {
+    pub mean: f64,
+    pub p50: f64,
+    pub p90: f64,
+    pub p99: f64,
+}
+
+impl FleetLatency {
+    fn of(histogram: &Histogram<u64>) -> Self {
+        let at = |quantile: f64| histogram.value_at_quantile(quantile) as f64 / 1e3;
+        Self { mean: histogram.mean() / 1e3, p50: at(0.5), p90: at(0.9), p99: at(0.99) }
+    }
+}
+
+/// `digits`: how many of a latency are kept.
+fn histogram(digits: u8) -> Result<Histogram<u64>, FleetError> {
+    Histogram::new_with_bounds(1, LONGEST, digits).map_err(|_| FleetError::Histogram)
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct FleetMeasurement {
+    /// Seconds measured, pauses excluded.
+    pub seconds: f64,
+    /// Requests that were due in that time; in the closed loop, that were sent.
+    pub requests: u64,
+    /// Replies per second that arrived in that time.
+    pub qps: f64,
+    /// Replies of the whole run, warm-up and end included.
+    pub all_replies: u64,
+    /// From the time at which a request was due to its reply; in the closed loop, from its sending.
+    pub latency: FleetLatency,
+    /// The same as ends of buckets in ns, ascending, with the number of requests in each; 1 %
+    /// apart.
+    #[serde(default)]
+    pub latencies: Vec<(u64, u64)>,
+    /// Under an alternating rate, the latency by the time since the last step. Windows after a step
+    /// up come first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub windows: Vec<FleetWindow>,
+    /// From the time at which a request was due to its sending, for requests that found an idle
+    /// connection, µs: what the fleet itself added. Empty in the closed loop.
+    pub send_lag: FleetLatency,
+    /// Pauses of the fleet's own core: something else ran on it, or the hypervisor took it away.
+    pub pauses: u64,
+    /// Their length, in seconds. What would have been due meanwhile is due later.
+    pub paused: f64,
+    /// Requests that were in flight when a pause began. Their latencies are not counted.
+    pub forgiven: u64,
+    pub waited: u64,
+    /// Requests without a reply at the end. Their latency counts as the time until then.
+    pub unanswered: u64,
+    pub errors: u64,
+    pub misses: u64,
+    /// Packets that the server's queue had no room for, during the whole run.
+    pub dropped: u64,
+    /// Segments that the fleet sent again, during the whole run.
+    pub retransmitted: u64,
+    /// Packets that the fleet's own ring had no room for, during the whole run.
+    pub ring_drops: u64,
+    /// The share of time in which the fleet's thread sent or received, 0 to 1. It never sleeps.
+    pub busy: f64,
+}
+
+#[derive(Debug)]
+pub(super) struct Recorder {
+    latencies: Histogram<u64>,
+    lags: Histogram<u64>,
+    pub(super) replies: u64,
+    pub(super) counts: FleetMeasurement,
+}
+
+impl Recorder {
+    pub(super) fn new() -> Result<Self, FleetError> {
+        let (latencies, lags) = (histogram(3)?, histogram(3)?);
+        Ok(Self { latencies, lags, replies: 0, counts: FleetMeasurement::default() })
+    }
+
+    pub(super) fn latency(&mut self, nanos: u64) {
+        self.latencies.saturating_record(nanos);
+    }
+
+    pub(super) fn lag(&mut self, nanos: u64) {
+        self.lags.saturating_record(nanos);
+    }
+
+    pub(super) fn outcome(&mut self, outcome: Outcome, keys: u16) {
+        match outcome {
+            Outcome::Values(found) => self.counts.misses += u64::from(keys).saturating_sub(found.into()),
+            Outcome::Error => self.counts.errors += 1,
+            Outcome::NotDone => self.counts.misses += 1,
+            _ => {}
+        }
+    }
+
+    pub(super) fn latencies(&self) -> FleetLatency {
+        FleetLatency::of(&self.latencies)
+    }
+
+    /// The latencies by buckets that are 1 % wide.
+    pub(super) fn buckets(&self) -> Result<Vec<(u64, u64)>, FleetError> {
+        let mut coarse = histogram(2)?;
+        for step in self.latencies.iter_recorded() {
+            coarse.saturating_record_n(step.value_iterated_to(), step.count_at_value());
+        }
+        let end = |value| coarse.highest_equivalent(value);
+        Ok(coarse
+            .iter_recorded()
+            .map(|step| (end(step.value_iterated_to()), step.count_at_value()))
+            .collect())
+    }
+
+    pub(super) fn lags(&self) -> FleetLatency {
+        FleetLatency::of(&self.lags)
+    }
+}
+
+/// Latencies of the requests that were due in one window after a step, of all cycles of the run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct FleetWindow {
+    /// Whether the load's last step before the window was up or down.
+    pub step: Step,
+    /// Seconds from the step to the begin of the window.
+    pub from: f64,
+    pub requests: u64,
+    /// Latencies of these requests, from the time at which each was due to its reply, µs.
+    pub latency: FleetLatency,
+}
+
+#[derive(Debug)]
+pub(super) struct WindowRecorder {
+    rate: AlternatingRate,
+    /// Those after a step up first.
+    latencies: Vec<Histogram<u64>>,
+}
+
+impl WindowRecorder {
+    pub(super) fn new(rate: AlternatingRate) -> Result<Self, FleetError> {
+        let count = rate.windows_after(Step::Up) + rate.windows_after(Step::Down);
+        // Two digits: there are many, and their memory is touched while the fleet measures.
+        Ok(Self { rate, latencies: (0..count).map(|_| histogram(2)).collect::<Result<_, _>>()? })
+    }
+
+    /// Records the latency of a request that was due `at`, in ns from the begin of the measurement
+    /// on.
+    #[inline]
+    pub(super) fn record(&mut self, at: i64, nanos: u64) {
+        let window = self.rate.window(at);
+        self.latencies[window].saturating_record(nanos);
+    }
+
+    pub(super) fn windows(&self) -> Vec<FleetWindow> {
+        let high = self.rate.windows_after(Step::Up);
+        let window = |(index, histogram): (usize, &Histogram<u64>)| {
+            let (step, index) =
+                index.checked_sub(high).map_or((Step::Up, index), |index| (Step::Down, index));
+            FleetWindow {
+                step,
+                from: index as f64 * self.rate.window_seconds,
+                requests: histogram.len(),
+                latency: FleetLatency::of(histogram),
+            }
+        };
+        self.latencies.iter().enumerate().map(window).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_latency_counts_in_the_window_in_which_its_request_was_due() {
+        let rate = AlternatingRate {
+            high: 1000.0,
+            low: 10.0,
+            high_seconds: 0.02,
+            low_seconds: 0.01,
+            window_seconds: 0.01,
+        };
+        let mut recorder = WindowRecorder::new(rate).unwrap();
+        for (at_ms, latency) in [(0, 1000), (30, 3000), (19, 5000), (25, 7000)] {
+            recorder.record(at_ms * 1_000_000, latency);
+        }
+        let windows = recorder.windows();
+        let seen: Vec<(Step, f64, u64)> =
+            windows.iter().map(|window| (window.step, window.from, window.requests)).collect();
+        assert_eq!(seen, [(Step::Up, 0.0, 2), (Step::Up, 0.01, 1), (Step::Down, 0.0, 1)]);
+        assert!((windows[2].latency.p50 - 7.0).abs() < 0.1, "{windows:?}");
+    }
+}

@@ -1,0 +1,57 @@
+//! How a server on Lull's runtime handles the network.
+
+use std::fmt;
+
+use policies::controller::{CpuBudget, LatencyBudget};
+use policies::{Cpus, GraceTime, Policy};
+use runtime::{Builder, DriverKind};
+use serde::{Deserialize, Serialize};
+
+/// The grace time and the budgets of a server. Other policies than kernel polling ignore the
+/// budgets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct PollingConfig {
+    /// The grace time: adaptive (the default), or one at every load.
+    pub grace_time: GraceTime,
+    /// Delay that may be paid for less CPU time.
+    pub latency_budget: LatencyBudget,
+    /// CPU time that may be paid for less delay.
+    pub cpu_budget: CpuBudget,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Network {
+    pub policy: Policy,
+    pub driver: DriverKind,
+    /// `None` on loopback.
+    pub interface: Option<String>,
+    /// The core that does the network work under packing, and on which the thread of kernel-thread
+    /// polls.
+    pub packing_core: u32,
+    pub polling: PollingConfig,
+}
+
+impl Network {
+    /// A runtime with one worker, on a core.
+    pub(crate) fn builder(&self, core: u32) -> Builder {
+        let PollingConfig { grace_time, latency_budget, cpu_budget } = self.polling;
+        let builder = Builder::new().ignore_environment().policy(self.policy).driver(self.driver);
+        let builder = builder.workers(1).cores(Cpus::one(core)).packing_cores(Cpus::one(self.packing_core));
+        let builder = builder.grace_time(grace_time).latency_budget(latency_budget).cpu_budget(cpu_budget);
+        self.interface.iter().fold(builder, |builder, name| builder.interface(name))
+    }
+}
+
+/// What differs from the default, behind a comma.
+impl fmt::Display for PollingConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.grace_time {
+            GraceTime::Adaptive if self.cpu_budget > CpuBudget::ZERO => {
+                write!(f, ", CPU budget {} %", self.cpu_budget)
+            }
+            GraceTime::Adaptive if self.latency_budget == LatencyBudget::ZERO => Ok(()),
+            GraceTime::Adaptive => write!(f, ", budget {} µs", self.latency_budget),
+            fixed => write!(f, ", grace {fixed} µs"),
+        }
+    }
+}

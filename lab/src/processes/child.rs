@@ -1,0 +1,157 @@
+//! An experiment process, as the lab holds it.
+
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::fd::AsRawFd;
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::OnceLock;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde::de::DeserializeOwned;
+
+use super::messages::{ProcessRole, STATUS, SUBCOMMAND};
+use crate::Error;
+use crate::fleet::{FleetLoad, FleetMeasurement};
+use crate::rounds::AttachProgress;
+use crate::testbed::Namespace;
+
+/// A running experiment process. Dropping it kills the process.
+#[derive(Debug)]
+pub struct ExperimentProcess {
+    child: Child,
+    /// Whether it is another program, which may start processes.
+    is_program: bool,
+    commands: Option<ChildStdin>,
+    messages: BufReader<ChildStdout>,
+}
+
+impl ExperimentProcess {
+    /// Starts this program again as an experiment process in `namespace`, or in the lab's own.
+    pub fn start(role: &ProcessRole, namespace: Option<&Namespace>) -> Result<Self, Error> {
+        static PROGRAM: OnceLock<io::Result<PathBuf>> = OnceLock::new();
+        let program = PROGRAM.get_or_init(std::env::current_exe);
+        let program = program.as_ref().map_err(|error| io::Error::new(error.kind(), error.to_string()))?;
+        let mut command = Command::new(program);
+        command.arg(SUBCOMMAND).arg(serde_json::to_string(role)?);
+        if let Some(namespace) = namespace {
+            let fd = namespace.file().as_raw_fd();
+            command.arg(format!("/proc/{}/fd/{fd}", std::process::id()));
+        }
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let commands = child.stdin.take();
+        let messages = child.stdout.take().ok_or_else(|| io::Error::from(io::ErrorKind::BrokenPipe))?;
+        let is_program = matches!(role, ProcessRole::Program(_));
+        Ok(Self { child, is_program, commands, messages: BufReader::new(messages) })
+    }
+
+    fn command(&mut self, command: &str) -> io::Result<()> {
+        let commands = self.commands.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
+        writeln!(commands, "{command}")
+    }
+
+    pub(crate) fn run_fleet(&mut self, load: &FleetLoad) -> Result<FleetMeasurement, Error> {
+        self.command(&serde_json::to_string(load)?)?;
+        self.result(Error::LoadProcess)
+    }
+
+    pub(crate) fn try_wait(&mut self) -> io::Result<Option<ExitStatus>> {
+        self.child.try_wait()
+    }
+
+    pub(crate) fn attach_progress(&mut self) -> Result<AttachProgress, Error> {
+        self.command(STATUS)?;
+        self.result(Error::NotAttached)
+    }
+
+    /// The next message of a process that says what went wrong.
+    pub(crate) fn result<T: DeserializeOwned>(&mut self, failed: fn(String) -> Error) -> Result<T, Error> {
+        self.receive::<Result<T, String>>()?.map_err(failed)
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// CPU time of all the process's threads so far, in seconds; of another program with its
+    /// descendants.
+    pub(crate) fn cpu_seconds(&self) -> io::Result<f64> {
+        self.seconds(process_cpu_seconds)
+    }
+
+    /// The same in user space, as the kernel's ticks sample it.
+    pub(crate) fn user_seconds(&self) -> io::Result<f64> {
+        self.seconds(process_user_seconds)
+    }
+
+    fn seconds(&self, of: impl Fn(u32) -> io::Result<f64>) -> io::Result<f64> {
+        let others = if self.is_program { descendants(self.child.id()) } else { Vec::new() };
+        // One that has ended meanwhile counts nothing.
+        Ok(of(self.child.id())? + others.into_iter().flat_map(of).sum::<f64>())
+    }
+
+    pub(crate) fn receive<T: DeserializeOwned>(&mut self) -> Result<T, Error> {
+        let mut line = String::new();
+        if self.messages.read_line(&mut line)? == 0 {
+            return Err(Error::ProcessExited);
+        }
+        Ok(serde_json::from_str(&line)?)
+    }
+
+    /// Asks a server of Lull for the number of its system calls so far that wait, poll or submit
+    /// (`epoll_pwait2`, `io_uring_enter`).
+    pub(crate) fn waits(&mut self) -> Result<u64, Error> {
+        self.command(STATUS)?;
+        self.receive()
+    }
+}
+
+fn process(pid: u32) -> io::Result<procfs::process::Process> {
+    let pid = i32::try_from(pid).map_err(io::Error::other)?;
+    procfs::process::Process::new(pid).map_err(io::Error::other)
+}
+
+/// CPU time of all threads of a process so far, in seconds (`/proc/<pid>/task/*/schedstat`).
+fn process_cpu_seconds(pid: u32) -> io::Result<f64> {
+    let tasks = process(pid)?.tasks().map_err(io::Error::other)?;
+    // One that has ended meanwhile counts nothing.
+    let times = tasks.flatten().filter_map(|task| task.schedstat().ok());
+    Ok(times.map(|times| times.sum_exec_runtime).sum::<u64>() as f64 / 1e9)
+}
+
+/// CPU time of all threads of a process in user space so far, in seconds (`utime` of
+/// `/proc/<pid>/stat`).
+fn process_user_seconds(pid: u32) -> io::Result<f64> {
+    let stat = process(pid)?.stat().map_err(io::Error::other)?;
+    Ok(stat.utime as f64 / procfs::ticks_per_second() as f64)
+}
+
+/// The children of a process and theirs. Empty on a kernel without `CONFIG_PROC_CHILDREN`.
+fn descendants(pid: u32) -> Vec<u32> {
+    let mut found = vec![pid];
+    let mut next = 0;
+    while let Some(&pid) = found.get(next) {
+        next += 1;
+        for task in std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
+            let children = std::fs::read_to_string(task.path().join("children")).unwrap_or_default();
+            found.extend(children.split_whitespace().filter_map(|child| child.parse::<u32>().ok()));
+        }
+    }
+    found.split_off(1)
+}
+
+impl Drop for ExperimentProcess {
+    fn drop(&mut self) {
+        // A program may have started processes, which would outlive it and keep its namespace. They
+        // are listed first: the orphans of a killed process are no longer its children. The number
+        // of a process that has been waited for may be another one's.
+        let runs = self.is_program && matches!(self.child.try_wait(), Ok(None));
+        let started = if runs { descendants(self.child.id()) } else { Vec::new() };
+        let _ = self.child.kill();
+        for pid in started {
+            let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+            // Fails if it has ended with its parent.
+            let _ = pid.map(|pid| kill_process(pid, Signal::KILL));
+        }
+        let _ = self.child.wait();
+    }
+}

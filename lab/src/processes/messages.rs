@@ -1,0 +1,96 @@
+//! What the lab and its experiment processes tell each other.
+
+use std::io::{self, Write};
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+
+use policies::controller::LatencyBudget;
+use serde::{Deserialize, Serialize};
+
+use crate::fleet::FleetConfig;
+use crate::network::Network;
+use crate::peers::EchoServerSpec;
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(tag = "role", rename_all = "kebab-case")]
+pub enum ProcessRole {
+    Server(ServerSpec),
+    EchoServer(EchoServerSpec),
+    Fleet(FleetSpec),
+    Program(ProgramSpec),
+    /// Keeps another process's server under kernel polling, from outside.
+    Attach(AttachSpec),
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct AttachSpec {
+    pub pid: u32,
+    pub interface: String,
+    pub latency_budget: LatencyBudget,
+    pub core: u32,
+}
+
+/// Another program as an experiment process: it ends with the lab.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ProgramSpec {
+    pub program: PathBuf,
+    pub arguments: Vec<String>,
+    pub core: u32,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct FleetSpec {
+    pub fleet: FleetConfig,
+    pub core: u32,
+    pub records: u64,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ServerSpec {
+    pub network: Network,
+    pub core: u32,
+    pub address: IpAddr,
+    /// Memory for items, in bytes; 0 for the server's default.
+    pub memory: u64,
+}
+
+/// The first message of a server, but of a program of another project.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct ServerReady {
+    pub(crate) address: SocketAddr,
+    /// `None` of another runtime than Lull's.
+    pub(crate) policy: Option<RunningPolicy>,
+}
+
+/// What a worker of Lull runs.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct RunningPolicy {
+    pub ran: String,
+    /// Why it is not the requested one.
+    pub steps_down: Vec<String>,
+    /// The runtime's worker reports (`runtime::WorkerReport`), of a memcached server.
+    pub reports: serde_json::Value,
+    /// The host's knobs with the outcome of each (`policies::Applied`), of a memcached server.
+    pub applied: serde_json::Value,
+}
+
+impl RunningPolicy {
+    pub(crate) fn note(&self, contender: &str) -> Option<String> {
+        let Self { ran, steps_down, .. } = self;
+        (!steps_down.is_empty()).then(|| format!("{contender}: {ran} ran: {}", steps_down.join("; ")))
+    }
+}
+
+/// The hidden subcommand that makes the `lab` program an experiment process.
+pub const SUBCOMMAND: &str = "experiment-process";
+
+/// The lab's command to a process to say what it did so far.
+pub(super) const STATUS: &str = "status";
+
+/// Sends a message to the lab: one line of JSON on standard output.
+pub(super) fn send(message: &impl Serialize) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    serde_json::to_writer(&mut out, message)?;
+    writeln!(out)?;
+    out.flush()
+}

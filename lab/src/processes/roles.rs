@@ -1,0 +1,211 @@
+//! The experiment process's side: runs the role that the lab assigned.
+
+use std::fmt::Write;
+use std::io::{self, BufRead};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use policies::attach::{AttachConfig, AttachEvent, Attachment, Target, observe};
+use policies::explain::Severity;
+use policies::{Cpus, JournalDir};
+use runtime::Handle;
+use runtime::io::{AsyncFd, Direction, SourceKind};
+use rustix::process::{Signal, set_parent_process_death_signal};
+use servers::memcached::{Config, Server};
+
+use super::messages::{AttachSpec, FleetSpec, ProcessRole, RunningPolicy, ServerReady, ServerSpec, send};
+use crate::fleet::{Fleet, FleetError, FleetLoad};
+use crate::peers::lull::waits;
+use crate::peers::raise_descriptor_limit;
+use crate::rounds::AttachProgress;
+use crate::testbed::Namespace;
+use crate::{Error, peers};
+
+/// Runs this process as an experiment process. `role` is a [`ProcessRole`] as JSON, `namespace` the
+/// path of the network namespace to enter. Returns when the lab closes its end, or when a load is
+/// over.
+pub fn run(role: &str, namespace: Option<&str>) -> Result<(), Error> {
+    set_parent_process_death_signal(Some(Signal::KILL)).map_err(std::io::Error::from)?;
+    if let Some(path) = namespace {
+        Namespace::open(path)?.enter_process()?;
+    }
+    match serde_json::from_str(role)? {
+        ProcessRole::Server(spec) => run_server(&spec),
+        ProcessRole::Fleet(spec) => run_fleet(&spec),
+        ProcessRole::Program(spec) => {
+            Cpus::one(spec.core).pin(None)?;
+            // The signal on the lab's death stays set across exec. Not KILL: a server of several
+            // processes, such as nginx, ends its workers when it is asked to end, and leaves them
+            // behind when it is killed.
+            set_parent_process_death_signal(Some(Signal::TERM)).map_err(std::io::Error::from)?;
+            let error = Command::new(&spec.program).args(&spec.arguments).stdout(Stdio::null()).exec();
+            Err(Error::program(&spec.program, error))
+        }
+        ProcessRole::Attach(spec) => run_attacher(&spec),
+        ProcessRole::EchoServer(spec) => Ok(peers::serve(&spec, |address, ran, steps_down| {
+            let policy = ran.map(|ran| RunningPolicy { ran, steps_down, ..RunningPolicy::default() });
+            send(&ServerReady { address, policy })
+        })?),
+    }
+}
+
+/// The most connections that the server accepts: those of the largest load, and those that observe
+/// it.
+const MOST_CONNECTIONS: usize = 10_100;
+
+/// A memcached server. Serves until the lab closes this process's standard input.
+fn run_server(spec: &ServerSpec) -> Result<(), Error> {
+    let builder = spec.network.builder(spec.core);
+    let mut runtime = builder.build()?;
+    let applied = runtime.applied().to_vec();
+    raise_descriptor_limit()?;
+    let config = Config {
+        listen: vec![(spec.address, None)],
+        port: Some(0),
+        max_connections: MOST_CONNECTIONS,
+        memory: if spec.memory > 0 { spec.memory } else { Config::default().memory },
+        ..Config::default()
+    };
+    let (stop, stopped) = UnixStream::pair()?;
+    let answering = runtime.block_on(async move {
+        stopped.set_nonblocking(true)?;
+        let stopped = AsyncFd::new(stopped, SourceKind::Other)?;
+        let server = Server::start(&config)?;
+        let reports = runtime::reports();
+        let report = reports.first().ok_or_else(|| io::Error::other("the runtime reports no worker"))?;
+        let policy = RunningPolicy {
+            ran: report.running.to_string(),
+            steps_down: report.steps_down.clone(),
+            reports: serde_json::to_value(&reports)?,
+            applied: serde_json::to_value(&applied)?,
+        };
+        send(&ServerReady { address: server.addresses()[0], policy: Some(policy) })?;
+        let handle = Handle::current();
+        // On another thread: the worker is to serve only.
+        let answering = thread::spawn(move || -> io::Result<()> {
+            let _stop = stop;
+            for command in io::stdin().lock().lines() {
+                command?;
+                send(&waits(&handle))?;
+            }
+            Ok(())
+        });
+        stopped.ready(Direction::Read).await;
+        drop(server);
+        Ok::<_, Error>(answering)
+    })?;
+    Ok(answering.join().unwrap_or_else(|_| Err(io::Error::other("the answering thread panicked")))?)
+}
+
+/// A fleet. Stays connected to one server, and runs loads until the lab closes this process's
+/// standard input.
+fn run_fleet(spec: &FleetSpec) -> Result<(), Error> {
+    Cpus::one(spec.core).pin(None)?;
+    let reason = |error: FleetError| error.to_string();
+    let connected = Fleet::connect(spec.fleet.clone()).map_err(reason);
+    let mut fleet = match connected.and_then(|mut fleet| {
+        fleet.store_records(spec.records).map_err(reason)?;
+        Ok(fleet)
+    }) {
+        Ok(fleet) => fleet,
+        Err(reason) => return Ok(send(&Err::<(), _>(reason))?),
+    };
+    send(&Ok::<_, String>(()))?;
+    for line in io::stdin().lock().lines() {
+        let load: FleetLoad = serde_json::from_str(&line?)?;
+        let measured = fleet.run(&load).map_err(reason);
+        send(&measured)?;
+        if measured.is_err() {
+            return Ok(());
+        }
+    }
+    fleet.close()?;
+    Ok(())
+}
+
+/// How long attaching may take: looking takes half a second, and two scans have to agree.
+const ATTACHES_WITHIN: Duration = Duration::from_secs(10);
+
+#[derive(Debug, Default)]
+struct Reported {
+    attached: bool,
+    /// Why an instance was left alone, or a queue refused.
+    refusals: Vec<String>,
+    progress: AttachProgress,
+}
+
+impl Reported {
+    fn take_in(&mut self, event: &AttachEvent) {
+        match event {
+            AttachEvent::Attached { .. } => self.attached = true,
+            AttachEvent::LeftAlone { .. } | AttachEvent::QueueRefused { .. } => {
+                self.refusals.push(event.to_string());
+            }
+            AttachEvent::SteppedBack { reason, .. } => self.progress.stepped_back.push(reason.clone()),
+            AttachEvent::Queue { change, .. } => self.progress.changes.push(change.to_string()),
+            _ => {}
+        }
+    }
+}
+
+/// Attaches to the server, and says what it did at each command, until the lab closes this
+/// process's standard input.
+fn run_attacher(spec: &AttachSpec) -> Result<(), Error> {
+    Cpus::one(spec.core).pin(None)?;
+    let target = Target::Process(spec.pid);
+    if let Some(reason) = prevented(&target, &spec.interface)? {
+        return Ok(send(&Err::<(), _>(reason))?);
+    }
+    let reported = Arc::new(Mutex::new(Reported::default()));
+    let seen = Arc::clone(&reported);
+    let config = AttachConfig {
+        interface: Some(spec.interface.clone()),
+        latency_budget: spec.latency_budget,
+        ..AttachConfig::new(target)
+    };
+    let on_event =
+        move |event: &AttachEvent| seen.lock().unwrap_or_else(PoisonError::into_inner).take_in(event);
+    let attachment = Attachment::start(config, on_event)?;
+    let reported = || reported.lock().unwrap_or_else(PoisonError::into_inner);
+    let deadline = Instant::now() + ATTACHES_WITHIN;
+    while !reported().attached {
+        if Instant::now() > deadline {
+            let seconds = ATTACHES_WITHIN.as_secs();
+            let mut reason = format!("nothing was attached within {seconds} s");
+            reported().refusals.iter().for_each(|refusal| {
+                let _ = write!(reason, "; {refusal}");
+            });
+            return Ok(send(&Err::<(), _>(reason))?);
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    send(&Ok::<_, String>(()))?;
+    for command in io::stdin().lock().lines() {
+        command?;
+        let instances = attachment.status().queues.iter().map(|queue| queue.instances.len()).sum();
+        let progress = std::mem::take(&mut reported().progress);
+        send(&Ok::<_, String>(AttachProgress { instances, ..progress }))?;
+    }
+    attachment.detach();
+    Ok(())
+}
+
+/// What prevents attaching, with what to do about it. `None` if nothing does.
+fn prevented(target: &Target, interface: &str) -> Result<Option<String>, Error> {
+    let observation = observe(target, Some(interface), &JournalDir::default())?;
+    if !observation.is_prevented() {
+        return Ok(None);
+    }
+    let mut text = observation.verdict();
+    for finding in observation.findings.iter().filter(|finding| finding.severity == Severity::Prevents) {
+        let _ = write!(text, " {}", finding.summary);
+        if let Some(remedy) = &finding.remedy {
+            let _ = write!(text, " To do: {remedy}.");
+        }
+    }
+    Ok(Some(text))
+}

@@ -1,0 +1,178 @@
+//! Plots as SVG images that are legible on a dark page and on a light one.
+
+use loadgen::medians::Interval;
+use plotters::prelude::*;
+
+const SIZE: (u32, u32) = (860, 460);
+/// Colours that people with any colour vision tell apart, legible on dark and on light (Okabe and
+/// Ito).
+const COLOURS: [RGBColor; 7] = [
+    RGBColor(0x00, 0x8f, 0xd1),
+    RGBColor(0xd5, 0x5e, 0x00),
+    RGBColor(0x00, 0x9e, 0x73),
+    RGBColor(0xcc, 0x79, 0xa7),
+    RGBColor(0xe6, 0x9f, 0x00),
+    RGBColor(0x56, 0xb4, 0xe9),
+    RGBColor(0x8a, 0x8a, 0x8a),
+];
+/// What makes a file with the image alone follow the viewer's colours.
+const STYLE: &str = "<style>svg{color:#222;background:#fff}\
+    @media(prefers-color-scheme:dark){svg{color:#ddd;background:#161616}}</style>";
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Axis {
+    pub(crate) title: &'static str,
+    pub(crate) logarithmic: bool,
+}
+
+impl Axis {
+    /// A value's place on the axis.
+    fn place(self, value: f64) -> f64 {
+        if self.logarithmic { value.max(1e-3).log10() } else { value }
+    }
+
+    /// The range that shows all values: from 0, or in whole decades.
+    fn range(self, values: impl Iterator<Item = f64>) -> (f64, f64) {
+        let places = values.map(|value| self.place(value)).filter(|place| place.is_finite());
+        let (low, high) = places.fold((f64::MAX, f64::MIN), |(low, high), it| (low.min(it), high.max(it)));
+        if low > high {
+            return (0.0, 1.0);
+        }
+        if self.logarithmic { (low.floor(), high.ceil().max(low.floor() + 1.0)) } else { (0.0, high * 1.08) }
+    }
+
+    fn label(self, place: f64) -> String {
+        let value = if self.logarithmic { 10f64.powf(place) } else { place };
+        if value >= 10_000.0 {
+            return format!("{:.0}k", value / 1e3);
+        }
+        if value < 10.0 && value.fract() > 0.0 { format!("{value:.1}") } else { format!("{value:.0}") }
+    }
+
+    /// None without a title.
+    fn labels(self, (low, high): (f64, f64)) -> usize {
+        if self.title.is_empty() {
+            0
+        } else if self.logarithmic {
+            (high - low) as usize + 1
+        } else {
+            8
+        }
+    }
+}
+
+/// A point with the interval of its height.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Point {
+    pub(crate) x: f64,
+    pub(crate) y: f64,
+    pub(crate) low: f64,
+    pub(crate) high: f64,
+}
+
+impl Point {
+    /// Without an interval's ends where too few rounds give none.
+    pub(crate) fn new(x: f64, interval: &Interval) -> Self {
+        let &Interval { median: y, mut low, mut high, .. } = interval;
+        if !interval.reaches_target() {
+            (low, high) = (y, y);
+        }
+        Self { x, y, low, high }
+    }
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Series {
+    pub(crate) name: String,
+    pub(crate) points: Vec<Point>,
+}
+
+/// Lines with error bars, as an SVG image.
+pub(crate) fn lines(x: Axis, y: Axis, series: &[Series]) -> Result<String, String> {
+    let mut text = String::new();
+    draw(&mut text, x, y, series).map_err(|error| format!("the plot: {error}"))?;
+    // Black is the page's text.
+    Ok(text.replace("#000000", "currentColor"))
+}
+
+fn draw(text: &mut String, x: Axis, y: Axis, series: &[Series]) -> Result<(), Box<dyn std::error::Error>> {
+    let root = SVGBackend::with_string(text, SIZE).into_drawing_area();
+    let points = || series.iter().flat_map(|series| &series.points);
+    let horizontal = x.range(points().map(|point| point.x));
+    let vertical = y.range(points().flat_map(|point| [point.low, point.high, point.y]));
+    let mut chart = ChartBuilder::on(&root)
+        .margin(12)
+        .margin_right(24)
+        .x_label_area_size(40)
+        .y_label_area_size(72)
+        .build_cartesian_2d(horizontal.0..horizontal.1, vertical.0..vertical.1)?;
+    chart
+        .configure_mesh()
+        .x_desc(x.title)
+        .y_desc(y.title)
+        .x_labels(x.labels(horizontal))
+        .y_labels(y.labels(vertical))
+        .x_label_formatter(&|place| x.label(*place))
+        .y_label_formatter(&|place| y.label(*place))
+        .light_line_style(BLACK.mix(0.0))
+        .bold_line_style(BLACK.mix(0.15))
+        .draw()?;
+    for (index, series) in series.iter().enumerate() {
+        let colour = COLOURS[index % COLOURS.len()];
+        let place = |point: &Point| (x.place(point.x), y.place(point.y));
+        chart
+            .draw_series(LineSeries::new(series.points.iter().map(place), colour.stroke_width(2)))?
+            .label(series.name.clone())
+            .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], colour.stroke_width(3)));
+        chart.draw_series(series.points.iter().map(|point| Circle::new(place(point), 3, colour.filled())))?;
+        let bars = series.points.iter().filter(|point| point.low < point.high).map(|point| {
+            let ends = [point.low, point.high].map(|end| (x.place(point.x), y.place(end)));
+            PathElement::new(ends, colour.stroke_width(1))
+        });
+        chart.draw_series(bars)?;
+    }
+    chart
+        .configure_series_labels()
+        .position(SeriesLabelPosition::UpperLeft)
+        .label_font(("sans-serif", 14))
+        .draw()?;
+    root.present()?;
+    Ok(())
+}
+
+/// The image as a file beside the document.
+pub(crate) fn standalone(svg: &str) -> String {
+    match svg.split_once('>') {
+        Some((tag, rest)) => format!("{tag}>{STYLE}{rest}"),
+        None => svg.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_have_error_bars_and_the_colour_of_the_page() {
+        let point = |x: f64| Point { x, y: 100.0, low: 50.0, high: 200.0 };
+        let series = [Series { name: "vanilla".to_owned(), points: vec![point(1e3), point(2e5)] }];
+        let axis = |logarithmic| Axis { title: "an axis", logarithmic };
+        let svg = lines(axis(false), axis(true), &series).unwrap();
+        assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"), "{svg}");
+        assert!(svg.contains("vanilla") && svg.matches("<circle").count() == 2, "{svg}");
+        assert!(svg.contains("currentColor") && !svg.contains("#000000"), "{svg}");
+        assert!(standalone(&svg).contains("prefers-color-scheme:dark"));
+        assert!(
+            lines(axis(true), axis(true), &[]).unwrap().starts_with("<svg"),
+            "an empty plot has its axes"
+        );
+    }
+
+    #[test]
+    fn a_logarithmic_axis_is_labelled_in_decades() {
+        let axis = Axis { title: "an axis", logarithmic: true };
+        let range = axis.range([35.0, 4_200.0].into_iter());
+        assert_eq!((range, axis.labels(range)), ((1.0, 4.0), 4));
+        assert_eq!([1.0, 4.0].map(|place| axis.label(place)), ["10", "10k"]);
+    }
+}

@@ -1,0 +1,146 @@
+//! A document as Markdown, whose tables are legible on a terminal, too, and as one HTML page; and
+//! the files that have them.
+
+use std::fmt::Write;
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use comfy_table::presets;
+use serde::Serialize;
+
+use super::document::{Document, Section, Table};
+use super::plots::standalone;
+use super::tables::styled_table;
+
+/// The page, in which `{{title}}`, `{{lead}}`, `{{conditions}}`, `{{overview}}` and `{{exhibits}}`
+/// stand for what follows.
+const PAGE: &str = include_str!("page.html");
+
+impl Document {
+    /// The document for a terminal: Markdown, without plots and what is too long for it.
+    pub fn text(&self) -> String {
+        markdown(self, true)
+    }
+
+    /// Writes `report.md`, `report.html` and the plots into a folder, and `results.json` with
+    /// `json`.
+    pub fn write(&self, folder: &Path, json: &impl Serialize) -> io::Result<()> {
+        fs::create_dir_all(folder)?;
+        fs::write(folder.join("report.md"), markdown(self, false))?;
+        fs::write(folder.join("report.html"), html(self))?;
+        // One line: indented, a run of five minutes has several times as many bytes.
+        fs::write(folder.join("results.json"), serde_json::to_vec(json)?)?;
+        for plot in self.sections.iter().flat_map(|section| &section.plots) {
+            fs::write(folder.join(format!("{}.svg", plot.name)), standalone(&plot.svg))?;
+        }
+        Ok(())
+    }
+}
+
+/// `on_terminal`: without plots, and without what is too long.
+fn markdown(document: &Document, on_terminal: bool) -> String {
+    let mut text = format!("# {}\n\n", document.title);
+    for finding in &document.findings {
+        let _ = write!(text, "{finding}\n\n");
+    }
+    list(&mut text, &document.conditions);
+    let with_glance = document.sections.iter().filter(|it| !it.glance.is_empty() && !on_terminal);
+    let overview: Vec<_> = with_glance.map(|it| vec![it.name.clone(), it.glance.clone()]).collect();
+    if !overview.is_empty() {
+        markdown_table(&mut text, &Table { names: 2, ..Table::new("", &["", "In one sentence"], overview) });
+    }
+    for section in document.sections.iter().filter(|it| !(on_terminal && it.only_in_page)) {
+        let _ = write!(text, "\n## {}\n", heading(section));
+        if let Some(reason) = &section.missing {
+            let _ = write!(text, "\n**Not measured here: {reason}.**\n");
+        } else if !section.glance.is_empty() {
+            let _ = write!(text, "\n**{}**\n", section.glance);
+        }
+        for statement in &section.statements {
+            let _ = write!(text, "\n> {statement}\n");
+        }
+        section.tables.iter().for_each(|it| markdown_table(&mut text, it));
+        for plot in section.plots.iter().filter(|_| !on_terminal) {
+            let _ = write!(text, "\n![{}]({}.svg)\n", plot.title, plot.name);
+        }
+        if !section.notes.is_empty() {
+            text.push('\n');
+            list(&mut text, &section.notes);
+        }
+    }
+    text
+}
+
+fn heading(section: &Section) -> String {
+    let Section { name, caption, .. } = section;
+    if caption.is_empty() { name.clone() } else { format!("{name}: {caption}") }
+}
+
+fn markdown_table(text: &mut String, Table { title, header, rows, names }: &Table) {
+    if !title.is_empty() {
+        let _ = write!(text, "\n{title}:\n");
+    }
+    // A bar would end the cell.
+    let rows = rows.iter().map(|row| row.iter().map(|cell| cell.replace('|', "\\|")).collect());
+    let _ = write!(text, "\n{}\n", styled_table(presets::ASCII_MARKDOWN, header, rows, *names));
+}
+
+fn list(text: &mut String, items: &[String]) {
+    for item in items {
+        let _ = writeln!(text, "- {item}");
+    }
+}
+
+fn html(document: &Document) -> String {
+    let overview = document.sections.iter().filter(|it| !it.glance.is_empty()).map(|section| {
+        let class = if section.missing.is_none() { "" } else { " class=\"missing\"" };
+        let (id, name, glance) = (&section.id, escape(&section.name), escape(&section.glance));
+        format!("<tr{class}><td><a href=\"#{id}\">{name}</a></td><td>{glance}</td></tr>\n")
+    });
+    PAGE.replace("{{title}}", &escape(&document.title))
+        .replace("{{lead}}", &elements("p", &document.findings))
+        .replace("{{conditions}}", &elements("li", &document.conditions))
+        .replace("{{overview}}", &overview.collect::<String>())
+        .replace("{{exhibits}}", &document.sections.iter().map(html_section).collect::<String>())
+}
+
+fn html_section(section: &Section) -> String {
+    let mut text = format!("<section id=\"{}\">\n{}", section.id, element("h2", &heading(section)));
+    if let Some(reason) = &section.missing {
+        text += &element("p class=\"reason\"", &format!("Not measured here: {reason}."));
+    } else if !section.glance.is_empty() {
+        text += &element("p class=\"glance\"", &section.glance);
+    }
+    text += &elements("blockquote", &section.statements);
+    for plot in &section.plots {
+        // An XML declaration has no place in a page.
+        let svg = plot.svg.find("<svg").map_or(&*plot.svg, |begin| &plot.svg[begin..]);
+        let _ = writeln!(text, "<figure>\n{svg}\n{}</figure>", element("figcaption", &plot.title));
+    }
+    for Table { title, header, rows, .. } in &section.tables {
+        let rows: String = rows.iter().map(|row| format!("<tr>{}</tr>\n", elements("td", row))).collect();
+        let (caption, header) = (element("caption", title), elements("th", header));
+        let _ =
+            writeln!(text, "<div class=\"wide\"><table>\n{caption}<tr>{header}</tr>\n{rows}</table></div>");
+    }
+    if !section.notes.is_empty() {
+        let notes = elements("li", &section.notes);
+        let _ = writeln!(text, "<details open><summary>Notes</summary><ul>\n{notes}</ul></details>");
+    }
+    text + "</section>\n"
+}
+
+fn elements(tag: &str, texts: &[String]) -> String {
+    texts.iter().map(|text| element(tag, text)).collect()
+}
+
+/// `tag` may have attributes.
+fn element(tag: &str, text: &str) -> String {
+    let name = tag.split(' ').next().unwrap_or(tag);
+    format!("<{tag}>{}</{name}>\n", escape(text))
+}
+
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}

@@ -1,0 +1,169 @@
+//! Classes of core distance, decided once over all turns of a run: what is near under one load is
+//! near under all.
+
+use serde::{Deserialize, Serialize};
+
+/// Distances that differ by this factor are different ones. Readings of the same distance vary by
+/// up to 1.45, those of different ones differ by 4.
+const DISTANCE_GAP: f64 = 1.6;
+
+/// A class has at least this share of the turns, the reciprocal, and two: fewer are disturbed
+/// readings.
+const MIN_SHARE: usize = 20;
+const MIN_TURNS: usize = 2;
+
+/// The distance of two cores around a turn: the round trip of a cache line between them, in
+/// nanoseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct CoreDistance {
+    pub before: f64,
+    pub after: f64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DistanceClass {
+    /// The distance was the same all the time, or was not measured.
+    Single,
+    Near,
+    Far,
+}
+
+policies::names!(DistanceClass, "distance": Single = "one class", Near = "near", Far = "far");
+
+pub(super) struct Classes {
+    /// `None` if the turn began and ended in different classes, or is an outlier.
+    pub(super) turns: Vec<Option<DistanceClass>>,
+    border: Option<f64>,
+}
+
+impl Classes {
+    pub(super) fn of(turns: &[Option<CoreDistance>]) -> Self {
+        let (turns, border) = classify(turns);
+        Self { turns, border }
+    }
+
+    pub(super) fn of_reading(&self, nanos: f64) -> DistanceClass {
+        match self.border {
+            None => DistanceClass::Single,
+            Some(border) if nanos < border => DistanceClass::Near,
+            Some(_) => DistanceClass::Far,
+        }
+    }
+
+    pub(super) fn all(&self) -> &'static [DistanceClass] {
+        match self.border {
+            None => &[DistanceClass::Single],
+            Some(_) => &[DistanceClass::Near, DistanceClass::Far],
+        }
+    }
+}
+
+/// Without a second class, turns that were not measured belong to the only one.
+///
+/// Where a gap between readings has too few turns on one side, these are outliers, which are put
+/// aside. What is left is split at its widest gap.
+fn classify(turns: &[Option<CoreDistance>]) -> (Vec<Option<DistanceClass>>, Option<f64>) {
+    let mut rest: Vec<CoreDistance> = turns.iter().flatten().copied().collect();
+    let least = MIN_TURNS.max(rest.len().div_ceil(MIN_SHARE));
+    let (mut from, mut to) = (0.0, f64::INFINITY);
+    let border = loop {
+        let gaps = distance_gaps(rest.iter().copied());
+        let Some(&widest) = gaps.first() else { break None };
+        let below = |border: f64| rest.iter().filter(|it| it.before.max(it.after) < border).count();
+        let above = |border: f64| rest.iter().filter(|it| it.before.min(it.after) > border).count();
+        match gaps.into_iter().find(|&gap| below(gap).min(above(gap)) < least) {
+            None => break Some(widest),
+            Some(gap) if below(gap) < above(gap) => from = gap,
+            Some(gap) => to = gap,
+        }
+        // At least one reading is on the other side, so this comes to an end.
+        rest.retain(|it| it.before.min(it.after) > from && it.before.max(it.after) < to);
+    };
+    let class = |distance: &CoreDistance| {
+        let (low, high) = (distance.before.min(distance.after), distance.before.max(distance.after));
+        match border {
+            _ if low <= from || high >= to => None,
+            None => (high / low <= DISTANCE_GAP).then_some(DistanceClass::Single),
+            Some(border) if high < border => Some(DistanceClass::Near),
+            Some(border) if low > border => Some(DistanceClass::Far),
+            Some(_) => None,
+        }
+    };
+    let unmeasured = border.is_none().then_some(DistanceClass::Single);
+    (turns.iter().map(|turn| turn.as_ref().map_or(unmeasured, class)).collect(), border)
+}
+
+/// The middles, on a logarithmic scale, of the gaps between readings that are wide enough, the
+/// widest first.
+fn distance_gaps(turns: impl Iterator<Item = CoreDistance>) -> Vec<f64> {
+    let mut logarithms: Vec<f64> = turns.flat_map(|it| [it.before.ln(), it.after.ln()]).collect();
+    logarithms.sort_by(f64::total_cmp);
+    let gaps = logarithms.windows(2).map(|pair| (pair[1] - pair[0], f64::midpoint(pair[0], pair[1])));
+    let mut gaps: Vec<(f64, f64)> = gaps.filter(|(width, _)| *width >= DISTANCE_GAP.ln()).collect();
+    gaps.sort_by(|a, b| b.0.total_cmp(&a.0));
+    gaps.into_iter().map(|(_, middle)| middle.exp()).collect()
+}
+
+/// Classes in the order of their numbers of rounds, which are added up; those without rounds are
+/// left out.
+pub fn order_by_rounds(classes: impl Iterator<Item = (DistanceClass, usize)>) -> Vec<DistanceClass> {
+    let seen: Vec<(DistanceClass, usize)> = classes.collect();
+    let rounds = |wanted| -> usize {
+        seen.iter().filter(|(class, _)| *class == wanted).map(|(_, rounds)| rounds).sum()
+    };
+    let mut classes = vec![DistanceClass::Single, DistanceClass::Near, DistanceClass::Far];
+    classes.retain(|&class| rounds(class) > 0);
+    classes.sort_by_key(|&class| std::cmp::Reverse(rounds(class)));
+    classes
+}
+
+#[cfg(test)]
+mod tests {
+    use DistanceClass::{Far, Near, Single};
+
+    use super::*;
+
+    fn distance(before: f64, after: f64) -> Option<CoreDistance> {
+        Some(CoreDistance { before, after })
+    }
+
+    fn classified(readings: &[(f64, f64)]) -> Vec<Option<DistanceClass>> {
+        Classes::of(&readings.iter().map(|it| distance(it.0, it.1)).collect::<Vec<_>>()).turns
+    }
+
+    #[test]
+    fn a_gap_separates_near_from_far_and_a_turn_on_both_sides_has_no_class() {
+        let turns = [(95.0, 130.0), (500.0, 520.0), (120.0, 90.0), (550.0, 480.0), (100.0, 500.0)];
+        assert_eq!(classified(&turns), [Some(Near), Some(Far), Some(Near), Some(Far), None]);
+        assert_eq!(classified(&[(100.0, 130.0), (150.0, 140.0)]), [Some(Single); 2]);
+    }
+
+    #[test]
+    fn a_load_that_met_the_far_distance_only_is_far_if_another_load_was_near() {
+        // 375 to 450 ns under one load, 110 ns under the others.
+        let turns = [vec![(375.0, 450.0); 12], vec![(110.0, 112.0); 12]].concat();
+        let classes = classified(&turns);
+        assert!(classes[..12].iter().all(|class| *class == Some(Far)), "{classes:?}");
+    }
+
+    #[test]
+    fn a_few_disturbed_readings_make_no_class_and_hide_none() {
+        let mut turns = [[(100.0, 110.0); 30], [(500.0, 510.0); 30]].concat();
+        turns.extend([(2000.0, 2100.0), (2500.0, 2000.0), (4000.0, 4000.0)]);
+        let found = classified(&turns);
+        assert_eq!((found[0], found[30], &found[60..]), (Some(Near), Some(Far), &[None; 3][..]));
+        assert_eq!(
+            classified(&[(100.0, 100.0), (105.0, 100.0), (4000.0, 4000.0)]),
+            [Some(Single), Some(Single), None]
+        );
+    }
+
+    #[test]
+    fn turns_without_a_reading_are_of_the_only_class_or_of_none() {
+        assert_eq!(Classes::of(&[None, None]).turns, [Some(Single); 2]);
+        let (near, far) = (distance(100.0, 100.0), distance(500.0, 500.0));
+        assert_eq!(Classes::of(&[None, near]).turns[0], Some(Single));
+        assert_eq!(Classes::of(&[None, near, near, far, far]).turns[0], None);
+    }
+}

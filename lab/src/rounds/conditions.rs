@@ -1,0 +1,73 @@
+//! The machine's conditions around a turn.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use procfs::CurrentSI;
+use serde::Serialize;
+
+use super::classes::CoreDistance;
+use crate::cores::{CoreAssignment, round_trip};
+
+/// Steal, as a share of one core, above which a turn is repeated.
+pub(crate) const STEAL_LIMIT: f64 = 0.02;
+/// How long a distance is measured: twice a turn, so it has to be short beside the turn.
+const DISTANCE_DURATION: Duration = Duration::from_millis(10);
+
+/// What the machine did during a turn that no contender caused.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Conditions {
+    /// CPU time that the hypervisor took (steal), as a share of one core.
+    pub steal: f64,
+    pub distance: Option<CoreDistance>,
+}
+
+impl Conditions {
+    /// With the round trips of a cache line before and after, in ns. One that is not a positive
+    /// number counts as not measured.
+    pub(super) fn new(steal: f64, distance: Option<(f64, f64)>) -> Self {
+        let valid = |nanos: f64| nanos.is_finite() && nanos > 0.0;
+        let distance = distance.filter(|it| valid(it.0) && valid(it.1));
+        Self { steal, distance: distance.map(|(before, after)| CoreDistance { before, after }) }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct ConditionsGuard {
+    cores: CoreAssignment,
+    distance: Option<f64>,
+    steal: f64,
+    begun: Instant,
+}
+
+impl ConditionsGuard {
+    /// Begins a turn. Neither server nor load may run yet, or they would be in the way of the
+    /// measurement.
+    pub(crate) fn begin(cores: CoreAssignment) -> io::Result<Self> {
+        let distance = distance(cores)?;
+        Ok(Self { cores, distance, steal: total_steal()?, begun: Instant::now() })
+    }
+
+    pub(crate) fn end(self) -> io::Result<Conditions> {
+        let steal = (total_steal()? - self.steal) / self.begun.elapsed().as_secs_f64();
+        Ok(Conditions::new(steal, self.distance.zip(distance(self.cores)?)))
+    }
+}
+
+/// The distance between the server's and the client's core in nanoseconds; `None` if they share a
+/// core, or if something else kept a core busy.
+fn distance(cores: CoreAssignment) -> io::Result<Option<f64>> {
+    if cores.server == cores.client {
+        return Ok(None);
+    }
+    match round_trip(cores.server, cores.client, DISTANCE_DURATION) {
+        Ok(distance) => Ok(Some(distance)),
+        Err(error) if error.kind() == io::ErrorKind::TimedOut => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn total_steal() -> io::Result<f64> {
+    let stat = procfs::KernelStats::current().map_err(io::Error::other)?;
+    Ok(stat.total.steal.unwrap_or(0) as f64 / procfs::ticks_per_second() as f64)
+}

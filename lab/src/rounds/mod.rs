@@ -1,0 +1,30 @@
+//! How everything is measured: contenders take turns in interleaved rounds under a load, each turn
+//! gives figures, and the figures of all rounds become rows.
+//!
+//! - [`Runner`]: whose turn it is, under which conditions, and which turns are repeated.
+//! - [`Turn`]: what was measured of a contender once, as [`Figure`]s and latencies.
+//! - [`Results`]: rows of medians, intervals and ratios, by load and by class of core distance.
+//!
+//! A contender is known by its index, also where a row or a ratio names another one.
+
+mod classes;
+mod conditions;
+mod figure;
+mod intervals;
+mod order;
+mod results;
+mod runner;
+mod turn;
+
+pub use classes::{CoreDistance, DistanceClass, order_by_rounds};
+pub use conditions::Conditions;
+pub(crate) use conditions::STEAL_LIMIT;
+pub use figure::Figure;
+pub use intervals::Bound;
+pub(crate) use results::ANSWERED;
+#[cfg(test)]
+pub(crate) use results::tests::results_of;
+pub use results::{LoadResult, Measured, Results, Round, Row, Status};
+pub(crate) use runner::Phases;
+pub use runner::Runner;
+pub use turn::{AttachProgress, LoadDetail, LoadKind, LoadPlan, Measurement, TakenTurn, Turn};

@@ -1,0 +1,136 @@
+//! What was measured of a contender once, and the turns that were taken under a load.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::conditions::{Conditions, STEAL_LIMIT};
+use super::figure::Figure;
+use crate::fleet::{FleetMeasurement, FleetPacing, FleetWindow};
+
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Turn {
+    /// What the machine does not count is not there.
+    pub figures: BTreeMap<Figure, f64>,
+    /// Latencies as ends of buckets in ns, ascending, with the number of requests in each.
+    #[serde(skip)]
+    pub latencies: Vec<(u64, u64)>,
+    /// Under an alternating rate, latencies by the time since the last step.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub windows: Vec<FleetWindow>,
+    /// How a controller drove the server's queue at the end. `None` without a controller.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queue: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub invalid: Option<String>,
+    /// CPU time that the hypervisor took from the cores that work for the server (steal), as a
+    /// share of one core. `None`: that of all cores counts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub steal: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub detail: Option<Box<LoadDetail>>,
+}
+
+/// What else was counted under a load of the fleet.
+#[derive(Debug, Clone, Serialize)]
+pub struct LoadDetail {
+    /// Without its latencies and windows.
+    pub fleet: FleetMeasurement,
+    /// Segments that the server's kernel has sent again.
+    pub retransmitted: u64,
+    /// Packets that found the server's receive ring full.
+    pub drops: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub attach: Option<AttachProgress>,
+}
+
+/// What an attaching process did since it was last asked.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct AttachProgress {
+    pub instances: usize,
+    /// Why it gave polling up for some seconds, each time that it did.
+    pub stepped_back: Vec<String>,
+    /// The modes that the controller has chosen for the queue, with the reasons.
+    pub changes: Vec<String>,
+}
+
+impl Turn {
+    /// A turn with these figures. Those that are not finite are left out.
+    pub fn new(figures: impl IntoIterator<Item = (Figure, f64)>) -> Self {
+        let mut turn = Self::default();
+        figures.into_iter().for_each(|(figure, value)| turn.set(figure, value));
+        turn
+    }
+
+    pub fn invalid(reason: impl Into<String>) -> Self {
+        Self { invalid: Some(reason.into()), ..Self::default() }
+    }
+
+    /// Adds a figure, unless it is not finite.
+    pub fn set(&mut self, figure: Figure, value: f64) {
+        if value.is_finite() {
+            self.figures.insert(figure, value);
+        }
+    }
+
+    /// NaN if the turn doesn't have the figure.
+    pub fn get(&self, figure: Figure) -> f64 {
+        self.figures.get(&figure).copied().unwrap_or(f64::NAN)
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LoadKind {
+    Capacity,
+    Open,
+    Steps,
+    /// Each connection sends again when it has its reply.
+    Closed,
+}
+
+/// A load that is to be measured; see [`LoadResult`](super::LoadResult).
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct LoadPlan {
+    pub name: String,
+    pub kind: LoadKind,
+    pub at: f64,
+    pub share: Option<f64>,
+    pub pacing: Option<FleetPacing>,
+    /// Rounds; each measures every contender once.
+    pub rounds: usize,
+    /// The time that all rounds may take; half of it may go to turns that are repeated.
+    pub limit: Duration,
+    pub steal_limit: f64,
+}
+
+impl LoadPlan {
+    pub fn new(name: impl Into<String>, kind: LoadKind, at: f64, rounds: usize, limit: Duration) -> Self {
+        let steal_limit = STEAL_LIMIT;
+        Self { name: name.into(), kind, at, share: None, pacing: None, rounds, limit, steal_limit }
+    }
+}
+
+/// A turn that was taken, whatever became of it.
+#[derive(Debug, Clone, Serialize)]
+pub struct TakenTurn {
+    pub contender: usize,
+    /// The round, from 0, of the class of distance that the machine was in. A turn that is repeated
+    /// has that of its repeat.
+    pub round: usize,
+    pub conditions: Conditions,
+    pub stolen: bool,
+    /// Whether it counts in spite of steal: nothing was left for another attempt.
+    pub disturbed: bool,
+    #[serde(flatten)]
+    pub turn: Turn,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub struct Measurement {
+    #[serde(flatten)]
+    pub plan: LoadPlan,
+    pub contenders: Vec<String>,
+    pub turns: Vec<TakenTurn>,
+}

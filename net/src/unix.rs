@@ -1,0 +1,219 @@
+//! Unix domain streams, listeners and datagrams.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram as StdDatagram};
+use std::path::Path;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use runtime::io::{AsyncFd, Direction, SourceKind};
+use socket2::{Domain, SockAddr, Socket, Type};
+
+use crate::listener::{BindOptions, Listener};
+use crate::sockopt;
+use crate::stream::generic::{IntoStdError, Stream, connect};
+
+/// The kind of Unix domain sockets.
+#[derive(Debug, Clone, Copy)]
+pub struct Unix;
+
+/// Who is at the other end of a Unix domain stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PeerCredentials {
+    /// The process's id; 0 if it is not of this process's PID namespace.
+    pub pid: i32,
+    /// The effective user id that it had when it connected or called `listen`.
+    pub uid: u32,
+    /// The effective group id that it had then.
+    pub gid: u32,
+}
+
+/// A connection over a Unix domain socket.
+pub type UnixStream = Stream<Unix>;
+
+/// A listening Unix domain socket. Dropping it leaves its path, as `unix(7)` says.
+pub type UnixListener = Listener<Unix>;
+
+impl Stream<Unix> {
+    /// Connects to a path.
+    ///
+    /// # Errors
+    /// The error of the system call, for example `ConnectionRefused` if nobody listens on the path,
+    /// and `InvalidInput` if the path is longer than 107 bytes.
+    pub async fn connect(path: impl AsRef<Path>) -> io::Result<Self> {
+        connect(&SockAddr::unix(path)?, Domain::UNIX).await
+    }
+
+    /// Two streams that are connected to each other.
+    pub fn pair() -> io::Result<(Self, Self)> {
+        let (one, other) = Socket::pair(Domain::UNIX, Type::STREAM.nonblocking().cloexec(), None)?;
+        Ok((Stream::from_socket(Arc::new(one))?, Stream::from_socket(Arc::new(other))?))
+    }
+
+    /// Takes over a connected socket of the standard library, and makes it non-blocking.
+    pub fn from_std(stream: std::os::unix::net::UnixStream) -> io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        Self::from_socket(Arc::new(stream.into()))
+    }
+
+    /// Takes the socket off this worker, and returns it, non-blocking as it is, with the bytes that
+    /// were received and not read yet. What was written is sent before.
+    ///
+    /// On epoll there are such bytes only after reads through
+    /// [`AsyncBufRead`](futures_io::AsyncBufRead). A ring receives ahead of its reader: its receive
+    /// is cancelled, and what that has brought is returned here. The bytes after it are in the
+    /// socket. If the future is dropped before it is ready, so is the stream, with its bytes.
+    pub async fn into_std(self) -> Result<(std::os::unix::net::UnixStream, Vec<u8>), IntoStdError<Unix>> {
+        self.into_socket().await.map(|(socket, unread)| (socket.into(), unread))
+    }
+
+    /// Who connected, or listened: the process's credentials at that time.
+    #[doc(alias = "SO_PEERCRED")]
+    pub fn peer_cred(&self) -> io::Result<PeerCredentials> {
+        let found = sockopt::peer_credentials(self.socket())?;
+        Ok(PeerCredentials { pid: found.pid, uid: found.uid, gid: found.gid })
+    }
+}
+
+impl Listener<Unix> {
+    /// Listens on a path, which must not exist. The backlog is 4096, which the kernel caps at
+    /// `net.core.somaxconn`.
+    ///
+    /// # Errors
+    /// `AddrInUse` if the path exists, or the error of another system call.
+    pub fn bind(path: impl AsRef<Path>) -> io::Result<Self> {
+        Self::bind_with(path, &BindOptions::new())
+    }
+
+    /// Like [`Listener::bind`], with a backlog, and with permissions of the path
+    /// ([`BindOptions::mode`]).
+    pub fn bind_with(path: impl AsRef<Path>, options: &BindOptions) -> io::Result<Self> {
+        Self::from_socket(listening_socket(path.as_ref(), options)?, options.listen_backlog())
+    }
+
+    /// Accepts one connection, onto this worker. Any number of tasks may wait on one listener.
+    ///
+    /// # Errors
+    /// The error of the system call, for example `EMFILE` without a free descriptor. None of them
+    /// is caused by a peer, and none ends the listener: the next accept may succeed.
+    pub async fn accept(&self) -> io::Result<Stream<Unix>> {
+        let (socket, _) = self.accept_socket().await?;
+        self.take_on(socket)
+    }
+
+    /// [`Listener::accept`] for use in a `poll` function. One task may wait in this way at a time;
+    /// a second one replaces the first.
+    pub fn poll_accept(&self, context: &mut Context<'_>) -> Poll<io::Result<Stream<Unix>>> {
+        self.poll_accept_socket(context).map(|result| self.take_on(result?.0))
+    }
+
+    /// Takes the socket off this worker, and returns it, non-blocking as it is, with the
+    /// connections that were accepted and not returned yet: a ring accepts ahead.
+    ///
+    /// # Errors
+    /// The error of the system call, for example `EMFILE` without a free descriptor.
+    pub fn into_std(
+        self,
+    ) -> io::Result<(std::os::unix::net::UnixListener, Vec<std::os::unix::net::UnixStream>)> {
+        let (socket, ahead) = self.into_socket()?;
+        Ok((socket.into(), ahead.into_iter().map(Into::into).collect()))
+    }
+}
+
+/// A connect is refused until the socket listens, which is after its path has its mode.
+fn listening_socket(path: &Path, options: &BindOptions) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::UNIX, Type::STREAM.nonblocking().cloexec(), None)?;
+    socket.bind(&SockAddr::unix(path)?)?;
+    if let Some(mode) = options.path_mode() {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
+    }
+    socket.listen(options.listen_backlog())?;
+    Ok(socket)
+}
+
+/// A Unix domain datagram socket on its worker's driver. It uses readiness and system calls on
+/// every driver. Any number of tasks may wait on one socket.
+#[derive(Debug)]
+pub struct UnixDatagram {
+    fd: AsyncFd<StdDatagram>,
+}
+
+impl UnixDatagram {
+    /// Binds to a path, which must not exist. Dropping the socket leaves it.
+    ///
+    /// # Errors
+    /// `AddrInUse` if the path exists, or the error of another system call.
+    pub fn bind(path: impl AsRef<Path>) -> io::Result<Self> {
+        Self::from_std(StdDatagram::bind(path)?)
+    }
+
+    /// A socket without a path, which can send only.
+    pub fn unbound() -> io::Result<Self> {
+        Self::from_std(StdDatagram::unbound()?)
+    }
+
+    /// Two sockets that are connected to each other.
+    pub fn pair() -> io::Result<(Self, Self)> {
+        let (one, other) = StdDatagram::pair()?;
+        Ok((Self::from_std(one)?, Self::from_std(other)?))
+    }
+
+    /// Takes over a socket of the standard library, and makes it non-blocking.
+    pub fn from_std(socket: StdDatagram) -> io::Result<Self> {
+        socket.set_nonblocking(true)?;
+        Ok(Self { fd: AsyncFd::new(socket, SourceKind::Other)? })
+    }
+
+    /// Gives the socket back, non-blocking as it is.
+    pub fn into_std(self) -> io::Result<StdDatagram> {
+        self.fd.into_inner()
+    }
+
+    /// Sets the path that [`UnixDatagram::send`] sends to, and the only one that is received from.
+    ///
+    /// # Errors
+    /// The error of the system call, for example `ConnectionRefused`.
+    pub fn connect(&self, path: impl AsRef<Path>) -> io::Result<()> {
+        self.fd.get_ref().connect(path)
+    }
+
+    /// Sends a datagram to the connected path. Waits while its receiver has no room.
+    ///
+    /// # Errors
+    /// `NotConnected` without [`UnixDatagram::connect`], or the error of the system call.
+    pub async fn send(&self, datagram: &[u8]) -> io::Result<usize> {
+        self.fd.io(Direction::Write, |socket| socket.send(datagram)).await
+    }
+
+    /// Sends a datagram to a path. Waits while its receiver has no room.
+    ///
+    /// # Errors
+    /// The error of the system call, for example `ConnectionRefused`.
+    pub async fn send_to(&self, datagram: &[u8], path: impl AsRef<Path>) -> io::Result<usize> {
+        self.fd.io(Direction::Write, |socket| socket.send_to(datagram, path.as_ref())).await
+    }
+
+    /// Receives a datagram. The part that does not fit in `buffer` is lost.
+    pub async fn recv(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.fd.io(Direction::Read, |socket| socket.recv(buffer)).await
+    }
+
+    /// Receives a datagram, and returns its sender. The part that does not fit in `buffer` is lost.
+    pub async fn recv_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        self.fd.io(Direction::Read, |socket| socket.recv_from(buffer)).await
+    }
+
+    /// The path that it is bound to.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.fd.get_ref().local_addr()
+    }
+}
+
+impl AsFd for UnixDatagram {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.get_ref().as_fd()
+    }
+}

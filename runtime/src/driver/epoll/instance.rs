@@ -1,0 +1,387 @@
+//! The descriptors that are registered with a worker's driver, in one epoll instance or two.
+//!
+//! Under a policy that busy-polls there are two. The *main* one, in which the worker waits, holds
+//! only sockets of the worker's NAPI, because an epoll instance remembers one NAPI id, and the last
+//! writer wins. Everything else (listeners, pipes, sockets without a NAPI) is in the *other* one,
+//! which the driver nests in the main one.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::rc::Rc;
+use std::time::Duration;
+
+use policies::epoll_params::EpollParams;
+use policies::socket_options::incoming_napi_id;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use slab::Slab;
+
+use super::sys::{self, Event};
+use crate::driver::readiness::{Direction, Readiness, SourceKind};
+use crate::driver::wait::WaitOutcome;
+
+/// Tokens from this one on are of descriptors that the driver watches for itself.
+pub(super) const FIRST_OF_DRIVER: usize = usize::MAX - 3;
+
+/// How many events without datagrams are remembered. Of sockets whose readers don't count datagrams
+/// all are.
+const MOST_ANNOUNCED: usize = 16;
+
+/// What a registered descriptor is watched for, by edges.
+const READS: EventFlags = EventFlags::IN.union(EventFlags::RDHUP).union(EventFlags::ET);
+const EDGES: EventFlags = READS.union(EventFlags::OUT);
+
+pub(crate) struct Instance {
+    main: OwnedFd,
+    /// Under a policy that busy-polls.
+    split: Option<Split>,
+    events: RefCell<Box<[Event]>>,
+    sources: RefCell<Slab<Source>>,
+    /// The NAPI that the worker polls; 0: none.
+    napi: Cell<u32>,
+    /// Readable events of the queue's datagram sockets for which no datagram was received yet, and
+    /// datagrams that were received from these sockets since the last wait.
+    announced: Cell<usize>,
+    datagrams: Cell<usize>,
+}
+
+struct Split {
+    other: OwnedFd,
+    /// Those in the main instance.
+    queue_sockets: RefCell<QueueSockets>,
+}
+
+#[derive(Clone)]
+struct Source {
+    readiness: Rc<Readiness>,
+    /// The number of a descriptor of [`SourceKind::Datagrams`].
+    datagrams: Option<RawFd>,
+}
+
+/// The sockets of the worker's NAPI. Each is removed before it is closed.
+#[derive(Default)]
+pub(super) struct QueueSockets {
+    list: Vec<RawFd>,
+    positions: HashMap<RawFd, usize>,
+}
+
+impl QueueSockets {
+    pub(super) fn add(&mut self, socket: BorrowedFd<'_>) {
+        let position = self.list.len();
+        self.list.push(socket.as_raw_fd());
+        self.positions.insert(socket.as_raw_fd(), position);
+    }
+
+    pub(super) fn remove(&mut self, socket: BorrowedFd<'_>) {
+        let Some(position) = self.positions.remove(&socket.as_raw_fd()) else { return };
+        self.list.swap_remove(position);
+        if let Some(&moved) = self.list.get(position) {
+            self.positions.insert(moved, position);
+        }
+    }
+
+    pub(super) fn list(&self) -> &[RawFd] {
+        &self.list
+    }
+}
+
+impl Instance {
+    /// `split`: whether the policy busy-polls. `max_events`: the batch of one wait, which under
+    /// suspension bounds how long other sockets of the queue wait.
+    pub(crate) fn new(split: bool, max_events: usize) -> io::Result<Self> {
+        let create = || epoll::create(CreateFlags::CLOEXEC);
+        let split = match split {
+            true => Some(Split { other: create()?, queue_sockets: RefCell::default() }),
+            false => None,
+        };
+        Ok(Self {
+            main: create()?,
+            split,
+            events: RefCell::new(vec![Event::EMPTY; max_events.max(1)].into_boxed_slice()),
+            sources: RefCell::default(),
+            napi: Cell::new(0),
+            announced: Cell::new(0),
+            datagrams: Cell::new(0),
+        })
+    }
+
+    /// Sets how waits in the main instance busy-poll, and returns what the kernel reads back.
+    pub(crate) fn set_params(&self, params: EpollParams) -> io::Result<EpollParams> {
+        params.write(self.main.as_fd())?;
+        self.params()
+    }
+
+    /// How waits in the main instance busy-poll, read from the kernel.
+    pub(crate) fn params(&self) -> io::Result<EpollParams> {
+        EpollParams::read(self.main.as_fd())
+    }
+
+    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.main.as_fd()
+    }
+
+    pub(super) fn other(&self) -> Option<BorrowedFd<'_>> {
+        self.split.as_ref().map(|split| split.other.as_fd())
+    }
+
+    /// The sockets of the worker's NAPI, if they have the main instance to themselves.
+    pub(super) fn queue_sockets(&self) -> Option<&RefCell<QueueSockets>> {
+        self.split.as_ref().map(|split| &split.queue_sockets)
+    }
+
+    /// Watches a descriptor of the driver in the main instance, or changes how it is watched.
+    pub(super) fn watch(
+        &self,
+        descriptor: BorrowedFd<'_>,
+        token: usize,
+        flags: EventFlags,
+    ) -> io::Result<()> {
+        Ok(epoll::add(&self.main, descriptor, EventData::new_u64(token as u64), flags)?)
+    }
+
+    pub(super) fn rearm(
+        &self,
+        descriptor: BorrowedFd<'_>,
+        token: usize,
+        flags: EventFlags,
+    ) -> io::Result<()> {
+        Ok(epoll::modify(&self.main, descriptor, EventData::new_u64(token as u64), flags)?)
+    }
+
+    /// Watches a descriptor. `napi`: the one that the worker polls.
+    pub(crate) fn register(
+        &self,
+        descriptor: BorrowedFd<'_>,
+        kind: SourceKind,
+        napi: u32,
+    ) -> io::Result<(usize, Rc<Readiness>)> {
+        self.napi.set(napi);
+        let (of_queue, datagrams) = match kind {
+            SourceKind::Napi(id) => (id != 0 && id == napi, None),
+            // It may have received before.
+            SourceKind::Datagrams => {
+                (napi != 0 && incoming_napi_id(&descriptor) == napi, Some(descriptor.as_raw_fd()))
+            }
+            SourceKind::Other => (false, None),
+        };
+        let edges = if datagrams.is_some() { READS } else { EDGES };
+        let readiness = Rc::new(Readiness::new(of_queue, datagrams.is_none()));
+        let mut sources = self.sources.borrow_mut();
+        let entry = sources.vacant_entry();
+        let key = entry.key();
+        epoll::add(self.instance(of_queue), descriptor, EventData::new_u64(key as u64), edges)?;
+        entry.insert(Source { readiness: Rc::clone(&readiness), datagrams });
+        if of_queue {
+            self.took_in(descriptor);
+        }
+        Ok((key, readiness))
+    }
+
+    /// A socket of the NAPI is in the main instance.
+    fn took_in(&self, socket: BorrowedFd<'_>) {
+        self.queue_sockets().into_iter().for_each(|sockets| sockets.borrow_mut().add(socket));
+    }
+
+    fn gave_up(&self, socket: BorrowedFd<'_>) {
+        self.queue_sockets().into_iter().for_each(|sockets| sockets.borrow_mut().remove(socket));
+    }
+
+    pub(crate) fn deregister(&self, descriptor: BorrowedFd<'_>, key: usize) -> io::Result<()> {
+        let Some(Source { readiness, .. }) = self.sources.borrow_mut().try_remove(key) else { return Ok(()) };
+        let of_queue = readiness.of_queue.get();
+        if of_queue {
+            self.gave_up(descriptor);
+        }
+        epoll::delete(self.instance(of_queue), descriptor)?;
+        Ok(())
+    }
+
+    fn instance(&self, of_queue: bool) -> &OwnedFd {
+        match &self.split {
+            Some(split) if !of_queue => &split.other,
+            _ => &self.main,
+        }
+    }
+
+    /// Looks whether a datagram socket's packets come by the worker's queue, and if so, moves the
+    /// socket to the polling instance.
+    ///
+    /// The kernel stores the NAPI of the last packet in a connected socket, in others that of the
+    /// first (`net/ipv4/udp.c`, `__udp_queue_rcv_skb`). So it is looked at ever more rarely.
+    fn learn(&self, key: usize, readiness: &Readiness, number: RawFd) {
+        let napi = self.napi.get();
+        let events = readiness.events(Direction::Read).wrapping_add(1);
+        if napi == 0 || readiness.of_queue.get() || !events.is_power_of_two() {
+            return;
+        }
+        // SAFETY: a socket is deregistered before it is closed (`AsyncFd`). If others have closed
+        // the number, the calls below fail, or concern what has it now: it would be watched with
+        // the key of a socket that nobody can use.
+        let socket = unsafe { sys::borrow(number) };
+        if incoming_napi_id(&socket) == napi && self.relocate(key, readiness, socket, true).is_ok() {
+            self.took_in(socket);
+        }
+    }
+
+    /// Moves a datagram socket to the instance for descriptors of the queue, or for others.
+    fn relocate(
+        &self,
+        key: usize,
+        readiness: &Readiness,
+        socket: BorrowedFd<'_>,
+        of_queue: bool,
+    ) -> io::Result<()> {
+        if self.split.is_some() {
+            let edges = if readiness.watches_writes.get() { EDGES } else { READS };
+            // What is there to be received is an event of the instance to which it is added.
+            epoll::add(self.instance(of_queue), socket, EventData::new_u64(key as u64), edges)?;
+            epoll::delete(self.instance(!of_queue), socket)?;
+        }
+        readiness.of_queue.set(of_queue);
+        Ok(())
+    }
+
+    /// The worker's NAPI has this id now. A datagram socket that isn't connected keeps the id that
+    /// it had, by which an instance can't poll any more; a ring polls by the new one.
+    pub(crate) fn follow_napi(&self, napi: u32) {
+        if self.napi.replace(napi) == napi || self.split.is_none() {
+            return;
+        }
+        for (key, source) in &*self.sources.borrow() {
+            let (Some(number), true) = (source.datagrams, source.readiness.of_queue.get()) else { continue };
+            // SAFETY: as in `learn`.
+            let socket = unsafe { sys::borrow(number) };
+            if incoming_napi_id(&socket) != napi
+                && self.relocate(key, &source.readiness, socket, false).is_ok()
+            {
+                self.gave_up(socket);
+            }
+        }
+    }
+
+    /// Watches a datagram socket for room, because a send has found none, or no longer, because
+    /// there was some.
+    pub(crate) fn watch_writes(
+        &self,
+        descriptor: BorrowedFd<'_>,
+        key: usize,
+        readiness: &Readiness,
+        watches: bool,
+    ) {
+        if readiness.watches_writes.replace(watches) == watches {
+            return;
+        }
+        let edges = if watches { EDGES } else { READS };
+        let instance = self.instance(readiness.of_queue.get());
+        // Fails only if others have closed the descriptor.
+        let _ = epoll::modify(instance, descriptor, EventData::new_u64(key as u64), edges);
+    }
+
+    pub(crate) fn received_datagrams(&self, count: usize) {
+        self.datagrams.set(self.datagrams.get() + count);
+    }
+
+    /// How many datagrams were received since the last wait that no event stood for. Several may
+    /// come to a socket before it is read, and one that comes while it is read is an event later.
+    pub(crate) fn take_unannounced(&self) -> usize {
+        let (datagrams, announced) = (self.datagrams.take(), self.announced.get());
+        self.announced.set(announced.saturating_sub(datagrams).min(MOST_ANNOUNCED));
+        datagrams.saturating_sub(announced)
+    }
+
+    /// Takes the events that a wait in the main instance brings, and dispatches those of registered
+    /// descriptors. The tokens of the others go to `of_driver`. Returns how many there were.
+    pub(super) fn wait(
+        &self,
+        wait: impl FnOnce(BorrowedFd<'_>, &mut [Event], &mut WaitOutcome) -> io::Result<usize>,
+        outcome: &mut WaitOutcome,
+        mut of_driver: impl FnMut(usize),
+    ) -> io::Result<usize> {
+        let mut events = self.events.borrow_mut();
+        let count = wait(self.main.as_fd(), &mut events, outcome)?;
+        for &event in &events[..count] {
+            match event.token() {
+                token if token >= FIRST_OF_DRIVER => of_driver(token),
+                key => {
+                    outcome.events += 1;
+                    outcome.queue_events += usize::from(self.dispatch(key, event));
+                }
+            }
+        }
+        Ok(count)
+    }
+
+    /// Takes the events that are there, in an instance without descriptors of a driver.
+    pub(crate) fn collect(&self, outcome: &mut WaitOutcome) -> io::Result<()> {
+        outcome.calls += 1;
+        let wait = |main: BorrowedFd<'_>, events: &mut [Event], _: &mut WaitOutcome| {
+            sys::epoll_wait(main, events, Some(Duration::ZERO))
+        };
+        self.wait(wait, outcome, |_| {}).map(drop)
+    }
+
+    /// Takes the events of the other instance. It holds nothing that is polled, so the timeout is
+    /// 0.
+    pub(super) fn collect_other(&self, outcome: &mut WaitOutcome) -> io::Result<()> {
+        let Some(other) = self.other() else { return Ok(()) };
+        let mut events = self.events.borrow_mut();
+        let count = sys::epoll_wait(other, &mut events, Some(Duration::ZERO))?;
+        outcome.events += count;
+        for &event in &events[..count] {
+            outcome.queue_events += usize::from(self.dispatch(event.token(), event));
+        }
+        Ok(())
+    }
+
+    /// Returns whether the event came by the worker's queue.
+    fn dispatch(&self, key: usize, event: Event) -> bool {
+        // Cloned out of the slab: a waker may run code that registers or deregisters.
+        let Some(Source { readiness, datagrams }) = self.sources.borrow().get(key).cloned() else {
+            return false;
+        };
+        let (readable, writable) = (event.is_readable(), event.is_writable());
+        if let Some(number) = datagrams {
+            if readable {
+                self.learn(key, &readiness, number);
+                self.announced.set(self.announced.get() + usize::from(readiness.of_queue.get()));
+            }
+            if writable {
+                // SAFETY: as in `learn`.
+                self.watch_writes(unsafe { sys::borrow(number) }, key, &readiness, false);
+            }
+        }
+        let by_queue = readiness.of_queue.get() && (readable || datagrams.is_none());
+        readiness.dispatch(readable, writable, event.is_closed());
+        by_queue
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn sockets_are_found_after_others_were_removed() {
+        let mut sockets = QueueSockets::default();
+        let pairs: Vec<_> = (0..3).map(|_| UnixStream::pair().unwrap()).collect();
+        let [a, b, c] = [&pairs[0].0, &pairs[1].0, &pairs[2].0];
+        let check = |sockets: &QueueSockets, expected: &[&UnixStream]| {
+            assert_eq!(sockets.list, expected.iter().map(|socket| socket.as_raw_fd()).collect::<Vec<_>>());
+            assert_eq!(sockets.list.len(), sockets.positions.len());
+            for (position, number) in sockets.list.iter().enumerate() {
+                assert_eq!(sockets.positions[number], position);
+            }
+        };
+        [a, b, c].iter().for_each(|socket| sockets.add(socket.as_fd()));
+        sockets.remove(a.as_fd());
+        check(&sockets, &[c, b]);
+        sockets.remove(a.as_fd());
+        sockets.remove(b.as_fd());
+        check(&sockets, &[c]);
+        sockets.remove(c.as_fd());
+        check(&sockets, &[]);
+    }
+}

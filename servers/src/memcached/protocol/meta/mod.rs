@@ -1,4 +1,0 @@
-//! The meta commands: `mg`, `ms`, `md`, `ma`, `me`.
-
-mod execute;
-pub mod parse;

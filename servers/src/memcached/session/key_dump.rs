@@ -1,0 +1,105 @@
+//! Commands that list keys: `lru_crawler metadump`, `lru_crawler mgdump` and `stats cachedump`.
+
+use std::ops::ControlFlow;
+
+use super::{KeyDump, Outcome, SEND_AT, Session, SessionStep};
+use crate::memcached::numbers;
+use crate::memcached::protocol::classic::DumpFormat;
+use crate::memcached::protocol::{BAD_FORMAT, tuning};
+use crate::memcached::store::WalkPosition;
+
+/// The longest reply to `stats cachedump`, in bytes; memcached has the same limit.
+const MAX_CACHEDUMP: usize = 2 << 20;
+/// Steps of the store's walk before other connections run.
+const STEPS_PER_TURN: usize = 20;
+
+impl Session<'_> {
+    /// Replies with the keys of slab classes.
+    pub(super) fn dump_classes(&mut self, format: DumpFormat, classes: &[u8]) -> Outcome {
+        match tuning::has_items(classes) {
+            _ if !self.context.config.dump_allowed => self.reply(format.refusal()),
+            Some(true) => return self.dump(format),
+            Some(false) => {
+                self.reply(format.start());
+                self.reply(format.end());
+            }
+            None => self.reply(tuning::BAD_CLASS),
+        }
+        Ok(0)
+    }
+
+    /// Replies with the keys of a slab class, in memcached's oldest format. All items are in class
+    /// 1.
+    pub(super) fn cachedump(&mut self, arguments: &[&[u8]]) -> Outcome {
+        let parsed = match arguments {
+            [class, limit, ..] => {
+                numbers::digits_u32(class).zip(numbers::digits_u32(limit)).ok_or(BAD_FORMAT)
+            }
+            _ => Err(&b"CLIENT_ERROR bad command line\r\n"[..]),
+        };
+        match parsed {
+            _ if !self.context.config.dump_allowed => {
+                self.reply(DumpFormat::Cachedump { max_keys: 0 }.refusal());
+            }
+            Ok((1, max_keys)) => return self.dump(DumpFormat::Cachedump { max_keys }),
+            Ok((64.., _)) => self.reply(b"CLIENT_ERROR Illegal slab id\r\n"),
+            Ok(_) => self.reply(b"END\r\n"),
+            Err(error) => self.reply(error),
+        }
+        Ok(0)
+    }
+
+    /// Replies with keys, in steps for which the store is locked. Only one client's list is sent at
+    /// a time.
+    fn dump(&mut self, format: DumpFormat) -> Outcome {
+        let (store, now) = (self.store(), self.now);
+        let begins = self.dump.is_none();
+        let dump = self.dump.take().or_else(|| {
+            let ticket = self.context.dump_slot.begin(now)?;
+            Some(Box::new(KeyDump { ticket, position: WalkPosition::default(), keys: 0, bytes: 0 }))
+        });
+        let Some(mut dump) = dump else {
+            self.reply(format.busy());
+            return Ok(0);
+        };
+        // The client may have taken nothing for so long that another's list has begun.
+        if !dump.ticket.step(now) {
+            return Err(SessionStep::Close);
+        }
+        if begins {
+            self.reply(format.start());
+        }
+        let is_over = |keys, bytes| match format {
+            DumpFormat::Cachedump { max_keys } => {
+                bytes >= MAX_CACHEDUMP || (max_keys > 0 && keys >= max_keys)
+            }
+            DumpFormat::Metadump | DumpFormat::Mgdump => false,
+        };
+        for _ in 0..STEPS_PER_TURN {
+            let replies = &mut self.replies;
+            let KeyDump { keys, bytes, position, .. } = &mut *dump;
+            let next = store.walk(*position, now, |key, header| {
+                let before = replies.len();
+                format.write_line(store.clock(), key, header, replies);
+                (*keys, *bytes) = (keys.saturating_add(1), *bytes + replies.len() - before);
+                match replies.len() < SEND_AT && !is_over(*keys, *bytes) {
+                    true => ControlFlow::Continue(()),
+                    false => ControlFlow::Break(()),
+                }
+            });
+            match next.filter(|_| !is_over(*keys, *bytes)) {
+                Some(next) => *position = next,
+                None => {
+                    self.reply(format.end());
+                    return Ok(0);
+                }
+            }
+            if self.is_buffer_full() {
+                break;
+            }
+        }
+        // Others run, also if nothing was found.
+        self.dump = Some(dump);
+        Err(SessionStep::Send)
+    }
+}
