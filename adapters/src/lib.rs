@@ -33,17 +33,17 @@
 //!
 //! | Feature | Has |
 //! |---|---|
-//! | `io` | [`Io`], [`SendIo`], [`HyperIo`]: streams with the I/O traits of hyper and tokio |
-//! | `hyper` | [`hyper`]: executor, timer, and servers of HTTP/1 and HTTP/2 with their limits |
-//! | `client` | [`hyper::Client`]: a pooled HTTP client for each worker; with `tls` also for HTTPS |
-//! | `tower` | [`tower`]: any tower service is served; layers for timeouts and rates |
-//! | `axum` | [`axum`]: `serve` for routers |
-//! | `ws` | [`axum::ws`]: WebSockets in axum's handlers |
-//! | `tls` | [`tls`]: TLS by rustls on any stream, and for servers and clients of HTTP |
-//! | `tonic` | [`tonic`]: gRPC servers and client channels |
-//! | `quinn` | [`quinn`]: QUIC, with an endpoint on each worker; with `tls` |
+//! | `io` | `Io`, `SendIo`, `HyperIo`: streams with the I/O traits of hyper and tokio |
+//! | `hyper` | `hyper`: executor, timer, and servers of HTTP/1 and HTTP/2 with their limits |
+//! | `client` | `hyper::Client`: a pooled HTTP client for each worker; with `tls` also for HTTPS |
+//! | `tower` | `tower`: any tower service is served; layers for timeouts and rates |
+//! | `axum` | `axum`: `serve` for routers |
+//! | `ws` | `axum::ws`: WebSockets in axum's handlers |
+//! | `tls` | `tls`: TLS by rustls on any stream, and for servers and clients of HTTP |
+//! | `tonic` | `tonic`: gRPC servers and client channels |
+//! | `quinn` | `quinn`: QUIC, with an endpoint on each worker; with `tls` |
 //! | `full` | all of these |
-//! | `tokio-context` | [`tokio_context`]: a thread with tokio's runtime, for crates that insist on it |
+//! | `tokio-context` | `tokio_context`: a thread with tokio's runtime, for crates that insist on it |
 //!
 //! None of `full` runs tokio's runtime. hyper, h2 and axum depend on the crate `tokio` for its
 //! channels and traits, which work in any runtime.

@@ -1,9 +1,8 @@
 //! HTTP/1 and HTTP/2 by hyper: servers on [`net`]'s listeners, pooled clients, and the executor and
 //! timer that both run on.
 //!
-//! [`serve`] is the server of [`axum`](crate::axum), [`tower`](crate::tower) and
-//! [`tonic`](crate::tonic), too: [`Serve`] has its limits and its graceful shutdown. How many
-//! connections may be open is the listener's:
+//! [`serve`] is the server of the modules `axum`, `tower` and `tonic`, too: [`Serve`] has its
+//! limits and its graceful shutdown. How many connections may be open is the listener's:
 //! [`limit_connections`](net::TcpListener#method.limit_connections).
 
 #[cfg(feature = "client")]
