@@ -1,24 +1,16 @@
 //! What the host did during a turn under a fleet, and what the turn cost the server.
 
-use std::fs;
-use std::io;
-use std::time::{Duration, Instant};
-
-use policies::Cpus;
-use policies::counters::{CpuTime, Delta, PerfReading, Snapshot};
+use policies::counters::{CpuTime, PerfReading, Snapshot};
 
 use crate::cores::CoreAssignment;
 use crate::fleet::FleetMeasurement;
 use crate::rounds::{AttachProgress, Figure, LoadDetail, Turn};
-use crate::testbed::Receiver;
 
 pub(super) struct HostReading {
     /// CPU time of the server's process, in seconds.
     pub(super) cpu: f64,
     pub(super) user: f64,
     pub(super) snapshot: Snapshot,
-    /// Of the cores that work for the server, under a receiver whose work no thread is charged for.
-    pub(super) idle: Vec<IdleTime>,
     /// Counters of the server's core. `None` on a machine without.
     pub(super) perf: Option<PerfReading>,
     /// Segments that the server's kernel has sent again.
@@ -49,21 +41,15 @@ pub(super) struct AttachReading {
 pub(super) struct ServerCores {
     pub(super) cores: CoreAssignment,
     pub(super) receiver: u32,
-    pub(super) model: Receiver,
 }
 
 impl ServerCores {
     /// The cores on which nobody else works.
-    pub(super) fn own(&self) -> Vec<u32> {
-        let Self { cores, receiver, .. } = self;
+    fn own(&self) -> Vec<u32> {
+        let Self { cores, receiver } = self;
         let elsewhere = *receiver != cores.server && *receiver != cores.client;
         [Some(cores.server), elsewhere.then_some(*receiver)].into_iter().flatten().collect()
     }
-}
-
-fn kernel_threads(delta: &Delta) -> f64 {
-    // The sum of none is -0.
-    delta.napi_threads.iter().map(|thread| thread.cpu_time.as_secs_f64()).fold(0.0, |sum, it| sum + it)
 }
 
 /// What a turn cost the server, whatever loaded it, while it sent `replies`.
@@ -71,14 +57,11 @@ fn host_turn(before: &HostReading, after: &HostReading, server: ServerCores, rep
     let delta = after.snapshot.since(&before.snapshot);
     let (replies, seconds) = (replies.max(1) as f64, delta.elapsed.as_secs_f64());
     let time = |core: u32| delta.cpus.get(core as usize).copied();
-    let cpu = after.cpu - before.cpu;
-    let kernel_threads = kernel_threads(&delta);
+    // The sum of none is -0.
+    let kernel_threads =
+        delta.napi_threads.iter().map(|thread| thread.cpu_time.as_secs_f64()).fold(0.0, |sum, it| sum + it);
+    let used = after.cpu - before.cpu + kernel_threads;
     let stolen = |core: u32| time(core).map_or(0.0, |time| time.steal.as_secs_f64()) / seconds;
-    let used = match server.model {
-        Receiver::Fifo | Receiver::Thread => cpu + kernel_threads,
-        // No thread is charged for a softirq that interrupts an idle core.
-        Receiver::Rps => awake_between(&before.idle, &after.idle).as_secs_f64(),
-    };
     let share = |seconds: f64| (seconds / used.max(1e-9)).clamp(0.0, 1.0);
     let user = share(after.user - before.user);
     // Without those on behalf of a system call and those of the kernel thread.
@@ -193,64 +176,6 @@ fn invalid(fleet: &FleetMeasurement, attaching: f64) -> Option<String> {
     None
 }
 
-/// For how long a core was idle until a moment. From `/proc/timer_list`, which counts nanoseconds:
-/// the ticks of `/proc/stat` are 10 ms, some percent of what a server uses in a turn.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct IdleTime {
-    core: u32,
-    at: Instant,
-    idle: Duration,
-}
-
-impl IdleTime {
-    /// # Errors
-    /// Fails without the right to read the file (root has it), where its lines are unknown, and on
-    /// a core that this thread may not use.
-    pub(super) fn of(core: u32) -> io::Result<Self> {
-        let allowed = Cpus::of_thread(None)?;
-        // The kernel counts idle time when it ends: it does when this thread runs on the core.
-        Cpus::one(core).pin(None)?;
-        let (at, text) = (Instant::now(), fs::read_to_string("/proc/timer_list"));
-        allowed.pin(None)?;
-        match parse(&text?).get(core as usize) {
-            Some(idle) => Ok(Self { core, at, idle: *idle }),
-            None => Err(io::Error::other(format!("/proc/timer_list has no idle_sleeptime of core {core}"))),
-        }
-    }
-
-    /// For how long the core was awake between two readings.
-    fn awake_since(&self, before: &Self) -> Duration {
-        (self.at - before.at).saturating_sub(self.idle.saturating_sub(before.idle))
-    }
-}
-
-/// For how long the cores of these readings were awake, summed.
-pub(super) fn awake_between(before: &[IdleTime], after: &[IdleTime]) -> Duration {
-    let awake = |after: &IdleTime| {
-        before.iter().find(|before| before.core == after.core).map(|before| after.awake_since(before))
-    };
-    after.iter().filter_map(awake).sum()
-}
-
-/// The kernel adds a core's waits for disks to a counter of their own.
-fn parse(text: &str) -> Vec<Duration> {
-    let mut times: Vec<Duration> = Vec::new();
-    for line in text.lines() {
-        let Some((name, value)) = line.split_once(':') else { continue };
-        let number = || value.trim().split(' ').next().and_then(|it| it.parse::<u64>().ok());
-        match name.trim() {
-            "cpu" => times.resize(number().map_or(times.len(), |cpu| cpu as usize + 1), Duration::ZERO),
-            ".idle_sleeptime" | ".iowait_sleeptime" => {
-                if let (Some(time), Some(nanos)) = (times.last_mut(), number()) {
-                    *time += Duration::from_nanos(nanos);
-                }
-            }
-            _ => {}
-        }
-    }
-    times
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -266,35 +191,5 @@ mod tests {
         assert_eq!(invalid(&fleet(0.019), 0.0), None);
         let reason = invalid(&fleet(0.03), 0.0).unwrap();
         assert_eq!(reason, "the fleet's core was paused for 3 % of the time");
-    }
-
-    #[test]
-    fn the_idle_times_of_all_cores_are_read() {
-        let text = "cpu: 0\n clock 0:\n  .index:      0\n  .idle_entrytime : 52 nsecs\n  .idle_sleeptime : 1300 nsecs\n  \
-                    .iowait_sleeptime: 35 nsecs\ncpu: 2\n  .idle_sleeptime : 8 nsecs\n  .iowait_sleeptime: 0 nsecs\n";
-        assert_eq!(parse(text), [1335, 0, 8].map(Duration::from_nanos));
-    }
-
-    #[test]
-    fn a_core_is_awake_while_a_thread_runs_on_it_and_not_while_it_sleeps() {
-        let readable = fs::File::open("/proc/timer_list").ok();
-        let Some(_) = requirements::require("/proc/timer_list, which root may read", readable) else {
-            return;
-        };
-        let core = Cpus::allowed().unwrap().iter().next().unwrap();
-        Cpus::one(core).pin(None).unwrap();
-        let time = Duration::from_millis(50);
-        let awake = |work: fn(Duration)| {
-            let before = IdleTime::of(core).unwrap();
-            work(time);
-            awake_between(&[before], &[IdleTime::of(core).unwrap()])
-        };
-        // Other programs may run there, but not all the time.
-        assert!((0..1_200).any(|_| awake(std::thread::sleep) < time));
-        let computed = awake(|time| {
-            let begun = Instant::now();
-            while begun.elapsed() < time {}
-        });
-        assert!(computed >= time * 9 / 10, "{computed:?}");
     }
 }

@@ -14,7 +14,7 @@ use policies::netlink::netdev::Netdev;
 use policies::{Policy, host};
 
 use super::contender::Contender;
-use super::host::{AttachReading, HostReading, IdleTime, ServerCores, fleet_turn};
+use super::host::{AttachReading, HostReading, ServerCores, fleet_turn};
 use super::plan::Experiment;
 use super::server_command::{ServerCommand, with_reply_length};
 use crate::Error;
@@ -47,8 +47,8 @@ pub(super) struct RunningContender {
     /// Cycles, instructions and cache misses of the server's core, if the machine counts them.
     perf: Option<PerfCounters>,
     cores: ServerCores,
-    /// Whether what receives is set here, and not by the server's policy.
-    sets_receiver: bool,
+    /// What receives. `None` where the server's policy sets it.
+    receiver: Option<Receiver>,
     adapts: bool,
     /// How many programs on the fleet's core attach to servers of other contenders.
     other_attachers: usize,
@@ -68,17 +68,15 @@ impl RunningContender {
             FleetRequests::Text { .. } => (0, 0),
         };
         let packs = contender.runs(Policy::Packing);
-        experiment.receiver.prepare(&testbed, if packs { cores.packing } else { cores.server })?;
+        experiment.receiver.receive(&testbed, if packs { cores.packing } else { cores.server })?;
         let (server, address, policy) = start_server(contender, &testbed, cores, memory)?;
         let interface = testbed.server.run(|| host::interface(SERVER_INTERFACE).map_err(io::Error::other))?;
         // As it runs: on a kernel without kernel-thread, vanilla does.
         let polled = policy.as_ref().is_some_and(|policy| policy.ran == Policy::KernelThread.name());
-        let receiver = if packs || polled { cores.packing } else { cores.server };
+        let receiving = if packs || polled { cores.packing } else { cores.server };
         // A thread that polls all the time needs no interrupt.
-        let model = if polled { Receiver::Fifo } else { experiment.receiver };
-        let sets_receiver = !polled;
-        let server_cores = ServerCores { cores, receiver, model };
-        keep_receiver(sets_receiver, server_cores, &testbed, server.id())?;
+        let receiver = (!polled).then_some(experiment.receiver);
+        keep_receiver(receiver, receiving, &testbed)?;
         let fleet = start_fleet(experiment, &testbed, address, cores, records, seed)?;
         // A server without connections has no queue that could be attached to.
         let attacher = start_attacher(contender, &testbed, cores, server.id())?;
@@ -91,8 +89,8 @@ impl RunningContender {
             testbed,
             interface,
             perf: PerfCounters::start(PerfTarget::Cpu(cores.server)).ok(),
-            cores: server_cores,
-            sets_receiver,
+            cores: ServerCores { cores, receiver: receiving },
+            receiver,
             adapts: contender.polls(),
             other_attachers: if cores.packing == cores.client { others } else { 0 },
             policy,
@@ -125,14 +123,12 @@ impl RunningContender {
     }
 
     fn keep_receiver(&self) -> io::Result<bool> {
-        keep_receiver(self.sets_receiver, self.cores, &self.testbed, self.server.id())
+        keep_receiver(self.receiver, self.cores.receiver, &self.testbed)
     }
 
     fn read(&mut self) -> Result<HostReading, Error> {
-        let Self { attacher, server, testbed, interface, perf, cores, adapts, .. } = self;
+        let Self { attacher, server, testbed, interface, perf, adapts, .. } = self;
         let (adapts, interface) = (*adapts, &*interface);
-        let counted = if cores.model == Receiver::Rps { cores.own() } else { Vec::new() };
-        let idle = counted.into_iter().map(IdleTime::of).collect::<io::Result<_>>()?;
         let (cpu, user) = (server.cpu_seconds()?, server.user_seconds()?);
         let snapshot = testbed.server.run(|| Snapshot::take(interface).map_err(io::Error::other))?;
         let drops = testbed.client.run(ring_drops)?;
@@ -142,17 +138,17 @@ impl RunningContender {
         });
         let (attach, retransmitted) = (attach.transpose()?, testbed.server_retransmissions()?);
         let perf = perf.as_mut().and_then(|perf| perf.read().ok());
-        Ok(HostReading { cpu, user, snapshot, idle, retransmitted, drops, queue, attach, perf })
+        Ok(HostReading { cpu, user, snapshot, retransmitted, drops, queue, attach, perf })
     }
 }
 
 /// Sets what receives the queue's packets, if it is not that of the experiment. Returns whether it
 /// was.
-fn keep_receiver(sets: bool, cores: ServerCores, testbed: &Testbed, server: u32) -> io::Result<bool> {
-    let ServerCores { receiver, model, .. } = cores;
-    let receives = !sets || model.receives(testbed, server, receiver)?;
+fn keep_receiver(receiver: Option<Receiver>, core: u32, testbed: &Testbed) -> io::Result<bool> {
+    let Some(receiver) = receiver else { return Ok(true) };
+    let receives = receiver.receives(testbed)?;
     if !receives {
-        model.receive(testbed, server, receiver)?;
+        receiver.receive(testbed, core)?;
     }
     Ok(receives)
 }

@@ -1,6 +1,5 @@
 //! What receives a queue's packets in the place of an interrupt: a veth has none.
 
-use std::fs;
 use std::io;
 
 use policies::netlink::netdev::{NapiSetting, Netdev};
@@ -33,8 +32,8 @@ pub fn poll_by_threads(namespace: &Namespace, interface: &str, core: u32, priori
     })
 }
 
-/// What stands in for the interrupt of a server's queue. No one of them is an interrupt; how far
-/// results depend on the choice says how far to trust them.
+/// What stands in for the interrupt of a server's queue. Neither is an interrupt; how far results
+/// depend on the choice says how far to trust them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Receiver {
@@ -45,70 +44,33 @@ pub enum Receiver {
     /// The NAPI's kernel thread as it comes (`SCHED_OTHER`), on the same core. It takes turns with
     /// the server.
     Thread,
-    /// Receive packet steering: the sender's core polls the queue, and the softirq that it raises
-    /// on the core of the interrupt does the rest. No context switch, but the packets of busy polls
-    /// pass that softirq, too, and polling a queue that nobody suspends costs the server nothing.
-    Rps,
 }
 
-policies::names!(Receiver, "receiver": Fifo = "fifo", Thread = "thread", Rps = "rps");
+policies::names!(Receiver, "receiver": Fifo = "fifo", Thread = "thread");
 
 impl Receiver {
     pub(crate) fn description(self) -> &'static str {
         match self {
             Self::Fifo => "a real-time kernel thread",
             Self::Thread => "an ordinary kernel thread",
-            Self::Rps => "the softirq of packet steering (RPS)",
         }
     }
 
-    /// Before the server starts: starts the threads that receive its packets on a core.
-    pub(crate) fn prepare(self, testbed: &Testbed, core: u32) -> io::Result<()> {
-        let threads = |priority| poll_by_threads(&testbed.server, SERVER_INTERFACE, core, priority);
-        match self {
-            Self::Fifo => threads(INTERRUPT_THREAD_PRIORITY),
-            Self::Thread => threads(0),
-            // The server's policy may stop steering.
-            Self::Rps => Ok(()),
-        }
-    }
-
-    /// Makes it receive the packets of a server that runs, on a core.
-    pub fn receive(self, testbed: &Testbed, server: u32, core: u32) -> io::Result<()> {
-        if self != Self::Rps {
-            return self.prepare(testbed, core);
-        }
-        testbed.server.run(|| {
-            let mut netdev = Netdev::open()?;
-            for queue in host::interface(SERVER_INTERFACE).map_err(io::Error::other)?.queues {
-                let Some(napi) = queue.napi else { continue };
-                netdev.set_napi(napi.id, NapiSetting::Threaded, 0)?;
-                fs::write(rps_cpus(server, queue.index), Cpus::one(core).to_mask())?;
-            }
-            Ok(())
-        })
+    /// Starts the threads that receive the server's packets, on a core.
+    pub fn receive(self, testbed: &Testbed, core: u32) -> io::Result<()> {
+        let priority = if self == Self::Fifo { INTERRUPT_THREAD_PRIORITY } else { 0 };
+        poll_by_threads(&testbed.server, SERVER_INTERFACE, core, priority)
     }
 
     /// Whether it receives. A supervisor of the server that finds the queue changed when it starts
     /// takes it for reset by its device, and sets its own receiver again.
-    pub fn receives(self, testbed: &Testbed, server: u32, core: u32) -> io::Result<bool> {
+    pub fn receives(self, testbed: &Testbed) -> io::Result<bool> {
         testbed.server.run(|| {
             let mut netdev = Netdev::open()?;
             for queue in host::interface(SERVER_INTERFACE).map_err(io::Error::other)?.queues {
                 let Some(napi) = queue.napi else { continue };
-                let receives = match thread_of(&mut netdev, napi.id)? {
-                    Some(thread) => match self {
-                        Self::Fifo => host::scheduler::fifo_priority(thread)? > 0,
-                        Self::Thread => host::scheduler::fifo_priority(thread)? == 0,
-                        Self::Rps => false,
-                    },
-                    None if self == Self::Rps => {
-                        let mask = fs::read_to_string(rps_cpus(server, queue.index))?;
-                        Cpus::from_mask(mask.trim()).is_ok_and(|cores| cores == Cpus::one(core))
-                    }
-                    None => false,
-                };
-                if !receives {
+                let Some(thread) = thread_of(&mut netdev, napi.id)? else { return Ok(false) };
+                if (host::scheduler::fifo_priority(thread)? > 0) != (self == Self::Fifo) {
                     return Ok(false);
                 }
             }
@@ -119,9 +81,4 @@ impl Receiver {
 
 fn thread_of(netdev: &mut Netdev, napi: u32) -> io::Result<Option<Pid>> {
     Ok(netdev.napi(napi)?.pid.and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw))
-}
-
-/// By the server's view of /sys, which is of its network namespace.
-fn rps_cpus(server: u32, queue: u32) -> String {
-    format!("/proc/{server}/root/sys/class/net/{SERVER_INTERFACE}/queues/rx-{queue}/rps_cpus")
 }

@@ -90,8 +90,8 @@ pub struct RunFlags {
     /// attaches; not the server's [default: the third core, or else the client's]
     #[arg(long, value_name = "CORE")]
     pub packing_cores: Option<u32>,
-    /// What receives packets in the place of an interrupt: fifo (a real-time kernel thread), thread
-    /// (an ordinary one) or rps (the softirq of packet steering)
+    /// What receives packets in the place of an interrupt: fifo (a real-time kernel thread) or
+    /// thread (an ordinary one)
     #[arg(long, default_value_t)]
     pub receiver: Receiver,
     /// Idle cores: awake (`/dev/cpu_dma_latency`), or asleep as the machine has them
