@@ -25,29 +25,14 @@ pub(super) struct AttachReading {
     pub(super) progress: AttachProgress,
 }
 
-/// Which cores work for a server.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct ServerCores {
-    pub(super) cores: CoreAssignment,
-    pub(super) receiver: u32,
-}
-
-impl ServerCores {
-    /// The cores on which nobody else works.
-    fn own(&self) -> Vec<u32> {
-        let Self { cores, receiver } = self;
-        let elsewhere = *receiver != cores.server && *receiver != cores.client;
-        [Some(cores.server), elsewhere.then_some(*receiver)].into_iter().flatten().collect()
-    }
-}
-
-/// A turn under a fleet. `attachers`: how many programs on the fleet's core attach to servers of
-/// other contenders.
+/// A turn under a fleet. `receiver` is the core that receives the server's packets. `attachers`: how
+/// many programs on the fleet's core attach to servers of other contenders.
 pub(super) fn fleet_turn(
     fleet: FleetMeasurement,
     before: &HostReading,
     after: &HostReading,
-    server: ServerCores,
+    cores: CoreAssignment,
+    receiver: u32,
     attachers: usize,
 ) -> Turn {
     let delta = after.snapshot.since(&before.snapshot);
@@ -62,7 +47,7 @@ pub(super) fn fleet_turn(
     let user = share(after.user - before.user);
     // Without those on behalf of a system call and those of the kernel thread.
     let softirq =
-        share(time(server.cores.server).map_or(0.0, |time| time.softirq.as_secs_f64())).min(1.0 - user);
+        share(time(cores.server).map_or(0.0, |time| time.softirq.as_secs_f64())).min(1.0 - user);
     let busy = |core: u32| time(core).map_or(0.0, |time: CpuTime| time.busy.as_secs_f64()) / seconds;
     let wakes: u64 = delta.napi_threads.iter().map(|thread| thread.wakes).sum();
     let mut turn = Turn::new([
@@ -71,7 +56,7 @@ pub(super) fn fleet_turn(
         (Figure::Wakes, wakes as f64 / replies),
         (Figure::PacketsPerInterrupt, delta.packets_per_interrupt().value),
         (Figure::BusyPollShare, delta.busy_poll_share() * 100.0),
-        (Figure::CoreBusy, busy(server.cores.server) * 100.0),
+        (Figure::CoreBusy, busy(cores.server) * 100.0),
         (Figure::App, user * 100.0),
         (Figure::System, (1.0 - user - softirq).max(0.0) * 100.0),
         (Figure::Softirq, softirq * 100.0),
@@ -92,8 +77,8 @@ pub(super) fn fleet_turn(
         }
     }
     // The fleet's own packets count on its core, too.
-    if server.receiver != server.cores.client {
-        let received = delta.received_by_cpu.get(server.receiver as usize).copied().unwrap_or(0);
+    if receiver != cores.client {
+        let received = delta.received_by_cpu.get(receiver as usize).copied().unwrap_or(0);
         let all = delta.rx_packets.total().max(1) as f64;
         turn.set(Figure::ReceivedShare, (received as f64 / all).min(1.0) * 100.0);
     }
@@ -113,7 +98,9 @@ pub(super) fn fleet_turn(
         Some(attach) if attach.instances == 0 => Some("no epoll instance was attached".to_owned()),
         _ => invalid(&fleet, attaching),
     };
-    turn.steal = Some(server.own().into_iter().map(stolen).sum());
+    // Of the cores on which nobody else works.
+    let elsewhere = receiver != cores.server && receiver != cores.client;
+    turn.steal = Some(stolen(cores.server) + if elsewhere { stolen(receiver) } else { 0.0 });
     turn.queue.clone_from(&after.queue);
     (turn.latencies, turn.windows) = (fleet.latencies, fleet.windows);
     turn.detail = Some(Box::new(LoadDetail {

@@ -13,7 +13,7 @@ use policies::netlink::netdev::Netdev;
 use policies::{Policy, host};
 
 use super::contender::Contender;
-use super::host::{AttachReading, HostReading, ServerCores, fleet_turn};
+use super::host::{AttachReading, HostReading, fleet_turn};
 use super::plan::Experiment;
 use super::server_command::{ServerCommand, with_reply_length};
 use crate::Error;
@@ -42,7 +42,9 @@ pub(super) struct RunningContender {
     interface: Interface,
     /// Cycles, instructions and cache misses of the server's core, if the machine counts them.
     perf: Option<PerfCounters>,
-    cores: ServerCores,
+    cores: CoreAssignment,
+    /// The core that receives the server's packets.
+    receiving: u32,
     /// What receives. `None` where the server's policy sets it.
     receiver: Option<Receiver>,
     adapts: bool,
@@ -85,7 +87,8 @@ impl RunningContender {
             testbed,
             interface,
             perf: PerfCounters::start(PerfTarget::Cpu(cores.server)).ok(),
-            cores: ServerCores { cores, receiver: receiving },
+            cores,
+            receiving,
             receiver,
             adapts: contender.polls(),
             other_attachers: if cores.packing == cores.client { others } else { 0 },
@@ -102,14 +105,15 @@ impl RunningContender {
     }
 
     pub(super) fn measure(&mut self, load: &FleetLoad) -> Result<Turn, Error> {
-        keep_receiver(self.receiver, self.cores.receiver, &self.testbed)?;
+        keep_receiver(self.receiver, self.receiving, &self.testbed)?;
         // Before and after the whole run the server is idle, so that no CPU time is attributed to
         // the wrong side.
         let before = self.read()?;
         let measurement = self.fleet.run_fleet(load)?;
         let after = self.read()?;
-        let mut turn = fleet_turn(measurement, &before, &after, self.cores, self.other_attachers);
-        if !keep_receiver(self.receiver, self.cores.receiver, &self.testbed)? {
+        let Self { cores, receiving, other_attachers, .. } = *self;
+        let mut turn = fleet_turn(measurement, &before, &after, cores, receiving, other_attachers);
+        if !keep_receiver(self.receiver, receiving, &self.testbed)? {
             turn.invalid = Some("the server's supervisor has changed what receives".to_owned());
         }
         Ok(turn)
