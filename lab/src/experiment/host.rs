@@ -1,5 +1,7 @@
 //! What the host did during a turn under a fleet, and what the turn cost the server.
 
+use std::time::Duration;
+
 use policies::counters::{CpuTime, PerfReading, Snapshot};
 
 use crate::cores::CoreAssignment;
@@ -37,18 +39,18 @@ pub(super) fn fleet_turn(
 ) -> Turn {
     let delta = after.snapshot.since(&before.snapshot);
     let (replies, seconds) = (fleet.all_replies.max(1) as f64, delta.elapsed.as_secs_f64());
-    let time = |core: u32| delta.cpus.get(core as usize).copied();
+    let time = |core: u32, part: fn(&CpuTime) -> Duration| -> f64 {
+        delta.cpus.get(core as usize).map_or(0.0, |time| part(time).as_secs_f64())
+    };
     // The sum of none is -0.
     let kernel_threads =
         delta.napi_threads.iter().map(|thread| thread.cpu_time.as_secs_f64()).fold(0.0, |sum, it| sum + it);
     let used = after.cpu - before.cpu + kernel_threads;
-    let stolen = |core: u32| time(core).map_or(0.0, |time| time.steal.as_secs_f64()) / seconds;
+    let stolen = |core: u32| time(core, |it| it.steal) / seconds;
     let share = |seconds: f64| (seconds / used.max(1e-9)).clamp(0.0, 1.0);
     let user = share(after.user - before.user);
     // Without those on behalf of a system call and those of the kernel thread.
-    let softirq =
-        share(time(cores.server).map_or(0.0, |time| time.softirq.as_secs_f64())).min(1.0 - user);
-    let busy = |core: u32| time(core).map_or(0.0, |time: CpuTime| time.busy.as_secs_f64()) / seconds;
+    let softirq = share(time(cores.server, |it| it.softirq)).min(1.0 - user);
     let wakes: u64 = delta.napi_threads.iter().map(|thread| thread.wakes).sum();
     let mut turn = Turn::new([
         (Figure::CpuPerRequest, used * 1e6 / replies),
@@ -56,7 +58,7 @@ pub(super) fn fleet_turn(
         (Figure::Wakes, wakes as f64 / replies),
         (Figure::PacketsPerInterrupt, delta.packets_per_interrupt().value),
         (Figure::BusyPollShare, delta.busy_poll_share() * 100.0),
-        (Figure::CoreBusy, busy(cores.server) * 100.0),
+        (Figure::CoreBusy, time(cores.server, |it| it.busy) / seconds * 100.0),
         (Figure::App, user * 100.0),
         (Figure::System, (1.0 - user - softirq).max(0.0) * 100.0),
         (Figure::Softirq, softirq * 100.0),
