@@ -321,8 +321,8 @@ impl Config {
         if !(1e-6..=1e9).contains(&rate) {
             return reject("the rate must be a number from 0.000001 to 1000000000");
         }
-        if self.target_precision.is_some_and(|share| !(1e-4..=1.0).contains(&share)) {
-            return reject("the precision must be a share from 0.0001 to 1 (0.01 % to 100 %)");
+        if self.target_precision.is_some_and(|share| !(1e-4..=10.0).contains(&share)) {
+            return reject("the precision must be a share from 0.0001 to 10 (0.01 % to 1000 %)");
         }
         if self.duration.is_zero() || self.duration > LONGEST || self.warm_up() > LONGEST {
             return reject("the duration is zero, or duration or warm-up exceed a day");
