@@ -39,8 +39,8 @@ use crate::stream::socket_io::SocketIo;
 /// - **[`shutdown`](Stream::shutdown)** returns at once, and the end of the stream follows the
 ///   accepted bytes. Later writes fail with `BrokenPipe`. A read that waits ends if reading is shut
 ///   down.
-/// - **Dropping** the stream sends the accepted bytes and the end of the stream; nobody is told
-///   whether that succeeds.
+/// - **Dropping** the stream sends the accepted bytes and the end of the stream; a failure
+///   of that is not reported.
 /// - A **read** returns 0 at the end of the stream, each time. A connection that breaks is one
 ///   error, `ConnectionReset` for example, and then the end.
 ///

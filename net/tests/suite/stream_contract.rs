@@ -1,5 +1,5 @@
-//! What `Stream` promises on every driver: when a write is done, when an error is told, what flush,
-//! close, shutdown and drop do. Each test runs on each driver.
+//! What `Stream` promises on every driver: when a write is done, when an error is returned, what
+//! flush, close, shutdown and drop do. Each test runs on each driver.
 
 use std::io::{ErrorKind, Read};
 use std::net::Shutdown;

@@ -77,7 +77,7 @@ pub fn has_ring() -> bool {
 /// - Descriptors that the entry names belong to `keep`, or stay open until the operation has ended:
 ///   the kernel looks them up at the next enter, when the number may be another file's.
 /// - It doesn't wait for the operations before it (`IOSQE_IO_DRAIN`): receives never end, so the
-///   ring would stand still. It is no message to a ring (`IORING_OP_MSG_RING`) of this crate.
+///   ring would stand still. It does not message a ring of this crate (`IORING_OP_MSG_RING`).
 /// - It is not linked with the next entry (`IOSQE_IO_LINK`, `IOSQE_IO_HARDLINK`), which may be
 ///   anybody's, and posts a completion in any case (not `IOSQE_CQE_SKIP_SUCCESS`).
 #[doc(alias = "io_uring_sqe")]
