@@ -72,16 +72,23 @@ async fn owned_writes_arrive_whole_and_in_order_among_others_and_are_freed() {
     runtime::timeout(Duration::from_secs(30), freed).await.expect("bytes are kept");
 }
 
+async fn assert_ends_after<K: 'static>(
+    (mut client, mut server): (net::Stream<K>, net::Stream<K>),
+    length: usize,
+) {
+    let writing = runtime::spawn(async move { client.write_owned(Bytes::from(vec![5; length])).await });
+    let mut all = Vec::new();
+    let reading = runtime::timeout(Duration::from_secs(30), server.read_to_end(&mut all));
+    reading.await.expect("no end came").unwrap();
+    writing.await.unwrap().unwrap();
+    assert!(all.len() == length && all.iter().all(|&byte| byte == 5));
+}
+
 #[runtime::test]
 async fn a_stream_dropped_after_an_owned_write_ends_after_its_last_byte() {
     for length in [10, 100_000, 3_000_000] {
-        let (mut client, mut server) = pair().await;
-        let writing = runtime::spawn(async move { client.write_owned(Bytes::from(vec![5; length])).await });
-        let mut all = Vec::new();
-        let reading = runtime::timeout(Duration::from_secs(30), server.read_to_end(&mut all));
-        reading.await.expect("no end came").unwrap();
-        writing.await.unwrap().unwrap();
-        assert_eq!(all.len(), length);
+        assert_ends_after(pair().await, length).await;
+        assert_ends_after(net::UnixStream::pair().unwrap(), length).await;
     }
 }
 
@@ -100,18 +107,4 @@ fn the_memory_of_an_owned_write_that_nobody_reads_is_freed_with_the_runtime() {
         assert_eq!(count.load(Ordering::Relaxed), 0, "on {driver}");
         drop(kept);
     }
-}
-
-#[runtime::test]
-async fn owned_writes_to_a_unix_socket_arrive() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("socket");
-    let listener = net::UnixListener::bind(&path).unwrap();
-    let mut client = net::UnixStream::connect(&path).await.unwrap();
-    let mut server = listener.accept().await.unwrap();
-    let writing = runtime::spawn(async move { client.write_owned(Bytes::from(vec![4; 1 << 20])).await });
-    let mut all = Vec::new();
-    server.read_to_end(&mut all).await.unwrap();
-    writing.await.unwrap().unwrap();
-    assert!(all.len() == 1 << 20 && all.iter().all(|&byte| byte == 4));
 }

@@ -39,18 +39,6 @@ async fn two_tasks_that_wait_on_one_socket_both_receive() {
 }
 
 #[runtime::test]
-async fn an_unspecified_ipv6_address_takes_datagrams_of_both_families() {
-    let socket = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0)).unwrap();
-    let port = socket.local_addr().unwrap().port();
-    let by_v4 = UdpSocket::bind(local()).unwrap();
-    by_v4.send_to(b"4", (Ipv4Addr::LOCALHOST, port).into()).await.unwrap();
-    let mut buffer = [0; 8];
-    let received = runtime::timeout(Duration::from_secs(30), socket.recv_from(&mut buffer)).await;
-    let (_, from) = received.expect("the datagram over IPv4 was not received").unwrap();
-    assert_eq!(from.ip().to_canonical(), Ipv4Addr::LOCALHOST);
-}
-
-#[runtime::test]
 async fn an_address_of_ipv6_only_leaves_the_port_of_ipv4_free() {
     let only = BindOptions::new().only_v6(true);
     // The kernel chooses a port that no other test has for IPv4.

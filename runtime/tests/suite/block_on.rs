@@ -1,36 +1,13 @@
 //! Several `block_on`s on one runtime, and what they leave behind on their thread.
 
 use std::cell::Cell;
-use std::io::{Read, Write};
-use std::os::unix::net::UnixStream;
 use std::rc::Rc;
 use std::time::Duration;
 
-use runtime::io::{AsyncFd, Direction, SourceKind};
 use runtime::policy::Cpus;
 use runtime::{Builder, DriverKind};
 
 use crate::drivers::{drivers, one_worker};
-
-const LIMIT: Duration = Duration::from_secs(30);
-
-#[test]
-fn a_descriptor_is_usable_in_a_later_block_on() {
-    for driver in drivers() {
-        let mut runtime = one_worker(driver);
-        let (ours, mut theirs) = UnixStream::pair().unwrap();
-        ours.set_nonblocking(true).unwrap();
-        let ours = runtime.block_on(async { AsyncFd::new(ours, SourceKind::Other).unwrap() });
-        for _ in 0..2 {
-            theirs.write_all(b"x").unwrap();
-            runtime.block_on(async {
-                let mut byte = [0];
-                let read = ours.io(Direction::Read, |mut stream| stream.read(&mut byte));
-                runtime::timeout(LIMIT, read).await.expect("the descriptor is not watched").unwrap();
-            });
-        }
-    }
-}
 
 #[test]
 fn tasks_and_timers_go_on_in_the_next_block_on() {

@@ -44,17 +44,26 @@ impl<T> Slot<T> {
     }
 }
 
-#[runtime::test]
-async fn a_descriptor_that_is_always_ready_does_not_stop_timers_and_other_tasks() {
-    let (ours, _theirs) = UnixStream::pair().unwrap();
+/// A descriptor that can always be written to.
+fn always_ready() -> (AsyncFd<UnixStream>, UnixStream) {
+    let (ours, theirs) = UnixStream::pair().unwrap();
     ours.set_nonblocking(true).unwrap();
-    let ours = AsyncFd::new(ours, SourceKind::Other).unwrap();
+    (AsyncFd::new(ours, SourceKind::Other).unwrap(), theirs)
+}
+
+async fn write_nothing(to: &AsyncFd<UnixStream>) {
+    to.io(Direction::Write, |_| io::Result::Ok(())).await.unwrap();
+}
+
+/// Repeats something that never waits until a timer ends it, and asserts that another task and the
+/// timer have their turn.
+async fn assert_others_run(busy: impl AsyncFn() + 'static) {
+    let begun = Instant::now();
     let stop = Rc::new(Cell::new(false));
     let stopped = Rc::clone(&stop);
-    let begun = Instant::now();
     let busy = runtime::spawn(async move {
         while !stopped.get() && begun.elapsed() < ENDLESS {
-            ours.io(Direction::Write, |_| io::Result::Ok(())).await.unwrap();
+            busy().await;
         }
         stopped.get()
     });
@@ -70,20 +79,11 @@ async fn a_descriptor_that_is_always_ready_does_not_stop_timers_and_other_tasks(
 }
 
 #[runtime::test]
-async fn a_loop_over_a_timer_that_is_due_does_not_stop_other_tasks() {
+async fn what_is_always_ready_does_not_stop_timers_and_other_tasks() {
+    let (ours, _theirs) = always_ready();
+    assert_others_run(async move || write_nothing(&ours).await).await;
     let begun = Instant::now();
-    let stop = Rc::new(Cell::new(false));
-    let stopped = Rc::clone(&stop);
-    let busy = runtime::spawn(async move {
-        while !stopped.get() && begun.elapsed() < ENDLESS {
-            runtime::sleep_until(begun).await;
-        }
-        stopped.get()
-    });
-    runtime::yield_now().await;
-    runtime::sleep(Duration::from_millis(10)).await;
-    stop.set(true);
-    assert!(busy.await.unwrap(), "the timer waited for the end of the busy task");
+    assert_others_run(async move || runtime::sleep_until(begun).await).await;
 }
 
 #[runtime::test(workers = 2)]
@@ -101,30 +101,11 @@ async fn a_wake_of_another_worker_does_not_wait_for_the_end_of_the_poll() {
 }
 
 #[runtime::test]
-async fn a_timeout_ends_a_future_that_always_has_something_to_do() {
-    let (ours, _theirs) = UnixStream::pair().unwrap();
-    ours.set_nonblocking(true).unwrap();
-    let ours = AsyncFd::new(ours, SourceKind::Other).unwrap();
-    let begun = Instant::now();
-    let endless = async {
-        while begun.elapsed() < ENDLESS {
-            ours.io(Direction::Write, |_| io::Result::Ok(())).await.unwrap();
-        }
-    };
-    assert!(runtime::timeout(Duration::from_millis(10), endless).await.is_err());
-}
-
-#[runtime::test]
 async fn a_poll_completes_128_operations_unless_it_is_unconstrained() {
-    let (ours, _theirs) = UnixStream::pair().unwrap();
-    ours.set_nonblocking(true).unwrap();
-    let ours = AsyncFd::new(ours, SourceKind::Other).unwrap();
-    let operations = |count| {
-        let ours = &ours;
-        async move {
-            for _ in 0..count {
-                ours.io(Direction::Write, |_| io::Result::Ok(())).await.unwrap();
-            }
+    let (ours, _theirs) = always_ready();
+    let operations = async |count| {
+        for _ in 0..count {
+            write_nothing(&ours).await;
         }
     };
     runtime::yield_now().await;
@@ -161,13 +142,15 @@ async fn foreign_futures_and_joins_are_operations_of_the_poll() {
     let before = forced();
     while set.join_next().await.is_some() {}
     assert_eq!(forced() - before, 7);
-    // What always has something, as a full channel.
-    for way in [0, 1] {
+    // What always has something, as a descriptor or a full channel, is ended by a timeout.
+    let (ours, _theirs) = always_ready();
+    for way in [0, 1, 2] {
         let endless = async {
             let begun = Instant::now();
             while begun.elapsed() < ENDLESS {
                 match way {
                     0 => runtime::consume_budget().await,
+                    1 => write_nothing(&ours).await,
                     _ => runtime::cooperative(std::future::ready(())).await,
                 }
             }

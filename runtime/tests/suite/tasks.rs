@@ -175,20 +175,6 @@ fn a_panic_in_the_root_future_reaches_the_caller() {
 }
 
 #[test]
-fn every_wait_strategy_runs_timers_and_remote_wakes() {
-    for wait in ["block", "spin", "adaptive"] {
-        let mut runtime =
-            Builder::new().workers(2).wait(wait.parse().unwrap()).ignore_environment().build().unwrap();
-        runtime.block_on(async {
-            for _ in 0..50 {
-                assert_eq!(runtime::spawn_on(1, || async { 1 }).await.unwrap(), 1);
-            }
-            runtime::sleep(Duration::from_millis(1)).await;
-        });
-    }
-}
-
-#[test]
 fn only_a_parked_worker_is_written_to() {
     let mut runtime = runtime(2);
     let count = Arc::new(AtomicUsize::new(0));
@@ -264,26 +250,22 @@ fn an_interface_that_is_not_there_is_an_error_that_lists_the_others() {
 /// Sleeps that are longer than a worker looks for messages before it parks.
 const APART: Duration = Duration::from_millis(2);
 
-#[runtime::test(workers = 2)]
-async fn workers_wake_each_other_however_long_they_have_slept() {
-    for round in 0..50_u32 {
-        let there = runtime::spawn_on(1, move || async move { round });
-        assert_eq!(there.await.unwrap(), round);
-        if round % 5 == 0 {
-            runtime::sleep(APART).await;
+#[test]
+fn with_every_wait_strategy_workers_wake_each_other_however_long_they_have_slept() {
+    for driver in drivers() {
+        for wait in runtime::WaitStrategy::ALL {
+            let builder = Builder::new().workers(2).driver(driver).wait(wait).ignore_environment();
+            builder.build().unwrap().block_on(async {
+                for round in 0..50_u32 {
+                    let there = runtime::spawn_on(1, move || async move { round });
+                    assert_eq!(there.await.unwrap(), round);
+                    if round % 5 == 0 {
+                        runtime::sleep(APART).await;
+                    }
+                }
+            });
         }
     }
-}
-
-#[runtime::test(workers = 2)]
-async fn a_wake_of_another_worker_does_not_wait_for_the_next_task() {
-    // So that the other worker sleeps.
-    runtime::sleep(APART).await;
-    let (sender, receiver) = mpsc::channel();
-    let other = runtime::spawn_on(1, move || async move { sender.send(7).unwrap() });
-    let blocking = runtime::spawn(async move { receiver.recv_timeout(LIMIT) });
-    assert_eq!(blocking.await.unwrap().expect("the other worker was not woken"), 7);
-    other.await.unwrap();
 }
 
 #[test]
