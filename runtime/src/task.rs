@@ -51,7 +51,7 @@ where
     Fut: Future + 'static,
     Fut::Output: Send + 'static,
 {
-    spawn_remote(Identity::new(Location::caller()), worker, make)
+    spawn_on_runtime(&current::runtime(), Identity::new(Location::caller()), worker, make)
 }
 
 #[track_caller]
@@ -70,15 +70,6 @@ where
 }
 
 #[track_caller]
-pub(crate) fn spawn_remote<F, Fut>(identity: Identity, worker: usize, make: F) -> JoinHandle<Fut::Output>
-where
-    F: FnOnce() -> Fut + Send + 'static,
-    Fut: Future + 'static,
-    Fut::Output: Send + 'static,
-{
-    spawn_on_runtime(&current::runtime(), identity, worker, make)
-}
-
 pub(crate) fn spawn_on_runtime<F, Fut>(
     runtime: &RuntimeState,
     identity: Identity,
@@ -171,7 +162,7 @@ impl Builder {
         Fut: Future + 'static,
         Fut::Output: Send + 'static,
     {
-        spawn_remote(self.identity(Location::caller()), worker, make)
+        spawn_on_runtime(&current::runtime(), self.identity(Location::caller()), worker, make)
     }
 
     fn identity(self, caller: &'static Location<'static>) -> Identity {
@@ -219,12 +210,12 @@ impl<T> JoinHandle<T> {
 
     /// The task's number, unique in this process.
     pub fn id(&self) -> Id {
-        self.task.identity().id
+        self.task.identity.id
     }
 
     /// The task's name ([`Builder::name`](Builder::name)).
     pub fn name(&self) -> Option<&str> {
-        self.task.identity().name.as_deref().map(String::as_str)
+        self.task.identity.name.as_deref().map(String::as_str)
     }
 
     pub(super) fn is_taken(&self) -> bool {
@@ -282,7 +273,7 @@ impl AbortHandle {
 
     /// The task's number, unique in this process.
     pub fn id(&self) -> Id {
-        self.0.identity().id
+        self.0.identity.id
     }
 }
 
@@ -508,7 +499,7 @@ impl<T: 'static> JoinSet<T> {
         Fut: Future<Output = T> + 'static,
         T: Send,
     {
-        self.add(spawn_remote(Identity::new(Location::caller()), worker, make))
+        self.add(spawn_on_runtime(&current::runtime(), Identity::new(Location::caller()), worker, make))
     }
 }
 

@@ -250,7 +250,7 @@ impl<S: Schedule> TaskRef<S> {
     }
 
     pub(crate) fn waker(&self) -> Waker {
-        self.span().record("waker.clone");
+        self.span.record("waker.clone");
         let waker = raw_waker(Self::clone(self).into_raw());
         // SAFETY: the waker owns the reference that was just cloned, and the vtable keeps the
         // contract.
@@ -298,20 +298,20 @@ pub(crate) const fn waker_vtable<S: Schedule>() -> RawWakerVTable {
     RawWakerVTable::new(
         |data| {
             let task = borrowed::<S>(data);
-            task.span().record("waker.clone");
+            task.span.record("waker.clone");
             raw_waker(TaskRef::clone(&task).into_raw())
         },
         |data| {
             let task = owned(data);
-            task.span().record("waker.wake");
+            task.span.record("waker.wake");
             S::schedule(&task);
         },
         |data| {
             let task = borrowed(data);
-            task.span().record("waker.wake_by_ref");
+            task.span.record("waker.wake_by_ref");
             S::schedule(&task);
         },
-        |data| owned::<S>(data).span().record("waker.drop"),
+        |data| owned::<S>(data).span.record("waker.drop"),
     )
 }
 

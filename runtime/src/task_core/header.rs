@@ -50,9 +50,9 @@ pub(crate) struct TaskVtable<S: 'static> {
 pub(crate) struct Header<S: 'static> {
     pub(crate) references: AtomicUsize,
     pub(crate) vtable: &'static TaskVtable<S>,
-    scheduler: Arc<S>,
-    identity: Identity,
-    span: SpanId,
+    pub(crate) scheduler: Arc<S>,
+    pub(crate) identity: Identity,
+    pub(crate) span: SpanId,
     key: AtomicU32,
     /// Only the worker's thread reads and writes it, so a local wake needs no atomic
     /// read-modify-write.
@@ -85,18 +85,6 @@ impl<S> Header<S> {
             outcome: AtomicU8::new(0),
             join_waker: Mutex::new(None),
         }
-    }
-
-    pub(crate) fn scheduler(&self) -> &Arc<S> {
-        &self.scheduler
-    }
-
-    pub(crate) fn identity(&self) -> &Identity {
-        &self.identity
-    }
-
-    pub(crate) fn span(&self) -> &SpanId {
-        &self.span
     }
 
     pub(crate) fn key(&self) -> u32 {

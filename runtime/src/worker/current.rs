@@ -148,7 +148,7 @@ impl Schedule for WorkerHandle {
         if push_if_current(task) || !task.claim_remote_wake() {
             return;
         }
-        let worker = task.scheduler();
+        let worker = &task.scheduler;
         // This thread's worker wakes the other one with its next wait, if it can, but not while a
         // task's own code runs: that may compute for long, or block its thread for what the other
         // one does.
@@ -167,7 +167,7 @@ impl Schedule for WorkerHandle {
 /// Queues a task without a message if this thread is its worker.
 fn push_if_current(task: &TaskRef<WorkerHandle>) -> bool {
     is_some_and(|worker| {
-        let here = Arc::ptr_eq(&worker.handle, task.scheduler());
+        let here = Arc::ptr_eq(&worker.handle, &task.scheduler);
         if here {
             worker.push(task);
         }

@@ -400,10 +400,10 @@ impl Worker {
         }
         self.count_poll(woken);
         coop::begin_poll();
-        Id::enter(Some(task.identity().id));
+        Id::enter(Some(task.identity.id));
         // SAFETY: as above.
         let polled = unsafe { task.poll() };
-        let overran = self.poll_ended(task.identity());
+        let overran = self.poll_ended(&task.identity);
         let mut tasks = self.tasks.borrow_mut();
         match polled {
             Poll::Ready(()) => drop(tasks.try_remove(key)),
@@ -506,11 +506,11 @@ impl<'a, R> Root<'a, R> {
         self.task.begin_poll();
         worker.count_poll(woken);
         coop::begin_poll();
-        Id::enter(Some(self.task.identity().id));
+        Id::enter(Some(self.task.identity.id));
         let entered = self.span.enter();
         let polled = future.as_mut().poll(&mut Context::from_waker(&self.waker));
         drop(entered);
-        (worker.poll_ended(self.task.identity()), polled)
+        (worker.poll_ended(&self.task.identity), polled)
     }
 }
 
