@@ -153,18 +153,17 @@ impl BlockingPool {
         crate::sync::contain_panic(|| drop(jobs));
     }
 
-    /// Waits until all threads have ended. `false`: not by the deadline.
-    pub(crate) fn wait(&self, deadline: Option<Instant>) -> bool {
+    /// Waits until all threads have ended, or until the deadline.
+    pub(crate) fn wait(&self, deadline: Option<Instant>) {
         let mut state = self.lock();
         while state.threads > 0 {
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             if left == Some(Duration::ZERO) {
-                return false;
+                return;
             }
             let waited = self.changed.wait_timeout(state, left.unwrap_or(KEEP_ALIVE));
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
-        true
     }
 
     /// Whether a closure runs or waits for a thread.

@@ -81,10 +81,7 @@ macro_rules! path_calls {
 path_calls! {
     /// Reads a whole file.
     read -> Vec<u8>;
-    /// Reads a whole file, which must be UTF-8.
-    ///
-    /// # Errors
-    /// As [`std::fs::read_to_string`]: `InvalidData` if it is not UTF-8.
+    /// Reads a whole file; `InvalidData` if it is not UTF-8.
     read_to_string -> String;
     /// The metadata of a file or folder. Follows symbolic links.
     #[doc(alias = "stat")]
@@ -216,28 +213,21 @@ impl File {
         self.call(move |file| file.write_all_at(buffer.as_ref(), offset).map(|()| buffer)).await
     }
 
-    /// Waits until the file's content and metadata are on the disk.
-    ///
-    /// # Errors
-    /// Those of `fsync(2)`, which include errors of earlier writes.
+    /// Waits until the file's content and metadata are on the disk. Its errors include those of
+    /// earlier writes.
     #[doc(alias = "fsync")]
     pub async fn sync_all(&self) -> io::Result<()> {
         self.call(std::fs::File::sync_all).await
     }
 
-    /// Waits until the file's content is on the disk, with the metadata that is needed to read it.
-    ///
-    /// # Errors
-    /// Those of `fdatasync(2)`, which include errors of earlier writes.
+    /// As [`sync_all`](Self::sync_all), with only the metadata that is needed to read the file.
     #[doc(alias = "fdatasync")]
     pub async fn sync_data(&self) -> io::Result<()> {
         self.call(std::fs::File::sync_data).await
     }
 
-    /// Cuts the file to a length in bytes, or extends it with zeros.
-    ///
-    /// # Errors
-    /// Those of `ftruncate(2)`; `InvalidInput` if the file was not opened to be written.
+    /// Cuts the file to a length in bytes, or extends it with zeros. `InvalidInput` if it was not
+    /// opened to be written.
     #[doc(alias = "ftruncate")]
     pub async fn set_len(&self, length: u64) -> io::Result<()> {
         self.call(move |file| file.set_len(length)).await

@@ -56,24 +56,21 @@ pub(crate) fn prepare_host(config: &Config, interface: &Interface) -> PreparedHo
 /// Applies the plan to the queues that no other process polls: two processes that poll the same
 /// queue cancel each other's settings.
 fn take_free_queues(config: &Config, interface: &Interface, in_use: &policies::Error) -> PreparedHost {
-    let mut notes = vec![in_use.to_string()];
-    let policies::Error::QueuesInUse { free: Some(free), .. } = in_use else {
-        return PreparedHost { notes, own_queues: Some(Vec::new()), ..PreparedHost::default() };
-    };
+    let mut prepared =
+        PreparedHost { guard: None, notes: vec![in_use.to_string()], own_queues: Some(Vec::new()) };
+    let policies::Error::QueuesInUse { free: Some(free), .. } = in_use else { return prepared };
     let queues: Vec<u32> = free.iter().collect();
     let settings = Settings { channels: None, queues: Some(queues.clone()), ..config.settings.clone() };
     let plan = Plan::new(config.policy, interface, &settings);
     match policies::apply(&plan, Lifetime::Process, &config.options.journals) {
         Ok(guard) => {
-            notes.push(format!("took queues {free} instead"));
-            PreparedHost { guard: Some(guard), notes, own_queues: Some(queues) }
+            prepared.notes.push(format!("took queues {free} instead"));
+            (prepared.guard, prepared.own_queues) = (Some(guard), Some(queues));
         }
         // Another process has taken them meanwhile.
-        Err(error) => {
-            notes.push(error.to_string());
-            PreparedHost { notes, own_queues: Some(Vec::new()), ..PreparedHost::default() }
-        }
+        Err(error) => prepared.notes.push(error.to_string()),
     }
+    prepared
 }
 
 /// The queues of a plan whose values were set. Without permission the plan kept the present ones,

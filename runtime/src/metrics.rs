@@ -116,33 +116,18 @@ impl PolledPackets {
 /// The value of `Content-Type` for [`Snapshot::prometheus`].
 pub const PROMETHEUS_CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// A metric that each worker counts: its name, its help, and its value.
-type WorkerCounter = (&'static str, &'static str, fn(&Metrics) -> u64);
-
-const COUNTERS: [WorkerCounter; 10] = [
-    ("lull_worker_turns_total", "Turns of the worker's loop.", |it| it.turns),
-    ("lull_worker_polls_total", "Polls of tasks.", |it| it.polls),
-    (
-        "lull_worker_forced_yields_total",
-        "Polls that had used up their budget of operations and were made to yield.",
-        |it| it.forced_yields,
-    ),
-    ("lull_worker_stalls_total", "Polls that took longer than the stall threshold.", |it| it.stalls),
-    ("lull_worker_wakes_total", "Times that another thread woke the worker while it was parked.", |it| {
-        it.wakes
-    }),
-    ("lull_worker_waits_total", "System calls that wait, poll or submit.", |it| it.waits),
-    (
-        "lull_worker_forced_passes_total",
-        "Extra passes because a wait had returned without polling the NAPI.",
-        |it| it.forced_passes,
-    ),
-    ("lull_worker_events_total", "Events of descriptors and received buffers.", |it| it.events),
-    ("lull_worker_received_bytes_total", "Bytes that the worker's sockets have received.", |it| {
-        it.received_bytes
-    }),
-    ("lull_worker_sent_bytes_total", "Bytes that the worker's streams have sent.", |it| it.sent_bytes),
-];
+/// Writes metrics that a worker has at most once: each with its kind, its name, its help, and the
+/// worker's value, if it has one.
+macro_rules! of_workers {
+    ($page:ident, $workers:expr, |$it:ident| $($kind:ident $name:literal, $help:literal: $value:expr;)*) => {$(
+        let mut family = $page.family($name, Kind::$kind, $help);
+        for (number, $it) in $workers {
+            if let Some(value) = $value {
+                family.sample(&[("worker", number)], value);
+            }
+        }
+    )*};
+}
 
 /// A histogram that a worker may record: its name, its help, and its value.
 type WorkerHistogram = (&'static str, &'static str, fn(&Metrics) -> Option<&Histogram>);
@@ -157,49 +142,6 @@ const HISTOGRAMS: [WorkerHistogram; 3] = [
     }),
 ];
 
-/// A time of a queue's settings: its name, its help, and its value in microseconds.
-type QueueTime = (&'static str, &'static str, fn(&QueueStatus) -> Option<u64>);
-
-const QUEUE_TIMES: [QueueTime; 4] = [
-    (
-        "lull_worker_queue_grace_time_seconds",
-        "Time that the timer leaves the worker's queue to it after an empty poll.",
-        |it| Some(it.grace_time_us),
-    ),
-    (
-        "lull_worker_queue_poll_interval_seconds",
-        "Longest sleep between two polls of the worker's queue in timed mode; 0 in others.",
-        |it| Some(it.poll_interval_us),
-    ),
-    (
-        "lull_worker_queue_spin_seconds",
-        "Time that a wait polls the worker's queue before it sleeps, beyond the first poll.",
-        |it| Some(it.spin_us),
-    ),
-    ("lull_worker_latency_budget_seconds", "Delay that polling may cost in exchange for CPU time.", |it| {
-        it.latency_budget_us
-    }),
-];
-
-/// A figure of a queue in percent, with its help.
-type QueuePercent = (&'static str, &'static str, fn(&QueueStatus) -> Option<u16>);
-
-const QUEUE_PERCENTS: [QueuePercent; 3] = [
-    ("lull_worker_cpu_budget_percent", "CPU time that polling may cost in exchange for less delay.", |it| {
-        it.cpu_budget_percent
-    }),
-    (
-        "lull_worker_queue_cpu_percent",
-        "CPU time of an event under polling beside plain interrupts, as compared last.",
-        |it| Some(it.why.comparison()?.cpu),
-    ),
-    (
-        "lull_worker_queue_delay_percent",
-        "Delay of an event under polling beside plain interrupts, as compared last.",
-        |it| Some(it.why.comparison()?.delay),
-    ),
-];
-
 impl Snapshot {
     /// The page that a scrape of Prometheus asks for: text exposition format 0.0.4, with
     /// [`PROMETHEUS_CONTENT_TYPE`]. Metrics of workers have the label `worker`, the number from 0.
@@ -211,15 +153,54 @@ impl Snapshot {
         let mut page = Page::default();
         let workers: Vec<(String, &WorkerSnapshot)> =
             self.workers.iter().map(|worker| (worker.worker.to_string(), worker)).collect();
-        self.infos(&mut page, &workers);
+        let help = "1, with what was asked for and what runs as labels.";
+        let mut family = page.family("lull_worker_info", Kind::Gauge, help);
+        for (number, worker) in &workers {
+            let Some(report) = &worker.report else { continue };
+            let napi = report.napi.as_ref().map(|napi| napi.id.to_string()).unwrap_or_default();
+            let core = report.core.map(|core| core.to_string()).unwrap_or_default();
+            let labels: [(&str, &str); 6] = [
+                ("worker", number),
+                ("policy", self.policy.name()),
+                ("running", report.running.name()),
+                ("driver", report.driver.name()),
+                ("napi", &napi),
+                ("core", &core),
+            ];
+            family.sample(&labels, 1);
+        }
         queues(&mut page, &workers);
-        for (name, help, value) in COUNTERS {
-            let mut family = page.family(name, Kind::Counter, help);
-            for (number, worker) in &workers {
-                family.sample(&[("worker", number)], value(&worker.metrics));
+        of_workers! { page, &workers, |it|
+            Gauge "lull_worker_steps_down", "Reasons why less than the requested policy runs.":
+                it.report.as_ref().map(|report| report.steps_down.len());
+            Counter "lull_worker_turns_total", "Turns of the worker's loop.": Some(it.metrics.turns);
+            Counter "lull_worker_polls_total", "Polls of tasks.": Some(it.metrics.polls);
+            Counter "lull_worker_forced_yields_total",
+                "Polls that had used up their budget of operations and were made to yield.":
+                Some(it.metrics.forced_yields);
+            Counter "lull_worker_stalls_total", "Polls that took longer than the stall threshold.":
+                Some(it.metrics.stalls);
+            Counter "lull_worker_wakes_total", "Times that another thread woke the worker while it was parked.":
+                Some(it.metrics.wakes);
+            Counter "lull_worker_waits_total", "System calls that wait, poll or submit.": Some(it.metrics.waits);
+            Counter "lull_worker_forced_passes_total",
+                "Extra passes because a wait had returned without polling the NAPI.":
+                Some(it.metrics.forced_passes);
+            Counter "lull_worker_events_total", "Events of descriptors and received buffers.":
+                Some(it.metrics.events);
+            Counter "lull_worker_received_bytes_total", "Bytes that the worker's sockets have received.":
+                Some(it.metrics.received_bytes);
+            Counter "lull_worker_sent_bytes_total", "Bytes that the worker's streams have sent.":
+                Some(it.metrics.sent_bytes);
+        }
+        let help = "Time that the worker ran tasks, polled without blocking, or was in waits that may block.";
+        let mut family = page.family("lull_worker_time_seconds_total", Kind::Counter, help);
+        for (number, WorkerSnapshot { metrics, .. }) in &workers {
+            let times = [metrics.running(), metrics.polling(), metrics.parked()];
+            for (activity, time) in ["running", "polling", "parked"].into_iter().zip(times) {
+                family.sample(&[("worker", number), ("activity", activity)], Seconds(time));
             }
         }
-        times(&mut page, &workers);
         for (name, help, value) in HISTOGRAMS {
             let mut family = page.family(name, Kind::Histogram, help);
             for (number, worker) in &workers {
@@ -228,58 +209,25 @@ impl Snapshot {
                 }
             }
         }
-        self.packets(&mut page);
-        self.blocking(&mut page);
+        self.of_all_workers(&mut page);
         page.into_text()
     }
 
-    fn infos(&self, page: &mut Page, workers: &[(String, &WorkerSnapshot)]) {
-        let started =
-            || workers.iter().filter_map(|(number, worker)| Some((number, worker.report.as_ref()?)));
-        let help = "1, with what was asked for and what runs as labels.";
-        let mut family = page.family("lull_worker_info", Kind::Gauge, help);
-        let policy = self.policy.name();
-        for (number, report) in started() {
-            let WorkerReport { running, driver, .. } = report;
-            let (running, driver) = (running.to_string(), driver.to_string());
-            let napi = report.napi.as_ref().map(|napi| napi.id.to_string()).unwrap_or_default();
-            let core = report.core.map(|core| core.to_string()).unwrap_or_default();
-            let labels: [(&str, &str); 6] = [
-                ("worker", number),
-                ("policy", policy),
-                ("running", &running),
-                ("driver", &driver),
-                ("napi", &napi),
-                ("core", &core),
-            ];
-            family.sample(&labels, 1);
+    fn of_all_workers(&self, page: &mut Page) {
+        if let Some(PolledPackets { interface, received, busy_polled }) = &self.packets {
+            let help = "Packets received by the interface.";
+            page.family("lull_received_packets_total", Kind::Counter, help)
+                .sample(&[("interface", interface)], received);
+            let help = "Packets received by busy polls in the network namespace.";
+            page.family("lull_busy_poll_packets_total", Kind::Counter, help).sample(&[], busy_polled);
         }
-        let help = "Reasons why less than the requested policy runs.";
-        let mut family = page.family("lull_worker_steps_down", Kind::Gauge, help);
-        for (number, report) in started() {
-            family.sample(&[("worker", number)], report.steps_down.len());
-        }
-    }
-
-    fn packets(&self, page: &mut Page) {
-        let Some(packets) = &self.packets else { return };
-        let help = "Packets received by the interface.";
-        page.family("lull_received_packets_total", Kind::Counter, help)
-            .sample(&[("interface", &packets.interface)], packets.received);
-        let help = "Packets received by busy polls in the network namespace.";
-        page.family("lull_busy_poll_packets_total", Kind::Counter, help).sample(&[], packets.busy_polled);
-    }
-
-    fn blocking(&self, page: &mut Page) {
-        let blocking = &self.blocking;
-        let help = "Threads for blocking work, idle ones included.";
-        page.family("lull_blocking_threads", Kind::Gauge, help).sample(&[], blocking.threads);
-        let help = "Threads for blocking work that wait for some.";
-        page.family("lull_blocking_idle_threads", Kind::Gauge, help).sample(&[], blocking.idle);
-        let help = "Closures that wait for a thread.";
-        page.family("lull_blocking_queued", Kind::Gauge, help).sample(&[], blocking.queued);
+        let BlockingMetrics { threads, idle, queued, finished } = self.blocking;
+        let mut gauge = |name, help, value: usize| page.family(name, Kind::Gauge, help).sample(&[], value);
+        gauge("lull_blocking_threads", "Threads for blocking work, idle ones included.", threads);
+        gauge("lull_blocking_idle_threads", "Threads for blocking work that wait for some.", idle);
+        gauge("lull_blocking_queued", "Closures that wait for a thread.", queued);
         let help = "Closures of blocking work that have returned or panicked.";
-        page.family("lull_blocking_finished_total", Kind::Counter, help).sample(&[], blocking.finished);
+        page.family("lull_blocking_finished_total", Kind::Counter, help).sample(&[], finished);
     }
 }
 
@@ -296,63 +244,46 @@ fn queues(page: &mut Page, workers: &[(String, &WorkerSnapshot)]) {
             family.sample(&[("worker", number), ("mode", &mode.to_string())], u8::from(status.mode == mode));
         }
     }
-    for (name, help, micros) in QUEUE_TIMES {
-        let mut family = page.family(name, Kind::Gauge, help);
-        for (number, status) in &driven {
-            if let Some(micros) = micros(status) {
-                family.sample(&[("worker", number)], Seconds(Duration::from_micros(micros)));
-            }
-        }
-    }
-    let help = "Time in which polling was tried, or given up for a moment to measure interrupts.";
-    let mut family = page.family("lull_worker_queue_trials_seconds_total", Kind::Counter, help);
-    for (number, status) in driven.iter().filter(|(_, status)| status.latency_budget_us.is_some()) {
-        family.sample(&[("worker", number)], Seconds(Duration::from_micros(status.trials_us)));
-    }
-    for (name, help, percent) in QUEUE_PERCENTS {
-        let mut family = page.family(name, Kind::Gauge, help);
-        for (number, status) in &driven {
-            if let Some(percent) = percent(status) {
-                family.sample(&[("worker", number)], percent);
-            }
-        }
-    }
-}
-
-fn times(page: &mut Page, workers: &[(String, &WorkerSnapshot)]) {
-    let help = "Time that the worker ran tasks, polled without blocking, or was in waits that may block.";
-    let mut family = page.family("lull_worker_time_seconds_total", Kind::Counter, help);
-    for (number, worker) in workers {
-        let metrics = &worker.metrics;
-        let activities =
-            [("running", metrics.running()), ("polling", metrics.polling()), ("parked", metrics.parked())];
-        for (activity, time) in activities {
-            family.sample(&[("worker", number), ("activity", activity)], Seconds(time));
-        }
+    let seconds = |micros| Seconds(Duration::from_micros(micros));
+    of_workers! { page, &driven, |it|
+        Gauge "lull_worker_queue_grace_time_seconds",
+            "Time that the timer leaves the worker's queue to it after an empty poll.":
+            Some(seconds(it.grace_time_us));
+        Gauge "lull_worker_queue_poll_interval_seconds",
+            "Longest sleep between two polls of the worker's queue in timed mode; 0 in others.":
+            Some(seconds(it.poll_interval_us));
+        Gauge "lull_worker_queue_spin_seconds",
+            "Time that a wait polls the worker's queue before it sleeps, beyond the first poll.":
+            Some(seconds(it.spin_us));
+        Gauge "lull_worker_latency_budget_seconds", "Delay that polling may cost in exchange for CPU time.":
+            it.latency_budget_us.map(seconds);
+        Counter "lull_worker_queue_trials_seconds_total",
+            "Time in which polling was tried, or given up for a moment to measure interrupts.":
+            it.latency_budget_us.map(|_| seconds(it.trials_us));
+        Gauge "lull_worker_cpu_budget_percent", "CPU time that polling may cost in exchange for less delay.":
+            it.cpu_budget_percent;
+        Gauge "lull_worker_queue_cpu_percent",
+            "CPU time of an event under polling beside plain interrupts, as compared last.":
+            it.why.comparison().map(|compared| compared.cpu);
+        Gauge "lull_worker_queue_delay_percent",
+            "Delay of an event under polling beside plain interrupts, as compared last.":
+            it.why.comparison().map(|compared| compared.delay);
     }
 }
 
 #[cfg(test)]
-mod snapshot_tests {
+mod tests {
+    use policies::controller::{Budgets, LatencyBudget, QueueSettings, Reason};
+
     use super::*;
+    use crate::driver::DriverKind;
+    use crate::worker::report::Running;
 
     #[test]
     fn packets_of_an_interface_are_read_and_of_none_are_not() {
         assert_eq!(PolledPackets::read("lo").unwrap().interface, "lo");
         assert_eq!(PolledPackets::read("nonesuch0"), None);
     }
-}
-
-#[cfg(test)]
-mod prometheus_tests {
-    use policies::Policy;
-    use policies::controller::{Budgets, LatencyBudget, QueueSettings, Reason};
-
-    use super::*;
-    use crate::blocking::BlockingMetrics;
-    use crate::driver::DriverKind;
-    use crate::metrics::PolledPackets;
-    use crate::worker::report::Running;
 
     fn snapshot(queue: Option<QueueSettings>, budgets: Option<Budgets>) -> Snapshot {
         let report = WorkerReport {

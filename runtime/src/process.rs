@@ -49,7 +49,7 @@ use std::mem;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
-use std::task::Poll;
+use std::task::{Context, Poll, ready};
 
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -240,7 +240,7 @@ impl Child {
     /// The process's number; `None` once it was waited for, as it may be another process's then.
     pub fn id(&self) -> Option<u32> {
         match &self.state {
-            State::Running(process) => Some(process.id()),
+            State::Running(process) => Some(process.child.id()),
             State::Reaped(_) => None,
         }
     }
@@ -264,7 +264,7 @@ impl Child {
     /// How the child has ended; `None` if it has not. It doesn't close the child's standard input.
     pub fn try_wait(&mut self) -> io::Result<Option<ExitStatus>> {
         let status = match &mut self.state {
-            State::Running(process) => process.try_wait()?,
+            State::Running(process) => process.child.try_wait()?,
             State::Reaped(status) => Some(*status),
         };
         if let Some(status) = status {
@@ -300,12 +300,9 @@ impl Child {
         self.stdin = None;
         let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
         std::future::poll_fn(|context| {
-            let Self { stdout: from_stdout, stderr: from_stderr, .. } = &mut self;
-            let polled = [
-                poll_drain(from_stdout, context, &mut stdout)?,
-                poll_drain(from_stderr, context, &mut stderr)?,
-            ];
-            if polled.iter().all(Poll::is_ready) { Poll::Ready(io::Result::Ok(())) } else { Poll::Pending }
+            let out = poll_drain(&mut self.stdout, context, &mut stdout)?;
+            let err = poll_drain(&mut self.stderr, context, &mut stderr)?;
+            if out.is_ready() { err.map(io::Result::Ok) } else { Poll::Pending }
         })
         .await?;
         let status = self.wait().await?;
@@ -316,18 +313,14 @@ impl Child {
 /// Reads a pipe to its end, and closes it there.
 fn poll_drain(
     pipe: &mut Option<Receiver>,
-    context: &mut std::task::Context<'_>,
+    context: &mut Context<'_>,
     buffer: &mut Vec<u8>,
-) -> io::Result<Poll<()>> {
-    let Some(open) = pipe else { return Ok(Poll::Ready(())) };
-    match open.poll_drain(context, buffer) {
-        Poll::Pending => Ok(Poll::Pending),
-        Poll::Ready(result) => {
-            result?;
-            *pipe = None;
-            Ok(Poll::Ready(()))
-        }
+) -> Poll<io::Result<()>> {
+    if let Some(open) = pipe {
+        ready!(open.poll_drain(context, buffer))?;
+        *pipe = None;
     }
+    Poll::Ready(Ok(()))
 }
 
 impl Drop for Child {
@@ -365,18 +358,10 @@ impl WatchedProcess {
         }
     }
 
-    fn id(&self) -> u32 {
-        self.child.id()
-    }
-
     /// By the pidfd: the number may be another process's by now, if somebody else has reaped the
     /// child.
     fn kill(&self) -> io::Result<()> {
         Ok(pidfd_send_signal(self.pidfd.get_ref(), Signal::KILL)?)
-    }
-
-    fn try_wait(&mut self) -> io::Result<Option<ExitStatus>> {
-        self.child.try_wait()
     }
 
     /// Waits until the process has ended, and reaps it.
@@ -387,10 +372,6 @@ impl WatchedProcess {
         };
         pidfd.io(Direction::Read, reap).await
     }
-
-    fn into_child(self) -> std::process::Child {
-        self.child
-    }
 }
 
 /// Those that no worker waits for: their runtime has ended before them.
@@ -398,7 +379,7 @@ static LEFT: Mutex<Vec<std::process::Child>> = Mutex::new(Vec::new());
 
 /// Waits for a process in a task of this worker, unless it has ended.
 fn wait_for(mut process: WatchedProcess) {
-    if has_ended(process.try_wait()) {
+    if has_ended(process.child.try_wait()) {
         return;
     }
     let mut orphan = Orphan(Some(process));
@@ -444,7 +425,7 @@ impl Orphan {
 impl Drop for Orphan {
     fn drop(&mut self) {
         if let Some(process) = self.0.take() {
-            leave(process.into_child());
+            leave(process.child);
         }
     }
 }

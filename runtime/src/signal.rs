@@ -29,13 +29,34 @@ struct SignalState {
     waker: Option<Waker>,
 }
 
-impl SignalState {
-    fn receive(state: &Mutex<SignalState>) {
-        let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.received = true;
-        if let Some(waker) = state.waker.take() {
-            waker.wake();
+/// Listens while it exists.
+struct Listener {
+    state: Arc<Mutex<SignalState>>,
+    _registration: Registration,
+}
+
+impl Listener {
+    /// `register`: registers a function that the signal calls.
+    fn new(register: impl FnOnce(Box<dyn Fn() + Send>) -> io::Result<Registration>) -> io::Result<Self> {
+        let state = Arc::new(Mutex::new(SignalState::default()));
+        let shared = Arc::clone(&state);
+        let receive = move || {
+            let mut state = shared.lock().unwrap_or_else(PoisonError::into_inner);
+            state.received = true;
+            state.waker.take().into_iter().for_each(Waker::wake);
+        };
+        Ok(Self { state, _registration: register(Box::new(receive))? })
+    }
+
+    /// Ready if a signal has come. `takes`: the next poll waits for another one.
+    fn poll(&self, context: &Context<'_>, takes: bool) -> Poll<()> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.received {
+            state.received = !takes;
+            return Poll::Ready(());
         }
+        state.waker = Some(context.waker().clone());
+        Poll::Pending
     }
 }
 
@@ -112,17 +133,13 @@ impl SignalKind {
 /// `InvalidInput` for SIGKILL, SIGSTOP, SIGILL, SIGFPE and SIGSEGV, and for a number outside of 1
 /// to 64. Else if the signal handler can't be installed.
 pub fn signal(kind: SignalKind) -> io::Result<Signal> {
-    let state = Arc::new(Mutex::new(SignalState::default()));
-    let shared = Arc::clone(&state);
-    let registration = on_signal(kind.0, move || SignalState::receive(&shared))?;
-    Ok(Signal { kind, state, _registration: registration })
+    Ok(Signal { kind, listener: Listener::new(|receive| on_signal(kind.0, receive))? })
 }
 
 /// The signals of one kind, from [`signal`] on.
 pub struct Signal {
     kind: SignalKind,
-    state: Arc<Mutex<SignalState>>,
-    _registration: Registration,
+    listener: Listener,
 }
 
 impl Signal {
@@ -133,12 +150,7 @@ impl Signal {
 
     /// [`Signal::recv`] for use in a `poll` function, such as `futures_util::stream::poll_fn`.
     pub fn poll_recv(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if std::mem::take(&mut state.received) {
-            return Poll::Ready(());
-        }
-        state.waker = Some(context.waker().clone());
-        Poll::Pending
+        self.listener.poll(context, true)
     }
 }
 
@@ -167,29 +179,18 @@ pub async fn ctrl_c() -> io::Result<()> {
 /// From this call on, the first of these signals no longer kills the process. The second one does,
 /// after the host's settings have been restored, unless a [`Signal`] of its kind exists.
 pub fn terminated() -> io::Result<Terminated> {
-    let state = Arc::new(Mutex::new(SignalState::default()));
-    let shared = Arc::clone(&state);
-    let registration = intercept(move || SignalState::receive(&shared))?;
-    Ok(Terminated { state, _registration: registration })
+    Listener::new(intercept).map(Terminated)
 }
 
 /// The future of [`terminated`].
 #[must_use = "futures do nothing unless awaited"]
-pub struct Terminated {
-    state: Arc<Mutex<SignalState>>,
-    _registration: Registration,
-}
+pub struct Terminated(Listener);
 
 impl Future for Terminated {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if state.received {
-            return Poll::Ready(());
-        }
-        state.waker = Some(context.waker().clone());
-        Poll::Pending
+        self.0.poll(context, false)
     }
 }
 

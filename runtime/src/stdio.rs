@@ -97,76 +97,66 @@ impl AsyncRead for Stdin {
 
 opaque_debug!(Stdin, "Stdin");
 
-macro_rules! output {
-    ($(#[$doc:meta])* $name:ident, $(#[$function_doc:meta])* $function:ident) => {
-        $(#[$doc])*
-        pub struct $name {
-            writing: Option<Call<()>>,
-        }
-
-        $(#[$function_doc])*
-        pub fn $function() -> $name {
-            $name { writing: None }
-        }
-
-        impl AsyncWrite for $name {
-            /// Waits for the write before, and returns its error if it had one.
-            fn poll_write(
-                mut self: Pin<&mut Self>,
-                context: &mut Context<'_>,
-                bytes: &[u8],
-            ) -> Poll<io::Result<usize>> {
-                ready!(self.as_mut().poll_flush(context))?;
-                let bytes = bytes[..bytes.len().min(WRITE_SIZE)].to_vec();
-                let length = bytes.len();
-                self.writing = Some(Box::pin(pool_call(move || {
-                    let mut output = io::$function().lock();
-                    output.write_all(&bytes)?;
-                    output.flush()
-                })));
-                // A thread begins at the first poll.
-                match self.poll_flush(context) {
-                    Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
-                    _ => Poll::Ready(Ok(length)),
-                }
-            }
-
-            fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-                let Some(writing) = &mut self.writing else { return Poll::Ready(Ok(())) };
-                let written = ready!(writing.as_mut().poll(context));
-                self.writing = None;
-                Poll::Ready(written)
-            }
-
-            /// As a flush: the descriptor stays open.
-            fn poll_close(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-                self.poll_flush(context)
-            }
-        }
-
-        impl std::fmt::Debug for $name {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str(stringify!($name))
-            }
-        }
-    };
+/// The standard output of this process, or its standard error output. A write returns when its
+/// bytes are copied, and a thread writes them. Flush before the runtime ends: a write that no
+/// thread has begun by then is dropped. A write's error is that of the next write or flush.
+///
+/// Up to 64 KiB are written at once; between them others may write, as in [`std::io::stdout`],
+/// which this locks.
+pub struct Output {
+    writing: Option<Call<()>>,
+    write: fn(&[u8]) -> io::Result<()>,
 }
 
-output! {
-    /// The standard output of this process. A write returns when its bytes are copied, and a thread
-    /// writes them. Flush before the runtime ends: a write that no thread has begun by then is
-    /// dropped. A write's error is that of the next write or flush.
-    ///
-    /// Up to 64 KiB are written at once; between them others may write, as in [`std::io::stdout`],
-    /// which this locks.
-    Stdout,
-    /// The standard output, [`Stdout`].
-    stdout
+/// As tokio calls it.
+pub type Stdout = Output;
+/// As tokio calls it.
+pub type Stderr = Output;
+
+/// The standard output.
+pub fn stdout() -> Output {
+    Output { writing: None, write: |bytes| write_all(io::stdout().lock(), bytes) }
 }
 
-output! {
-    /// The standard error output of this process; as [`Stdout`].
-    Stderr,
-    /// The standard error output, [`Stderr`].
-    stderr
+/// The standard error output.
+pub fn stderr() -> Output {
+    Output { writing: None, write: |bytes| write_all(io::stderr().lock(), bytes) }
 }
+
+fn write_all(mut output: impl Write, bytes: &[u8]) -> io::Result<()> {
+    output.write_all(bytes)?;
+    output.flush()
+}
+
+impl AsyncWrite for Output {
+    /// Waits for the write before, and returns its error if it had one.
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        ready!(self.as_mut().poll_flush(context))?;
+        let bytes = bytes[..bytes.len().min(WRITE_SIZE)].to_vec();
+        let (length, write) = (bytes.len(), self.write);
+        self.writing = Some(Box::pin(pool_call(move || write(&bytes))));
+        // A thread begins at the first poll.
+        match self.poll_flush(context) {
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            _ => Poll::Ready(Ok(length)),
+        }
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let Some(writing) = &mut self.writing else { return Poll::Ready(Ok(())) };
+        let written = ready!(writing.as_mut().poll(context));
+        self.writing = None;
+        Poll::Ready(written)
+    }
+
+    /// As a flush: the descriptor stays open.
+    fn poll_close(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_flush(context)
+    }
+}
+
+opaque_debug!(Output, "Output");

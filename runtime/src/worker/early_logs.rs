@@ -1,44 +1,34 @@
 //! Warnings that come before the application has installed a subscriber: `#[runtime::main]` starts
 //! the workers before its body runs.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 
 use tracing::level_filters::LevelFilter;
 
-/// How many warnings are kept. Of later ones only the number is.
+/// How many warnings are kept.
 const MOST: usize = 16;
 
 #[derive(Debug, Default)]
-pub(crate) struct EarlyLogs {
-    kept: RefCell<Vec<String>>,
-    more: Cell<usize>,
-}
+pub(crate) struct EarlyLogs(RefCell<Vec<String>>);
 
 impl EarlyLogs {
     /// Logs a warning, or keeps it until there is a subscriber.
     pub(crate) fn warn(&self, text: String) {
-        let mut kept = self.kept.borrow_mut();
-        if kept.len() < MOST {
-            kept.push(text);
-        } else {
-            self.more.set(self.more.get() + 1);
+        self.log_kept();
+        if self.0.borrow().len() < MOST {
+            self.0.borrow_mut().push(text);
         }
-        drop(kept);
         self.log_kept();
     }
 
     pub(crate) fn log_kept(&self) {
-        if self.kept.borrow().is_empty() || LevelFilter::current() == LevelFilter::OFF {
+        if self.0.borrow().is_empty() || LevelFilter::current() == LevelFilter::OFF {
             return;
         }
         // Taken out first: the subscriber is foreign code.
-        for text in self.kept.take() {
+        for text in self.0.take() {
             // With the target of the crate, whichever module it comes from.
             tracing::warn!(target: "runtime", "{text}");
-        }
-        let more = self.more.take();
-        if more > 0 {
-            tracing::warn!(target: "runtime", "{more} more warnings came before there was a subscriber");
         }
     }
 }
@@ -67,8 +57,7 @@ mod tests {
     #[test]
     fn what_came_before_the_subscriber_is_logged_once_when_there_is_one() {
         let (logs, written) = (EarlyLogs::default(), Written::default());
-        (0..MOST).for_each(|number| logs.kept.borrow_mut().push(format!("early {number}.")));
-        logs.more.set(4);
+        (0..MOST).for_each(|number| logs.0.borrow_mut().push(format!("early {number}.")));
         let writer = written.clone();
         let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).finish();
         tracing::subscriber::with_default(subscriber, || {
@@ -81,6 +70,6 @@ mod tests {
             (MOST, 1),
             "{text}"
         );
-        assert!(text.contains("4 more warnings") && logs.kept.borrow().is_empty(), "{text}");
+        assert!(logs.0.borrow().is_empty(), "{text}");
     }
 }

@@ -10,8 +10,8 @@ use policies::netlink::netdev::{Napi, Netdev};
 use policies::status::QueueStatus;
 use policies::{Applied, Policy, Processing, WorkerWait};
 
-use crate::driver::Driver;
-use crate::driver::DriverKind;
+use crate::config::Config;
+use crate::driver::{Driver, DriverKind};
 
 /// What is in effect on a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,21 +40,9 @@ pub enum Running {
     KernelThread,
 }
 
-impl fmt::Display for Running {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Running::Vanilla => "vanilla",
-            Running::Packing => "packing",
-            Running::Suppression => "suppression",
-            Running::KernelPolling => "kernel-polling",
-            Running::BusyPollingWithDeferral => "busy-polling-with-deferral",
-            Running::BusyPolling => "busy-polling",
-            Running::SoBusyPoll => "so-busy-poll",
-            Running::Blocking => "blocking",
-            Running::KernelThread => "kernel-thread",
-        })
-    }
-}
+policies::names!(Running, "state of a worker": Vanilla = "vanilla", Packing = "packing", Suppression = "suppression",
+    KernelPolling = "kernel-polling", BusyPollingWithDeferral = "busy-polling-with-deferral",
+    BusyPolling = "busy-polling", SoBusyPoll = "so-busy-poll", Blocking = "blocking", KernelThread = "kernel-thread");
 
 /// Which policy was asked for and what is in effect on a worker.
 #[derive(Debug, Clone)]
@@ -105,9 +93,7 @@ impl WorkerReport {
             return Some(QueueStatus::new(settings, self.budgets).with_trials(self.trials));
         }
         let napi = self.napi.as_ref().filter(|_| self.running == Running::KernelPolling)?;
-        let nanos = |value: Option<u64>| Duration::from_nanos(value.unwrap_or(0));
-        let (grace, suspend) = (nanos(napi.gro_flush_timeout), nanos(napi.irq_suspend_timeout));
-        let mut settings = QueueSettings::preset(napi.defer_hard_irqs.unwrap_or(0), grace, suspend);
+        let mut settings = preset(napi);
         settings.spin =
             self.epoll.map_or(Duration::ZERO, |epoll| Duration::from_micros(epoll.busy_poll_usecs.into()));
         Some(QueueStatus::new(&settings, None))
@@ -151,26 +137,21 @@ impl fmt::Display for WorkerReport {
 
 /// What a [`WorkerReport`] is made from, beside the kernel's answers.
 pub(crate) struct ReportInputs<'a> {
+    pub(crate) config: &'a Config,
     pub(crate) worker: usize,
     pub(crate) core: Option<u32>,
-    pub(crate) asked: Policy,
     pub(crate) napi_id: u32,
-    pub(crate) interface: Option<&'a str>,
     pub(crate) applied: &'a [Applied],
     pub(crate) host_notes: &'a [String],
     pub(crate) polling: PollingStart,
     /// Why `auto` chose epoll.
     pub(crate) driver_note: Option<String>,
-    /// Whether sockets may fall back to `SO_BUSY_POLL`.
-    pub(crate) so_busy_poll: bool,
     /// The queues of this worker beside the one that it polls.
     pub(crate) unpolled: Vec<u32>,
     /// The budgets of the worker's controller; `None` without a controller.
     pub(crate) budgets: Option<Budgets>,
     /// The values that the queue keeps, because the controller can't set others.
     pub(crate) keeps: Option<QueueSettings>,
-    /// Why the workers do not wait as they were asked to.
-    pub(crate) wait_note: Option<&'static str>,
 }
 
 /// How setting up a driver to poll the worker's queue has ended.
@@ -182,31 +163,7 @@ pub(crate) struct PollingStart {
     pub(crate) ring_polls: Option<Result<(), String>>,
     /// Why no controller chooses how the queue is polled, although the grace time is adaptive, and
     /// nothing polls it.
-    pub(crate) no_controller: Option<NoController>,
-}
-
-/// Why a worker under kernel polling with an adaptive grace time does not poll.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum NoController {
-    /// Its driver waits on a ring, and the queue's values can't be set.
-    Ring,
-    /// The queue's values defer nothing, and can't be set.
-    Unprepared,
-}
-
-impl NoController {
-    fn reason(self, napi_id: u32) -> String {
-        match self {
-            NoController::Ring => format!(
-                "this process can't set the values of NAPI {napi_id}, which needs CAP_NET_ADMIN, and the uring driver can't \
-                 poll with those that others have set; use epoll or auto"
-            ),
-            NoController::Unprepared => format!(
-                "NAPI {napi_id} defers no interrupts, and this process could not set that, which needs CAP_NET_ADMIN; \
-                 `policies apply` prepares a queue for processes without it"
-            ),
-        }
-    }
+    pub(crate) no_controller: Option<String>,
 }
 
 impl ReportInputs<'_> {
@@ -221,10 +178,10 @@ impl ReportInputs<'_> {
             worker: self.worker,
             thread: rustix::thread::gettid().as_raw_nonzero().get(),
             core: self.core,
-            asked: self.asked,
+            asked: self.config.policy,
             running,
             steps_down,
-            notes: self.kept_values().into_iter().chain(self.wait_note.map(str::to_owned)).collect(),
+            notes: self.kept_values().into_iter().chain(self.config.wait_note.map(str::to_owned)).collect(),
             napi,
             epoll,
             queue: None,
@@ -257,13 +214,14 @@ impl ReportInputs<'_> {
     fn in_effect(&self, napi: Option<&Napi>, epoll: Option<EpollParams>) -> (Running, Vec<String>) {
         let mut why = self.failed_knobs();
         why.extend(self.host_notes.iter().cloned());
-        match (self.asked.worker_wait(), self.asked.processing()) {
+        let interface = self.config.interface.as_deref();
+        match (self.config.policy.worker_wait(), self.config.policy.processing()) {
             (WorkerWait::Polls | WorkerWait::Suspends, _) => self.polling_in_effect(napi, epoll, why),
             // Vanilla is what Linux does by default. A knob that failed leaves it vanilla, but with
             // interrupts on other cores than the policy wants, which the reasons say.
             (WorkerWait::Blocks, Processing::WorkerCores) => (Running::Vanilla, self.failed_knobs()),
             (WorkerWait::Blocks, Processing::PackingCores) => {
-                if self.interface.is_none() {
+                if interface.is_none() {
                     why.push("no interface is named, so no queue can be moved to a packing core".into());
                 } else if self.applied.is_empty() && why.is_empty() {
                     why.push("the interface has nothing that could be moved to a packing core".into());
@@ -274,7 +232,7 @@ impl ReportInputs<'_> {
                 if napi.is_some_and(Napi::has_polling_thread) {
                     return (Running::KernelThread, why);
                 }
-                match (self.interface, napi) {
+                match (interface, napi) {
                     (None, _) => why.push("no interface is named, so no queue can have a kernel thread".into()),
                     (Some(name), None) => why.push(without_napi(name)),
                     // The failed step says it, too.
@@ -296,7 +254,7 @@ impl ReportInputs<'_> {
         mut why: Vec<String>,
     ) -> (Running, Vec<String>) {
         if self.napi_id == 0 {
-            why.push(match self.interface {
+            why.push(match &self.config.interface {
                 None => "no interface is named, so there is no queue to poll".to_owned(),
                 Some(name) => without_napi(name),
             });
@@ -309,9 +267,9 @@ impl ReportInputs<'_> {
                 queues.join(", ")
             ));
         }
-        if let Some(no_controller) = self.polling.no_controller {
+        if let Some(no_controller) = &self.polling.no_controller {
             let thread = napi.filter(|napi| napi.has_polling_thread()).map(polled_by_thread);
-            why.push(thread.unwrap_or_else(|| no_controller.reason(self.napi_id)));
+            why.push(thread.unwrap_or_else(|| no_controller.clone()));
             return (Running::Blocking, why);
         }
         // The controller sets the NAPI's values, as far as it may.
@@ -329,7 +287,7 @@ impl ReportInputs<'_> {
                 .as_deref()
                 .unwrap_or("the kernel took the values but reads back others");
             why.push(format!("the epoll instance can't busy-poll (EPIOCSPARAMS, Linux 6.9): {error}"));
-            return (if self.so_busy_poll { Running::SoBusyPoll } else { Running::Blocking }, why);
+            return (Running::SoBusyPoll, why);
         }
         let set = |value: Option<u64>| value.is_some_and(|value| value > 0);
         let Some(napi) = napi else {
@@ -355,7 +313,7 @@ impl ReportInputs<'_> {
             ));
             return (Running::BusyPolling, why);
         }
-        if self.asked.worker_wait() == WorkerWait::Polls {
+        if self.config.policy.worker_wait() == WorkerWait::Polls {
             return (Running::Suppression, why);
         }
         if self.polling.ring_polls.is_some() {
@@ -371,6 +329,13 @@ impl ReportInputs<'_> {
         }
         (Running::KernelPolling, why)
     }
+}
+
+/// How a queue is driven by the values that its NAPI has.
+pub(crate) fn preset(napi: &Napi) -> QueueSettings {
+    let nanos = |value: Option<u64>| Duration::from_nanos(value.unwrap_or(0));
+    let (grace, suspend) = (nanos(napi.gro_flush_timeout), nanos(napi.irq_suspend_timeout));
+    QueueSettings::preset(napi.defer_hard_irqs.unwrap_or(0), grace, suspend)
 }
 
 /// The driver polls a veth by its NAPI only with GRO.

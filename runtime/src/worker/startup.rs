@@ -23,7 +23,7 @@ use crate::thread_settings::KeptSettings;
 use crate::timers::monotonic_nanos;
 use crate::worker::event_loop::Worker;
 use crate::worker::queue_control::QueueControl;
-use crate::worker::report::{NoController, PollingStart, ReportInputs, Running};
+use crate::worker::report::{PollingStart, ReportInputs, Running, preset};
 use crate::worker::runtime_state::RuntimeState;
 use crate::worker::worker_handle::WorkerHandle;
 
@@ -32,7 +32,7 @@ use crate::worker::worker_handle::WorkerHandle;
 const RING_BUSY_POLL: Duration = Duration::from_micros(50);
 
 /// Makes the calling thread's worker, and stores its report. The worker stays on this thread, which
-/// is a [`WorkerThread`](super::worker_thread::WorkerThread) while it runs.
+/// is a [`WorkerThread`] while it runs.
 pub(crate) fn make_worker(runtime: &Arc<RuntimeState>, index: usize) -> io::Result<Rc<Worker>> {
     let config = &runtime.config;
     let handle = Arc::clone(&runtime.workers[index]);
@@ -48,20 +48,17 @@ pub(crate) fn make_worker(runtime: &Arc<RuntimeState>, index: usize) -> io::Resu
     driver.publish_ring()?;
     let (control, polling) = begin_polling(config, &driver, napi_id, adaptation)?;
     let report = ReportInputs {
+        config,
         worker: index,
         core: runtime.core_of(index),
-        asked: config.policy,
         napi_id,
-        interface: config.interface.as_deref(),
         applied: &runtime.host.applied,
         host_notes: &runtime.host.notes,
         polling,
         driver_note,
-        so_busy_poll: polls_a_queue(config),
         unpolled: runtime.napis.unpolled_queues(index, napi_id),
         budgets: control.as_ref().map(QueueControl::budgets),
         keeps: control.as_ref().and_then(QueueControl::kept_values),
-        wait_note: config.wait_note,
     };
     let mut report = report.report(&driver);
     if let Some(control) = &control {
@@ -77,7 +74,7 @@ pub(crate) fn make_worker(runtime: &Arc<RuntimeState>, index: usize) -> io::Resu
     // All workers have the same driver.
     let falls_back = report.driver_note.is_some() && index == 0;
     let warning = (falls_back || !report.steps_down.is_empty()).then(|| report.to_string());
-    handle.set_report(report);
+    *handle.locked_report() = Some(report);
     let worker = Worker::new(Arc::clone(runtime), handle, driver, control, config.wait);
     warning.into_iter().for_each(|text| worker.early_logs.warn(text));
     Ok(worker)
@@ -106,14 +103,10 @@ impl Adaptation {
     }
 }
 
-/// Whether the policy polls queues of an interface.
-fn polls_a_queue(config: &Config) -> bool {
-    config.policy.busy_polls() && config.interface.is_some()
-}
-
 fn adaptation(runtime: &RuntimeState, worker: usize, napi_id: u32) -> Adaptation {
     let config = &runtime.config;
-    if !polls_a_queue(config) || napi_id == 0 {
+    // Without an interface there is no NAPI.
+    if !config.policy.busy_polls() || napi_id == 0 {
         return Adaptation::NotPolled;
     }
     if !config.policy.adapts(config.settings.gro_flush_timeout) {
@@ -147,7 +140,10 @@ fn begin_polling(
             start.ring_polls = Some(polled.map_err(|error| error.to_string()));
         }
         (Adaptation::Controller(_), Some(_)) if polling != QueuePolling::ByController => {
-            start.no_controller = Some(NoController::Ring);
+            start.no_controller = Some(format!(
+                "this process can't set the values of NAPI {napi_id}, which needs CAP_NET_ADMIN, and the uring driver can't \
+                 poll with those that others have set; use epoll or auto"
+            ));
         }
         (Adaptation::Controller(controller), _) => {
             // On epoll the call has succeeded above.
@@ -155,7 +151,10 @@ fn begin_polling(
             return Ok((Some(*controller), start));
         }
         (Adaptation::Unprepared, _) => {
-            start.no_controller = Some(NoController::Unprepared);
+            start.no_controller = Some(format!(
+                "NAPI {napi_id} defers no interrupts, and this process could not set that, which needs CAP_NET_ADMIN; \
+                 `policies apply` prepares a queue for processes without it"
+            ));
             // Waits that poll a queue which defers nothing take the interrupts as well.
             driver.set_polling(napi_id, &QueueSettings::plain(Reason::Fixed))?;
         }
@@ -182,12 +181,10 @@ fn queue_control(runtime: &RuntimeState, worker: usize, napi_id: u32, thread: i3
     let fixed = if settable.is_some() {
         None
     } else {
-        let nanos = |value: Option<u64>| Duration::from_nanos(value.unwrap_or(0));
-        let (grace, suspend) = (nanos(napi.gro_flush_timeout), nanos(napi.irq_suspend_timeout));
-        let preset = QueueSettings::preset(napi.defer_hard_irqs.unwrap_or(0), grace, suspend);
+        let preset = preset(&napi);
         match napi.defer_hard_irqs {
             Some(_) if !preset.polls() => return Adaptation::Unprepared,
-            Some(_) if !suspend.is_zero() => Some(preset),
+            Some(_) if napi.irq_suspend_timeout.is_some_and(|timeout| timeout > 0) => Some(preset),
             _ => return Adaptation::Fixed,
         }
     };
@@ -212,7 +209,7 @@ fn queue_control(runtime: &RuntimeState, worker: usize, napi_id: u32, thread: i3
 /// The value for `SO_BUSY_POLL` of the worker's sockets, if that is the fallback in effect.
 pub(crate) fn socket_busy_poll(runtime: &RuntimeState, worker: &WorkerHandle) -> Option<Duration> {
     let report = worker.locked_report();
-    let fallback = report.as_ref().is_some_and(|report| report.running == super::report::Running::SoBusyPoll);
+    let fallback = report.as_ref().is_some_and(|report| report.running == Running::SoBusyPoll);
     fallback.then(|| runtime.config.busy_poll.max(Duration::from_micros(1)))
 }
 

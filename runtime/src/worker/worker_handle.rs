@@ -98,10 +98,6 @@ impl WorkerHandle {
         self.locked_report().clone()
     }
 
-    pub(crate) fn set_report(&self, report: WorkerReport) {
-        *self.locked_report() = Some(report);
-    }
-
     /// Reports the settings with which the worker's queue is driven now, and how long the
     /// controller's trials have taken.
     pub(crate) fn set_queue_settings(&self, settings: QueueSettings, trials: Duration) {
