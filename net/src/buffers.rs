@@ -1,7 +1,7 @@
 //! Read buffers. A stream has one only while it holds unread data: an idle connection has none.
 
 use std::cell::RefCell;
-use std::io::{self, IoSlice, Read};
+use std::io::{self, Read};
 
 use runtime::__net::Received;
 
@@ -130,19 +130,8 @@ impl Drop for ReadBuffer {
     }
 }
 
-/// The most slices that one `sendmsg(2)` takes (`UIO_MAXIOV`).
-const MOST_SLICES: usize = libc::UIO_MAXIOV as usize;
-
-/// What one `sendmsg(2)` takes of a vectored write: more slices are an error. Without the empty
-/// ones at the front, which could be all that it takes: it would return 0, for `write_all` an
-/// error.
-pub(crate) fn sendable<'a, 'bytes>(slices: &'a [IoSlice<'bytes>]) -> &'a [IoSlice<'bytes>] {
-    let first = slices.iter().position(|slice| !slice.is_empty()).unwrap_or(0);
-    &slices[first..slices.len().min(first + MOST_SLICES)]
-}
-
 #[cfg(test)]
-mod buffers_tests {
+mod tests {
     use super::*;
 
     #[test]
@@ -161,20 +150,5 @@ mod buffers_tests {
         let mut buffer = ReadBuffer::default();
         assert_eq!(buffer.fill(io::empty()).unwrap(), 0);
         assert!(buffer.buffer.is_none());
-    }
-}
-
-#[cfg(test)]
-mod slices_tests {
-    use super::*;
-
-    #[test]
-    fn empty_slices_at_the_front_leave_room_for_the_others() {
-        let mut slices = vec![IoSlice::new(b""); 1500];
-        assert_eq!(sendable(&slices).len(), 1024);
-        slices.extend([IoSlice::new(b"a"); 1500]);
-        let some = sendable(&slices);
-        assert_eq!((some.len(), &*some[0]), (1024, &b"a"[..]));
-        assert!(sendable(&[]).is_empty());
     }
 }

@@ -64,9 +64,6 @@ mod serve {
     pub(crate) mod datagrams;
     mod listener_group;
     pub(crate) mod serving;
-    mod steering;
-
-    pub use self::connections::ListenerFailure;
 }
 mod sockopt;
 /// Connected byte streams, whatever their address family.
@@ -90,7 +87,6 @@ pub use socket2::TcpKeepalive;
 pub use crate::copy::copy_bidirectional;
 pub use crate::listener::{BindOptions, Listener};
 pub use crate::names::lookup_host;
-pub use crate::serve::ListenerFailure;
 pub use crate::serve::counts::{AcceptErrors, Alignment};
 pub use crate::serve::datagrams::{UdpServing, UdpSteering};
 pub use crate::serve::serving::{Serving, ShutdownReport};

@@ -30,9 +30,9 @@ use crate::stream::generic::Stream;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use = "options do nothing until a socket is bound with them"]
 pub struct BindOptions {
-    backlog: i32,
+    pub(crate) backlog: i32,
     only_v6: Option<bool>,
-    mode: Option<u32>,
+    pub(crate) mode: Option<u32>,
 }
 
 impl Default for BindOptions {
@@ -73,14 +73,6 @@ impl BindOptions {
         self
     }
 
-    pub(crate) fn listen_backlog(&self) -> i32 {
-        self.backlog
-    }
-
-    pub(crate) fn path_mode(&self) -> Option<u32> {
-        self.mode
-    }
-
     /// A socket with these options, not bound yet.
     pub(crate) fn socket(&self, address: SocketAddr, kind: Type) -> std::io::Result<Socket> {
         let socket = Socket::new(Domain::for_address(address), kind.nonblocking().cloexec(), None)?;
@@ -100,6 +92,9 @@ impl BindOptions {
 /// The default backlog. The kernel caps it at `net.core.somaxconn`.
 pub(crate) const BACKLOG: i32 = 4096;
 
+/// After this many connections of a listener it is looked whether other workers do anything.
+const LOOK_AFTER: u32 = 64;
+
 /// An accepted connection, and its peer's address if accept has returned it.
 pub(crate) type Accepted = (Arc<Socket>, Option<SockAddr>);
 
@@ -109,11 +104,13 @@ pub(crate) type Accepted = (Arc<Socket>, Option<SockAddr>);
 pub struct Listener<K> {
     on_its_worker: OnItsWorker,
     backend: ListenerBackend,
-    backlog: i32,
-    passed_in: bool,
-    connection_limit: Option<usize>,
-    caller: Option<&'static Location<'static>>,
-    lone_worker: LoneWorker,
+    pub(crate) backlog: i32,
+    /// Somebody else may have the socket, who accepts what waits in its backlog.
+    pub(crate) passed_in: bool,
+    pub(crate) connection_limit: Option<usize>,
+    pub(crate) caller: Option<&'static Location<'static>>,
+    /// How many connections its worker has accepted for itself; no more than are looked at.
+    accepted: Cell<u32>,
     kind: PhantomData<K>,
 }
 
@@ -142,7 +139,7 @@ impl<K> Listener<K> {
             passed_in: false,
             connection_limit: None,
             caller: None,
-            lone_worker: LoneWorker::default(),
+            accepted: Cell::new(0),
             kind: PhantomData,
         })
     }
@@ -164,14 +161,6 @@ impl<K> Listener<K> {
         Self { caller: Some(caller), ..self }
     }
 
-    pub(crate) fn caller(&self) -> Option<&'static Location<'static>> {
-        self.caller
-    }
-
-    pub(crate) fn connection_limit(&self) -> Option<usize> {
-        self.connection_limit
-    }
-
     /// Takes the socket off this worker's driver. Also returns the connections that a ring has
     /// accepted ahead: it has none before the first accept.
     pub(crate) fn into_socket(self) -> io::Result<(Socket, Vec<Socket>)> {
@@ -179,6 +168,7 @@ impl<K> Listener<K> {
             ListenerBackend::Readiness(fd) => Ok((fd.into_inner()?, Vec::new())),
             ListenerBackend::Ring(ring, socket) => {
                 let ahead = ring.stop().into_iter().map(Socket::from).collect();
+                drop(ring);
                 // An accept may still hold it.
                 let socket = Arc::try_unwrap(socket).or_else(|held| held.try_clone())?;
                 Ok((socket, ahead))
@@ -191,15 +181,6 @@ impl<K> Listener<K> {
         Ok(Self { passed_in: true, ..Self::from_socket(socket, backlog)? })
     }
 
-    /// Whether somebody else may have the socket, who accepts what waits in its backlog.
-    pub(crate) fn is_passed_in(&self) -> bool {
-        self.passed_in
-    }
-
-    pub(crate) fn backlog(&self) -> i32 {
-        self.backlog
-    }
-
     pub(crate) fn socket(&self) -> &Socket {
         match &self.backend {
             ListenerBackend::Readiness(fd) => fd.get_ref(),
@@ -207,9 +188,33 @@ impl<K> Listener<K> {
         }
     }
 
+    /// Warns once, if no other worker has ever polled a task when this one has accepted many
+    /// connections for itself.
+    fn warn_of_idle_workers(&self) {
+        let count = self.accepted.get();
+        if count > LOOK_AFTER {
+            return;
+        }
+        self.accepted.set(count + 1);
+        let here = runtime::current_worker();
+        if count == LOOK_AFTER && runtime::workers() > 1 {
+            let metrics = runtime::metrics();
+            let mut others = metrics.iter().enumerate().filter(|(worker, _)| *worker != here);
+            if others.all(|(_, metrics)| metrics.polls == 0) {
+                let idle = metrics.len() - 1;
+                tracing::warn!(
+                    worker = here,
+                    idle,
+                    "one worker serves all connections, and the others are idle: a task stays on the worker that spawned it; \
+                     let TcpListener::serve accept on all workers"
+                );
+            }
+        }
+    }
+
     /// Takes an accepted connection onto this worker's driver.
     pub(crate) fn take_on(&self, socket: Arc<Socket>) -> io::Result<Stream<K>> {
-        self.lone_worker.accepted();
+        self.warn_of_idle_workers();
         Stream::from_socket(socket)
     }
 
@@ -260,38 +265,5 @@ fn is_gone(accepted: &io::Result<Accepted>) -> bool {
 impl<K> AsFd for Listener<K> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket().as_fd()
-    }
-}
-
-/// After this many connections of a listener it is looked whether other workers do anything.
-const CONNECTIONS: u32 = 64;
-
-/// Counts the connections that a listener's worker has accepted for itself.
-#[derive(Debug, Default)]
-pub(crate) struct LoneWorker(Cell<u32>);
-
-impl LoneWorker {
-    /// A connection was accepted onto the calling worker. Warns once, if no other worker has ever
-    /// polled a task by then.
-    pub(crate) fn accepted(&self) {
-        let count = self.0.get();
-        if count > CONNECTIONS {
-            return;
-        }
-        self.0.set(count + 1);
-        let here = runtime::current_worker();
-        if count == CONNECTIONS && runtime::workers() > 1 {
-            let metrics = runtime::metrics();
-            let mut others = metrics.iter().enumerate().filter(|(worker, _)| *worker != here);
-            if others.all(|(_, metrics)| metrics.polls == 0) {
-                let idle = metrics.len() - 1;
-                tracing::warn!(
-                    worker = here,
-                    idle,
-                    "one worker serves all connections, and the others are idle: a task stays on the worker that spawned it; \
-                     let TcpListener::serve accept on all workers"
-                );
-            }
-        }
     }
 }

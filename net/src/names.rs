@@ -1,14 +1,12 @@
 //! Connecting by name.
 
 use std::collections::VecDeque;
-use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
-use std::pin::Pin;
-use std::task::{Poll, ready};
 use std::time::Duration;
 
 use runtime::JoinHandle;
+use runtime::task::JoinSet;
 use socket2::Domain;
 
 use crate::stream::generic::{Stream, connect};
@@ -82,41 +80,28 @@ fn alternating(addresses: Vec<SocketAddr>) -> VecDeque<SocketAddr> {
 }
 
 async fn connect_any<K: 'static>(addresses: Vec<SocketAddr>) -> io::Result<Stream<K>> {
-    type Attempt<K> = Pin<Box<dyn Future<Output = io::Result<Stream<K>>>>>;
     let mut left = alternating(addresses);
-    let mut attempts: Vec<Attempt<K>> = Vec::new();
+    let mut attempts = JoinSet::new();
     let mut failed = io::Error::new(io::ErrorKind::NotFound, "there is no address to connect to");
-    let mut delay = runtime::sleep(Duration::ZERO);
-    std::future::poll_fn(|context| {
-        loop {
-            let mut index = 0;
-            while index < attempts.len() {
-                match attempts[index].as_mut().poll(context) {
-                    Poll::Ready(Ok(stream)) => return Poll::Ready(Ok(stream)),
-                    Poll::Ready(Err(error)) => {
-                        failed = error;
-                        drop(attempts.swap_remove(index));
-                        // The next one need not wait.
-                        delay.reset(std::time::Instant::now());
-                    }
-                    Poll::Pending => index += 1,
-                }
-            }
-            if left.is_empty() && attempts.is_empty() {
-                let error = std::mem::replace(&mut failed, io::ErrorKind::NotFound.into());
-                return Poll::Ready(Err(error));
-            }
-            if left.is_empty() {
-                return Poll::Pending;
-            }
-            ready!(Pin::new(&mut delay).poll(context));
-            if let Some(address) = left.pop_front() {
-                attempts.push(Box::pin(connect_one(address)));
-                delay.reset(std::time::Instant::now() + ATTEMPT_DELAY);
-            }
+    loop {
+        if let Some(address) = left.pop_front() {
+            attempts.spawn(connect_one(address));
         }
-    })
-    .await
+        let connected = match left.is_empty() {
+            true => attempts.join_next().await,
+            false => match runtime::timeout(ATTEMPT_DELAY, attempts.join_next()).await {
+                Ok(connected) => connected,
+                Err(_) => continue,
+            },
+        };
+        match connected {
+            Some(Ok(Ok(stream))) => return Ok(stream),
+            // The next one need not wait.
+            Some(Ok(Err(error))) => failed = error,
+            Some(Err(error)) => failed = io::Error::other(error),
+            None => return Err(failed),
+        }
+    }
 }
 
 #[cfg(test)]

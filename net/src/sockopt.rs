@@ -13,72 +13,58 @@ use socket2::{SockAddr, SockAddrStorage, Socket, TcpKeepalive};
 pub(crate) fn accepted_from(socket: &Socket) -> io::Result<SockAddr> {
     const SO_PEERNAME: libc::c_int = 28;
     // Longer than the address, the call fails with EINVAL (`net/core/sock.c`, `sk_getsockopt`).
-    let lengths = [size_of::<libc::sockaddr_in6>(), size_of::<libc::sockaddr_in>()];
-    let mut failed = io::Error::from_raw_os_error(libc::EINVAL);
-    for length in lengths {
-        let read = |storage: *mut SockAddrStorage, size: *mut libc::socklen_t| {
-            // SAFETY: `try_init` calls this closure with the addresses of two of its locals, a
-            // zeroed storage and its size, and reads them only after the call (socket2,
-            // `sockaddr.rs`): the write is to a live, aligned, unshared value.
-            unsafe { *size = length as libc::socklen_t };
-            // SAFETY: the pointers are those locals of `try_init`. `size` holds `length`, at most
-            // the 28 bytes of a `sockaddr_in6`; the storage has 128, so the kernel writes within
-            // it.
-            let result = unsafe {
-                libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, SO_PEERNAME, storage.cast(), size)
-            };
-            if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    let length = socket.local_addr()?.len().min(size_of::<libc::sockaddr_in6>() as libc::socklen_t);
+    let read = |storage: *mut SockAddrStorage, size: *mut libc::socklen_t| {
+        // SAFETY: `try_init` calls this closure with the addresses of two of its locals, a zeroed
+        // storage and its size, and reads them only after the call (socket2, `sockaddr.rs`): the
+        // write is to a live, aligned, unshared value.
+        unsafe { *size = length };
+        // SAFETY: the pointers are those locals of `try_init`. `size` holds `length`, at most the
+        // 28 bytes of a `sockaddr_in6`; the storage has 128, so the kernel writes within it.
+        let result = unsafe {
+            libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, SO_PEERNAME, storage.cast(), size)
         };
-        // SAFETY: the closure returns `Ok` only if `getsockopt` has succeeded. Then the kernel has
-        // copied an address to the storage, and its length to `size` (`net/core/sock.c`,
-        // `sk_getsockopt`, SO_PEERNAME).
-        match unsafe { SockAddr::try_init(read) } {
-            Ok(((), address)) => return Ok(address),
-            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => failed = error,
-            Err(error) => return Err(error),
-        }
-    }
-    Err(failed)
+        if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    };
+    // SAFETY: the closure returns `Ok` only if `getsockopt` has succeeded. Then the kernel has
+    // copied an address to the storage, and its length to `size` (`net/core/sock.c`,
+    // `sk_getsockopt`, SO_PEERNAME).
+    let ((), address) = unsafe { SockAddr::try_init(read) }?;
+    Ok(address)
 }
 
 /// Which buffers of a socket have a size that was asked for, so that the kernel does not adapt
-/// them.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct LockedBuffers {
-    pub(crate) send: bool,
-    pub(crate) receive: bool,
-}
-
-/// Reads `SO_BUF_LOCK` (Linux 5.14; earlier kernels report none).
-pub(crate) fn locked_buffers(socket: &Socket) -> io::Result<LockedBuffers> {
+/// them: the send buffer, and the receive buffer (`SO_BUF_LOCK`, Linux 5.14; earlier kernels report
+/// none).
+pub(crate) fn locked_buffers(socket: &Socket) -> io::Result<(bool, bool)> {
     const SO_BUF_LOCK: libc::c_int = 72;
-    let flags = match get_int(socket, libc::SOL_SOCKET, SO_BUF_LOCK) {
+    // SAFETY: the option's value is an `int`.
+    let flags: libc::c_int = match unsafe { get(socket, libc::SOL_SOCKET, SO_BUF_LOCK, 0) } {
         Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => 0,
         result => result?,
     };
     // SOCK_SNDBUF_LOCK and SOCK_RCVBUF_LOCK.
-    Ok(LockedBuffers { send: flags & 1 != 0, receive: flags & 2 != 0 })
+    Ok((flags & 1 != 0, flags & 2 != 0))
 }
 
 /// The credentials of a Unix domain socket's peer (`SO_PEERCRED`).
 pub(crate) fn peer_credentials(socket: &Socket) -> io::Result<libc::ucred> {
-    let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
-    let mut length = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: the option's value is one `ucred`; both pointers are to live values, and `length`
-    // holds the size of the first.
+    // SAFETY: the option's value is one `ucred`.
+    unsafe { get(socket, libc::SOL_SOCKET, libc::SO_PEERCRED, libc::ucred { pid: 0, uid: 0, gid: 0 }) }
+}
+
+/// Reads an option into `value`.
+///
+/// # Safety
+/// `T` is what the kernel writes for the option: numbers only.
+unsafe fn get<T>(socket: &Socket, level: libc::c_int, option: libc::c_int, mut value: T) -> io::Result<T> {
+    let mut length = size_of::<T>() as libc::socklen_t;
+    // SAFETY: both pointers are to live values; the kernel writes at most `length` bytes to the
+    // first, which is its size, and by the caller's promise any of them are valid.
     let result = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_PEERCRED,
-            (&raw mut credentials).cast(),
-            &raw mut length,
-        )
+        libc::getsockopt(socket.as_raw_fd(), level, option, (&raw mut value).cast(), &raw mut length)
     };
-    if result != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(credentials)
+    if result == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Sets when the peer of a connection without traffic is probed; `None`: never.
@@ -96,12 +82,6 @@ pub(crate) fn set_busy_poll(socket: &impl AsFd, time: Duration) {
     let _ = set_int(socket, libc::SOL_SOCKET, libc::SO_BUSY_POLL, micros);
 }
 
-/// Sets into datagrams of how many bytes the kernel splits what is sent (`UDP_SEGMENT`); 0: it
-/// doesn't.
-pub(crate) fn set_udp_segment(socket: &impl AsFd, bytes: u16) -> io::Result<()> {
-    set_int(socket, libc::SOL_UDP, libc::UDP_SEGMENT, libc::c_int::from(bytes))
-}
-
 /// Whether each datagram comes with the address that it was sent to (`IP_PKTINFO`,
 /// `IPV6_RECVPKTINFO`).
 pub(crate) fn set_pktinfo(socket: &impl AsFd, is_ipv6: bool, on: bool) -> io::Result<()> {
@@ -112,28 +92,12 @@ pub(crate) fn set_pktinfo(socket: &impl AsFd, is_ipv6: bool, on: bool) -> io::Re
     set_int(socket, level, option, on.into())
 }
 
-/// Whether datagrams of one sender may be received together (`UDP_GRO`).
-pub(crate) fn set_udp_gro(socket: &impl AsFd, on: bool) -> io::Result<()> {
-    set_int(socket, libc::SOL_UDP, libc::UDP_GRO, on.into())
-}
-
 /// Whether each datagram comes with its traffic class (`IP_RECVTOS`, `IPV6_RECVTCLASS`).
 pub(crate) fn set_recv_traffic_class(socket: &impl AsFd, is_ipv6: bool, on: bool) -> io::Result<()> {
     // Also on a socket of IPv6: datagrams of IPv4 that it takes come with the messages of IPv4
     // (`net/ipv6/udp.c`, `udpv6_recvmsg`).
     set_int(socket, libc::IPPROTO_IP, libc::IP_RECVTOS, on.into())?;
     if is_ipv6 { set_int(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, on.into()) } else { Ok(()) }
-}
-
-/// Reads an option whose value is an `int`.
-fn get_int(socket: &Socket, level: libc::c_int, option: libc::c_int) -> io::Result<libc::c_int> {
-    let (mut value, mut length): (libc::c_int, _) = (0, size_of::<libc::c_int>() as libc::socklen_t);
-    // SAFETY: both pointers are to live values; the kernel writes at most `length` bytes to the
-    // first, which is its size.
-    let result = unsafe {
-        libc::getsockopt(socket.as_raw_fd(), level, option, (&raw mut value).cast(), &raw mut length)
-    };
-    if result == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Sets an option whose value is an `int`.

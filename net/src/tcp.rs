@@ -8,8 +8,7 @@ use std::time::{Duration, Instant};
 
 use socket2::{SockAddr, Socket, TcpKeepalive, Type};
 
-use crate::listener::BindOptions;
-use crate::listener::{Accepted, BACKLOG, Listener};
+use crate::listener::{Accepted, BACKLOG, BindOptions, Listener};
 use crate::names::{connect_target, lookup_host};
 use crate::sockopt;
 use crate::stream::generic::{IntoStdError, Stream};
@@ -171,7 +170,7 @@ impl Listener<Tcp> {
     /// Like [`Listener::bind`], with options.
     pub fn bind_with(address: impl ToSocketAddrs, options: &BindOptions) -> io::Result<Self> {
         let socket = first_that_works(&address, |address| listening_socket(address, options, None))?;
-        Self::from_socket(socket, options.listen_backlog())
+        Self::from_socket(socket, options.backlog)
     }
 
     /// Like [`Listener::bind_with`], and tries again for as long as `limit` while another socket
@@ -212,9 +211,6 @@ impl Listener<Tcp> {
 
     /// Takes the socket off this worker, and returns it, non-blocking as it is, with the
     /// connections that were accepted and not returned yet: a ring accepts ahead.
-    ///
-    /// # Errors
-    /// The error of the system call, for example `EMFILE` without a free descriptor.
     pub fn into_std(self) -> io::Result<(std::net::TcpListener, Vec<std::net::TcpStream>)> {
         let (socket, ahead) = self.into_socket()?;
         Ok((socket.into(), ahead.into_iter().map(Into::into).collect()))
@@ -225,10 +221,7 @@ impl Listener<Tcp> {
     /// tasks may wait on one listener.
     ///
     /// A connection that its peer has reset already is returned too; its first read or write tells.
-    ///
-    /// # Errors
-    /// The error of the system call, for example `EMFILE` without a free descriptor. None of them
-    /// is caused by a peer, and none ends the listener: the next accept may succeed.
+    /// No error is caused by a peer, and none ends the listener: the next accept may succeed.
     pub async fn accept(&self) -> io::Result<(Stream<Tcp>, SocketAddr)> {
         self.accepted(self.accept_socket().await?)
     }
@@ -260,7 +253,7 @@ fn listening_socket(
         copy_options(first, &socket)?;
     }
     socket.bind(&address.into())?;
-    socket.listen(options.listen_backlog())?;
+    socket.listen(options.backlog)?;
     Ok(socket)
 }
 
@@ -283,11 +276,11 @@ fn copy_options(first: &Socket, socket: &Socket) -> io::Result<()> {
     }
     // The kernel reports twice of what was asked for. Sizes that nobody asked for are left to it:
     // it adapts them.
-    let locked = sockopt::locked_buffers(first)?;
-    if locked.send {
+    let (send, receive) = sockopt::locked_buffers(first)?;
+    if send {
         socket.set_send_buffer_size(first.send_buffer_size()? / 2)?;
     }
-    if locked.receive {
+    if receive {
         socket.set_recv_buffer_size(first.recv_buffer_size()? / 2)?;
     }
     Ok(())
@@ -330,7 +323,7 @@ mod tests {
             assert_eq!(member.tcp_keepalive_time().unwrap(), Duration::from_secs(77));
             assert_eq!(member.recv_buffer_size().unwrap(), first.recv_buffer_size().unwrap());
             // Nobody asked for a size of the other buffer.
-            assert!(!sockopt::locked_buffers(&member).unwrap().send);
+            assert!(!sockopt::locked_buffers(&member).unwrap().0);
         }
     }
 }

@@ -37,17 +37,11 @@ pub struct TcpSocket(Socket);
 
 impl TcpSocket {
     /// A socket for IPv4.
-    ///
-    /// # Errors
-    /// The error of the system call, for example `EMFILE`.
     pub fn new_v4() -> io::Result<Self> {
         Self::new(Domain::IPV4)
     }
 
     /// A socket for IPv6, and for IPv4 unless [`TcpSocket::set_only_v6`] says otherwise.
-    ///
-    /// # Errors
-    /// The error of the system call, for example `EMFILE`.
     pub fn new_v6() -> io::Result<Self> {
         Self::new(Domain::IPV6)
     }
@@ -71,9 +65,6 @@ impl TcpSocket {
     }
 
     /// Whether an IPv6 socket takes IPv6 only. Default: as `net.ipv6.bindv6only` says, which is no.
-    ///
-    /// # Errors
-    /// The error of the system call, for IPv4 sockets.
     #[doc(alias = "IPV6_V6ONLY")]
     pub fn set_only_v6(&self, only: bool) -> io::Result<()> {
         self.0.set_only_v6(only)
@@ -112,18 +103,12 @@ impl TcpSocket {
     }
 
     /// The interface that packets go through.
-    ///
-    /// # Errors
-    /// `ENODEV` if there is none of that name, or another error of the system call.
     #[doc(alias = "SO_BINDTODEVICE")]
     pub fn bind_device(&self, interface: Option<&str>) -> io::Result<()> {
         self.0.bind_device(interface.map(str::as_bytes))
     }
 
     /// Binds it to an address; port 0 takes any free one.
-    ///
-    /// # Errors
-    /// `AddrInUse` if another socket has the address, or the error of another system call.
     pub fn bind(&self, address: SocketAddr) -> io::Result<()> {
         self.0.bind(&address.into())
     }
@@ -134,9 +119,6 @@ impl TcpSocket {
     }
 
     /// Connects to an address, and takes the socket onto this worker's driver.
-    ///
-    /// # Errors
-    /// The error of the system call, for example `ConnectionRefused`.
     pub async fn connect(self, address: SocketAddr) -> io::Result<Stream<Tcp>> {
         connect_socket(self.0, &address.into()).await
     }

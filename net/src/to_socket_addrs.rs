@@ -36,6 +36,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV
 /// ```
 pub trait ToSocketAddrs: sealed::ToTarget {}
 
+impl<T: ToTarget + ?Sized> ToSocketAddrs for T {}
+
 /// Where to connect or bind.
 #[derive(Debug)]
 pub enum Target {
@@ -60,8 +62,6 @@ pub(crate) use sealed::ToTarget;
 /// Implements the trait for types that convert to a `SocketAddr`.
 macro_rules! impl_for_addresses {
     ($($type:ty),*) => {$(
-        impl ToSocketAddrs for $type {}
-
         impl ToTarget for $type {
             fn to_target(&self) -> io::Result<Target> {
                 Ok(Target::One(SocketAddr::from(*self)))
@@ -83,8 +83,6 @@ impl_for_addresses!(
 /// Implements the trait for collections of addresses.
 macro_rules! impl_for_slices {
     ($([$($generics:tt)*] $type:ty),*) => {$(
-        impl<$($generics)*> ToSocketAddrs for $type {}
-
         impl<$($generics)*> ToTarget for $type {
             fn to_target(&self) -> io::Result<Target> {
                 Ok(Target::Several(self.to_vec()))
@@ -95,15 +93,11 @@ macro_rules! impl_for_slices {
 
 impl_for_slices!([] [SocketAddr], [] Vec<SocketAddr>, [const N: usize] [SocketAddr; N]);
 
-impl<T: ToSocketAddrs + ?Sized> ToSocketAddrs for &T {}
-
 impl<T: ToTarget + ?Sized> ToTarget for &T {
     fn to_target(&self) -> io::Result<Target> {
         (**self).to_target()
     }
 }
-
-impl ToSocketAddrs for str {}
 
 impl ToTarget for str {
     fn to_target(&self) -> io::Result<Target> {
@@ -119,15 +113,11 @@ impl ToTarget for str {
     }
 }
 
-impl ToSocketAddrs for String {}
-
 impl ToTarget for String {
     fn to_target(&self) -> io::Result<Target> {
         self.as_str().to_target()
     }
 }
-
-impl ToSocketAddrs for (&str, u16) {}
 
 impl ToTarget for (&str, u16) {
     fn to_target(&self) -> io::Result<Target> {
@@ -138,8 +128,6 @@ impl ToTarget for (&str, u16) {
         })
     }
 }
-
-impl ToSocketAddrs for (String, u16) {}
 
 impl ToTarget for (String, u16) {
     fn to_target(&self) -> io::Result<Target> {

@@ -127,7 +127,7 @@ impl UdpSocket {
     #[doc(alias = "IP_PKTINFO")]
     #[doc(alias = "IPV6_RECVPKTINFO")]
     pub fn set_pktinfo(&self, on: bool) -> io::Result<()> {
-        sockopt::set_pktinfo(&self.fd.get_ref(), self.local_addr()?.is_ipv6(), on)
+        sockopt::set_pktinfo(self, self.local_addr()?.is_ipv6(), on)
     }
 
     /// Whether [`UdpSocket::recv_msg`] tells the congestion mark of each datagram's packet
@@ -135,7 +135,7 @@ impl UdpSocket {
     #[doc(alias = "IP_RECVTOS")]
     #[doc(alias = "IPV6_RECVTCLASS")]
     pub fn set_recv_ecn(&self, on: bool) -> io::Result<()> {
-        sockopt::set_recv_traffic_class(&self.fd.get_ref(), self.local_addr()?.is_ipv6(), on)
+        sockopt::set_recv_traffic_class(self, self.local_addr()?.is_ipv6(), on)
     }
 
     /// Whether datagrams of one sender and one length, which have come together, are received by
@@ -147,7 +147,7 @@ impl UdpSocket {
     /// The error of the system call, before Linux 5.0 `ENOPROTOOPT`.
     #[doc(alias = "UDP_GRO")]
     pub fn set_gro(&self, on: bool) -> io::Result<()> {
-        sockopt::set_udp_gro(&self.fd.get_ref(), on)
+        sockopt::set_int(self, libc::SOL_UDP, libc::UDP_GRO, on.into())
     }
 
     /// Receives a datagram, as [`UdpSocket::recv_from`], with what [`DatagramInfo`] lists.
@@ -158,16 +158,14 @@ impl UdpSocket {
         Ok(received)
     }
 
-    /// Tries to receive a datagram, as [`UdpSocket::recv_msg`] does. Returns `WouldBlock` if the
-    /// socket's buffer is empty.
+    /// [`UdpSocket::recv_msg`] without waiting: `WouldBlock` if there is no datagram.
     pub fn try_recv_msg(&self, buffer: &mut [u8]) -> io::Result<DatagramInfo> {
         let received = self.fd.try_io(Direction::Read, |socket| udp_message::receive(socket, buffer))?;
         self.fd.record_datagrams(received.count(), received.length);
         Ok(received)
     }
 
-    /// Tries to send a datagram, as [`UdpSocket::send_msg`] does. Returns `WouldBlock` if the
-    /// socket's buffer is full.
+    /// [`UdpSocket::send_msg`] without waiting: `WouldBlock` if there is no room.
     pub fn try_send_msg(&self, datagram: &[u8], to: SocketAddr, options: &SendOptions) -> io::Result<usize> {
         self.fd.try_io(Direction::Write, |socket| udp_message::send(socket, datagram, to, options))
     }
@@ -205,10 +203,7 @@ impl UdpSocket {
         Ok(count)
     }
 
-    /// Like [`UdpSocket::recv_batch`], without waiting.
-    ///
-    /// # Errors
-    /// `WouldBlock` if there is none, or as [`UdpSocket::recv_from`].
+    /// [`UdpSocket::recv_batch`] without waiting: `WouldBlock` if there is no datagram.
     pub fn try_recv_batch(&self, batch: &mut RecvBatch) -> io::Result<usize> {
         let count = self.fd.try_io(Direction::Read, |socket| batch.receive(socket))?;
         self.fd.record_datagrams(batch.datagrams(), batch.bytes());
@@ -225,10 +220,7 @@ impl UdpSocket {
         self.fd.io(Direction::Write, |socket| udp_batch::send(socket, datagrams)).await
     }
 
-    /// Like [`UdpSocket::send_batch`], without waiting.
-    ///
-    /// # Errors
-    /// `WouldBlock` if there is no room, or as [`UdpSocket::send_batch`].
+    /// [`UdpSocket::send_batch`] without waiting: `WouldBlock` if there is no room.
     pub fn try_send_batch(&self, datagrams: &[OutgoingDatagram<'_>]) -> io::Result<usize> {
         self.fd.try_io(Direction::Write, |socket| udp_batch::send(socket, datagrams))
     }
@@ -244,7 +236,8 @@ impl UdpSocket {
     /// datagrams.
     #[doc(alias = "UDP_SEGMENT")]
     pub fn set_segment_size(&self, bytes: Option<NonZeroU16>) -> io::Result<()> {
-        sockopt::set_udp_segment(&self.fd.get_ref(), bytes.map_or(0, NonZeroU16::get))
+        let bytes = bytes.map_or(0, |bytes| bytes.get().into());
+        sockopt::set_int(self, libc::SOL_UDP, libc::UDP_SEGMENT, bytes)
     }
 
     /// Receives the datagrams of a multicast group, on the interface with this address, or for
@@ -315,38 +308,26 @@ impl UdpSocket {
         self.fd.ready(Direction::Write).await;
     }
 
-    /// Receives a datagram that has come.
-    ///
-    /// # Errors
-    /// `WouldBlock` if there is none, or as [`UdpSocket::recv_from`].
+    /// [`UdpSocket::recv_from`] without waiting: `WouldBlock` if there is no datagram.
     pub fn try_recv_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         let received = self.fd.try_io(Direction::Read, |socket| socket.recv_from(buffer))?;
         self.fd.record_datagrams(1, received.0);
         Ok(received)
     }
 
-    /// Receives a datagram that has come.
-    ///
-    /// # Errors
-    /// `WouldBlock` if there is none, or as [`UdpSocket::recv`].
+    /// [`UdpSocket::recv`] without waiting: `WouldBlock` if there is no datagram.
     pub fn try_recv(&self, buffer: &mut [u8]) -> io::Result<usize> {
         let length = self.fd.try_io(Direction::Read, |socket| socket.recv(buffer))?;
         self.fd.record_datagrams(1, length);
         Ok(length)
     }
 
-    /// Sends a datagram if there is room for it.
-    ///
-    /// # Errors
-    /// `WouldBlock` if there is none, or as [`UdpSocket::send_to`].
+    /// [`UdpSocket::send_to`] without waiting: `WouldBlock` if there is no room.
     pub fn try_send_to(&self, datagram: &[u8], to: SocketAddr) -> io::Result<usize> {
         self.fd.try_io(Direction::Write, |socket| socket.send_to(datagram, to))
     }
 
-    /// Sends a datagram to the connected address if there is room for it.
-    ///
-    /// # Errors
-    /// `WouldBlock` if there is none, or as [`UdpSocket::send`].
+    /// [`UdpSocket::send`] without waiting: `WouldBlock` if there is no room.
     pub fn try_send(&self, datagram: &[u8]) -> io::Result<usize> {
         self.fd.try_io(Direction::Write, |socket| socket.send(datagram))
     }

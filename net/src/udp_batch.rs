@@ -2,15 +2,13 @@
 
 use std::fmt;
 use std::io;
-use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd};
 
 use socket2::{SockAddr, SockAddrStorage};
 
 use crate::tcp::internet_address;
-use crate::udp_message::ControlBuffer;
-use crate::udp_message::{DatagramInfo, SendOptions};
+use crate::udp_message::{ControlBuffer, DatagramInfo, SendOptions, header};
 
 /// The most messages that the kernel takes in one call (`UIO_MAXIOV`).
 const MOST: usize = 1024;
@@ -76,16 +74,9 @@ impl RecvBatch {
             .collect();
         let places = self.senders.iter_mut().zip(self.controls.iter_mut()).zip(&mut parts);
         let headers = places.map(|((sender, control), part)| {
-            let mut header = empty_header();
-            let message = &mut header.msg_hdr;
-            message.msg_name = (&raw mut *sender).cast();
-            message.msg_namelen = size_of::<SockAddrStorage>() as libc::socklen_t;
-            message.msg_iov = part;
-            message.msg_iovlen = 1;
-            let control = control.bytes_mut();
-            message.msg_control = control.as_mut_ptr().cast();
-            message.msg_controllen = control.len() as _;
-            header
+            let length = size_of::<SockAddrStorage>() as libc::socklen_t;
+            let msg_hdr = header(((&raw mut *sender).cast(), length), part, control.bytes_mut());
+            libc::mmsghdr { msg_hdr, msg_len: 0 }
         });
         let mut headers: Vec<libc::mmsghdr> = headers.collect();
         // SAFETY: `headers` has as many elements as is said. The kernel writes to them, and to what
@@ -139,21 +130,14 @@ pub(crate) fn send(socket: &impl AsFd, datagrams: &[OutgoingDatagram<'_>]) -> io
     let mut parts: Vec<_> = parts.collect();
     let places = receivers.iter().zip(&mut controls).zip(&mut parts);
     let headers = places.map(|((to, control), part)| {
-        let mut header = empty_header();
-        let message = &mut header.msg_hdr;
-        message.msg_name = to.as_ptr().cast_mut().cast();
-        message.msg_namelen = to.len();
-        message.msg_iov = part;
-        message.msg_iovlen = 1;
-        message.msg_controllen = control.len() as _;
-        message.msg_control = control.bytes_mut().as_mut_ptr().cast();
-        header
+        let address = (to.as_ptr().cast_mut().cast(), to.len());
+        libc::mmsghdr { msg_hdr: header(address, part, control.written()), msg_len: 0 }
     });
     let mut headers: Vec<libc::mmsghdr> = headers.collect();
     // SAFETY: `headers` has as many elements as is said, to which the kernel writes lengths. It
-    // only reads what they point to, within the length beside each pointer: an address, a control
-    // buffer, of which `ControlBuffer::len` bytes are in it, and by its part the bytes of a
-    // datagram. All of them live until the call returns.
+    // only reads what they point to, within the length beside each pointer: an address, the
+    // messages of a control buffer, and by its part the bytes of a datagram. All of them live until
+    // the call returns.
     let sent = unsafe {
         libc::sendmmsg(
             socket.as_fd().as_raw_fd(),
@@ -163,9 +147,4 @@ pub(crate) fn send(socket: &impl AsFd, datagrams: &[OutgoingDatagram<'_>]) -> io
         )
     };
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
-}
-
-fn empty_header() -> libc::mmsghdr {
-    // SAFETY: an `mmsghdr` has numbers and pointers only, of which zero is a valid value.
-    unsafe { MaybeUninit::zeroed().assume_init() }
 }

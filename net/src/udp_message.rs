@@ -2,12 +2,12 @@
 //! (IP_TOS, IPV6_TCLASS), and the lengths of datagrams that are received or sent together (UDP_GRO,
 //! UDP_SEGMENT). See `ip(7)`, `ipv6(7)`, `udp(7)`.
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroU16;
 use std::os::fd::{AsFd, AsRawFd};
 
-use socket2::{SockAddr, SockAddrStorage};
+use socket2::{MsgHdr, SockAddr, SockAddrStorage, SockRef};
 
 use crate::tcp::internet_address;
 
@@ -53,9 +53,9 @@ impl ControlBuffer {
         true
     }
 
-    /// The length of all messages, with the padding after each.
-    pub(crate) fn len(&self) -> usize {
-        self.length
+    /// All messages, with the padding after each.
+    pub(crate) fn written(&mut self) -> &mut [u8] {
+        &mut self.bytes[..self.length]
     }
 
     /// The whole buffer, for the kernel to fill.
@@ -301,20 +301,28 @@ impl SendOptions {
     }
 }
 
+/// The header of a message: its address, its part, and its control messages or the room for them.
+pub(crate) fn header(
+    (address, length): (*mut libc::c_void, libc::socklen_t),
+    part: &mut libc::iovec,
+    control: &mut [u8],
+) -> libc::msghdr {
+    // SAFETY: a `msghdr` has numbers and pointers only, of which zero is a valid value.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    (message.msg_name, message.msg_namelen) = (address, length);
+    (message.msg_iov, message.msg_iovlen) = (part, 1);
+    message.msg_control = control.as_mut_ptr().cast();
+    message.msg_controllen = control.len() as _;
+    message
+}
+
 /// Receives a datagram, without waiting if the socket is non-blocking.
 pub(crate) fn receive(socket: &impl AsFd, buffer: &mut [u8]) -> io::Result<DatagramInfo> {
     let mut control = ControlBuffer::new();
     let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
     let fill = |storage: *mut SockAddrStorage, size: *mut libc::socklen_t| {
-        // SAFETY: a `msghdr` has numbers and pointers only, of which zero is a valid value.
-        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-        message.msg_name = storage.cast();
-        message.msg_namelen = size_of::<SockAddrStorage>() as libc::socklen_t;
-        message.msg_iov = &raw mut part;
-        message.msg_iovlen = 1;
-        let control = control.bytes_mut();
-        message.msg_control = control.as_mut_ptr().cast();
-        message.msg_controllen = control.len() as _;
+        let length = size_of::<SockAddrStorage>() as libc::socklen_t;
+        let mut message = header((storage.cast(), length), &mut part, control.bytes_mut());
         // SAFETY: the kernel writes to `storage`, a local of `try_init`, to `buffer` and to
         // `control`, each within the length beside its pointer. All of them live, and nobody else
         // uses them, until the call returns.
@@ -342,26 +350,17 @@ pub(crate) fn send(
     options: &SendOptions,
 ) -> io::Result<usize> {
     let mut control = options.control(to.ip())?;
-    let to = SockAddr::from(to);
-    let mut part = libc::iovec { iov_base: datagram.as_ptr().cast_mut().cast(), iov_len: datagram.len() };
-    // SAFETY: a `msghdr` has numbers and pointers only, of which zero is a valid value.
-    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    message.msg_name = to.as_ptr().cast_mut().cast();
-    message.msg_namelen = to.len();
-    message.msg_iov = &raw mut part;
-    message.msg_iovlen = 1;
-    message.msg_controllen = control.len() as _;
-    message.msg_control = control.bytes_mut().as_mut_ptr().cast();
-    // SAFETY: `sendmsg` only reads, from `to`, `datagram` and `control`, each within the length
-    // beside its pointer: `ControlBuffer::len` is at most the length of its bytes. All of them live
-    // until the call returns.
-    let sent = unsafe { libc::sendmsg(socket.as_fd().as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL) };
-    usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+    let (to, part) = (SockAddr::from(to), [IoSlice::new(datagram)]);
+    let message = MsgHdr::new().with_addr(&to).with_buffers(&part).with_control(control.written());
+    SockRef::from(socket).sendmsg(&message, libc::MSG_NOSIGNAL)
 }
 
 #[cfg(test)]
-mod control_messages_tests {
+mod tests {
+    use std::net::UdpSocket;
+
     use super::*;
+    use crate::sockopt;
 
     #[test]
     fn messages_are_read_as_they_were_written() {
@@ -372,16 +371,16 @@ mod control_messages_tests {
         ];
         let mut buffer = ControlBuffer::new();
         assert!(written.iter().all(|message| buffer.push(*message)));
-        assert!(buffer.messages(buffer.len()).eq(written));
+        assert!(buffer.messages(buffer.length).eq(written));
         assert!(!buffer.push(ControlMessage { level: 0, kind: 0, data: &[0; CAPACITY] }));
-        assert!(buffer.messages(buffer.len()).eq(written));
+        assert!(buffer.messages(buffer.length).eq(written));
     }
 
     #[test]
     fn messages_that_are_cut_off_or_of_no_length_end_the_list() {
         let mut buffer = ControlBuffer::new();
         assert!(buffer.push(ControlMessage { level: 1, kind: 1, data: &[] }));
-        let first = buffer.len();
+        let first = buffer.length;
         assert!(buffer.push(ControlMessage { level: 0, kind: 8, data: &[3; 12] }));
         // The last padding need not be there.
         assert_eq!(buffer.messages(first + HEADER + 12).count(), 2);
@@ -391,14 +390,6 @@ mod control_messages_tests {
         assert_eq!(messages(&[0; 64]).count(), 0);
         assert_eq!(messages(&[0xff; 64]).count(), 0);
     }
-}
-
-#[cfg(test)]
-mod udp_message_tests {
-    use std::net::UdpSocket;
-
-    use super::*;
-    use crate::sockopt;
 
     fn info() -> DatagramInfo {
         DatagramInfo {

@@ -59,13 +59,7 @@ impl Stream<Unix> {
         Self::from_socket(Arc::new(stream.into()))
     }
 
-    /// Takes the socket off this worker, and returns it, non-blocking as it is, with the bytes that
-    /// were received and not read yet. What was written is sent before.
-    ///
-    /// On epoll there are such bytes only after reads through
-    /// [`AsyncBufRead`](futures_io::AsyncBufRead). A ring receives ahead of its reader: its receive
-    /// is cancelled, and what that has brought is returned here. The bytes after it are in the
-    /// socket. If the future is dropped before it is ready, so is the stream, with its bytes.
+    /// As [`TcpStream::into_std`](crate::TcpStream).
     pub async fn into_std(self) -> Result<(std::os::unix::net::UnixStream, Vec<u8>), IntoStdError<Unix>> {
         self.into_socket().await.map(|(socket, unread)| (socket.into(), unread))
     }
@@ -79,11 +73,8 @@ impl Stream<Unix> {
 }
 
 impl Listener<Unix> {
-    /// Listens on a path, which must not exist. The backlog is 4096, which the kernel caps at
-    /// `net.core.somaxconn`.
-    ///
-    /// # Errors
-    /// `AddrInUse` if the path exists, or the error of another system call.
+    /// Listens on a path, which must not exist (`AddrInUse`). The backlog is 4096, which the kernel
+    /// caps at `net.core.somaxconn`.
     pub fn bind(path: impl AsRef<Path>) -> io::Result<Self> {
         Self::bind_with(path, &BindOptions::new())
     }
@@ -91,14 +82,11 @@ impl Listener<Unix> {
     /// Like [`Listener::bind`], with a backlog, and with permissions of the path
     /// ([`BindOptions::mode`]).
     pub fn bind_with(path: impl AsRef<Path>, options: &BindOptions) -> io::Result<Self> {
-        Self::from_socket(listening_socket(path.as_ref(), options)?, options.listen_backlog())
+        Self::from_socket(listening_socket(path.as_ref(), options)?, options.backlog)
     }
 
-    /// Accepts one connection, onto this worker. Any number of tasks may wait on one listener.
-    ///
-    /// # Errors
-    /// The error of the system call, for example `EMFILE` without a free descriptor. None of them
-    /// is caused by a peer, and none ends the listener: the next accept may succeed.
+    /// Accepts one connection, onto this worker. Any number of tasks may wait on one listener. No
+    /// error is caused by a peer, and none ends the listener: the next accept may succeed.
     pub async fn accept(&self) -> io::Result<Stream<Unix>> {
         let (socket, _) = self.accept_socket().await?;
         self.take_on(socket)
@@ -110,11 +98,7 @@ impl Listener<Unix> {
         self.poll_accept_socket(context).map(|result| self.take_on(result?.0))
     }
 
-    /// Takes the socket off this worker, and returns it, non-blocking as it is, with the
-    /// connections that were accepted and not returned yet: a ring accepts ahead.
-    ///
-    /// # Errors
-    /// The error of the system call, for example `EMFILE` without a free descriptor.
+    /// As [`TcpListener::into_std`](crate::TcpListener).
     pub fn into_std(
         self,
     ) -> io::Result<(std::os::unix::net::UnixListener, Vec<std::os::unix::net::UnixStream>)> {
@@ -127,10 +111,10 @@ impl Listener<Unix> {
 fn listening_socket(path: &Path, options: &BindOptions) -> io::Result<Socket> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM.nonblocking().cloexec(), None)?;
     socket.bind(&SockAddr::unix(path)?)?;
-    if let Some(mode) = options.path_mode() {
+    if let Some(mode) = options.mode {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
     }
-    socket.listen(options.listen_backlog())?;
+    socket.listen(options.backlog)?;
     Ok(socket)
 }
 
@@ -142,10 +126,7 @@ pub struct UnixDatagram {
 }
 
 impl UnixDatagram {
-    /// Binds to a path, which must not exist. Dropping the socket leaves it.
-    ///
-    /// # Errors
-    /// `AddrInUse` if the path exists, or the error of another system call.
+    /// Binds to a path, which must not exist (`AddrInUse`). Dropping the socket leaves it.
     pub fn bind(path: impl AsRef<Path>) -> io::Result<Self> {
         Self::from_std(StdDatagram::bind(path)?)
     }
@@ -173,9 +154,6 @@ impl UnixDatagram {
     }
 
     /// Sets the path that [`UnixDatagram::send`] sends to, and the only one that is received from.
-    ///
-    /// # Errors
-    /// The error of the system call, for example `ConnectionRefused`.
     pub fn connect(&self, path: impl AsRef<Path>) -> io::Result<()> {
         self.fd.get_ref().connect(path)
     }
@@ -189,9 +167,6 @@ impl UnixDatagram {
     }
 
     /// Sends a datagram to a path. Waits while its receiver has no room.
-    ///
-    /// # Errors
-    /// The error of the system call, for example `ConnectionRefused`.
     pub async fn send_to(&self, datagram: &[u8], path: impl AsRef<Path>) -> io::Result<usize> {
         self.fd.io(Direction::Write, |socket| socket.send_to(datagram, path.as_ref())).await
     }

@@ -10,8 +10,7 @@ use std::time::Duration;
 pub use policies::socket_options::steer_by_queue;
 
 use crate::driver::readiness::SourceKind;
-pub use crate::driver::uring::socket::RingListener;
-pub use crate::driver::uring::socket::RingSocket;
+pub use crate::driver::uring::socket::{RingListener, RingSocket, sendable};
 pub use crate::driver::uring::socket_state::Received;
 pub use crate::io::{OnItsWorker, StaysOnItsWorkerUseRuntimeSpawn};
 pub use crate::worker::napi_map::OwnedQueue;
@@ -44,7 +43,6 @@ pub fn ring_listener(descriptor: Arc<impl AsFd + 'static>) -> Option<RingListene
 
 /// The worker that serves connections of this NAPI (`SO_INCOMING_NAPI_ID`). Id 0 means no NAPI, and
 /// gives the worker with the fewest connections ([`CountedConnection`]).
-#[doc(alias = "SO_INCOMING_NAPI_ID")]
 #[track_caller]
 pub fn worker_of_napi(napi: u32) -> usize {
     current::with(|worker| worker.runtime.worker_of_napi(napi))
@@ -59,7 +57,6 @@ pub fn owned_queues() -> Vec<OwnedQueue> {
 
 /// The number that a packet of the interface's receive queue 0 has for a BPF program
 /// (`SKF_AD_QUEUE`): 1 on hardware, 0 on veth.
-#[doc(alias = "SKF_AD_QUEUE")]
 #[track_caller]
 pub fn first_queue_number() -> u32 {
     current::with(|worker| worker.runtime.napis.first_queue_number())
@@ -67,7 +64,6 @@ pub fn first_queue_number() -> u32 {
 
 /// The value that sockets of this worker should set `SO_BUSY_POLL` to. `None` unless the policy
 /// busy-polls and the kernel can't set the worker's epoll instance to do so (Linux before 6.9).
-#[doc(alias = "SO_BUSY_POLL")]
 #[track_caller]
 pub fn socket_busy_poll() -> Option<Duration> {
     current::with(|worker| startup::socket_busy_poll(&worker.runtime, &worker.handle))
@@ -79,10 +75,7 @@ pub fn socket_busy_poll() -> Option<Duration> {
 pub struct CountedConnection(Arc<WorkerHandle>);
 
 impl CountedConnection {
-    /// Adds one to the connections of a worker of this runtime.
-    ///
-    /// # Panics
-    /// Outside of a runtime, or if there is no such worker.
+    /// Adds one to the connections of a worker of this runtime, which must exist.
     #[track_caller]
     pub fn on(worker: usize) -> Self {
         let handle = current::with(|current| Arc::clone(&current.runtime.workers[worker]));

@@ -241,10 +241,6 @@ impl<T: AsFd> AsyncFd<T> {
         }
     }
 
-    fn readiness(&self) -> &Readiness {
-        &self.registration.readiness
-    }
-
     /// `NotConnected` if the runtime has ended.
     fn check_open(&self) -> io::Result<()> {
         match self.registration.worker.is_closed() {
@@ -277,19 +273,7 @@ impl<T: AsFd> AsyncFd<T> {
         })
         .await
     }
-}
 
-impl<T: AsFd> Drop for AsyncFd<T> {
-    fn drop(&mut self) {
-        if self.inner.is_some() {
-            // Fails only for a descriptor that others have closed, and then it is deregistered
-            // already.
-            let _ = self.deregister();
-        }
-    }
-}
-
-impl<T: AsFd> AsyncFd<T> {
     /// Waits until a read would not block, and returns a guard that says when the descriptor is no
     /// longer ready. Any number of tasks may wait.
     ///
@@ -300,11 +284,7 @@ impl<T: AsFd> AsyncFd<T> {
         self.guard(Direction::Read)
     }
 
-    /// Waits until a write would not block, and returns a guard that says when the descriptor is no
-    /// longer ready. Any number of tasks may wait.
-    ///
-    /// # Errors
-    /// `NotConnected` if the runtime has ended.
+    /// As [`AsyncFd::readable`], for writes.
     pub async fn writable(&self) -> io::Result<AsyncFdReadyGuard<'_, T>> {
         self.ready(Direction::Write).await;
         self.guard(Direction::Write)
@@ -312,18 +292,12 @@ impl<T: AsFd> AsyncFd<T> {
 
     /// [`AsyncFd::readable`] for use in a `poll` function. One task may wait in this way at a time,
     /// as in [`AsyncFd::poll_io`].
-    ///
-    /// # Errors
-    /// `NotConnected` if the runtime has ended.
     pub fn poll_read_ready(&self, context: &mut Context<'_>) -> Poll<io::Result<AsyncFdReadyGuard<'_, T>>> {
         self.poll_ready(Direction::Read, context)
     }
 
     /// [`AsyncFd::writable`] for use in a `poll` function. One task may wait in this way at a time,
     /// as in [`AsyncFd::poll_io`].
-    ///
-    /// # Errors
-    /// `NotConnected` if the runtime has ended.
     pub fn poll_write_ready(&self, context: &mut Context<'_>) -> Poll<io::Result<AsyncFdReadyGuard<'_, T>>> {
         self.poll_ready(Direction::Write, context)
     }
@@ -334,8 +308,8 @@ impl<T: AsFd> AsyncFd<T> {
         context: &mut Context<'_>,
     ) -> Poll<io::Result<AsyncFdReadyGuard<'_, T>>> {
         ready!(coop::poll_budget(context));
-        if self.check_open().is_ok() && !self.readiness().is_ready(direction) {
-            self.readiness().wait(direction, context);
+        if self.check_open().is_ok() && !self.registration.readiness.is_ready(direction) {
+            self.registration.readiness.wait(direction, context);
             return Poll::Pending;
         }
         coop::spend();
@@ -344,7 +318,17 @@ impl<T: AsFd> AsyncFd<T> {
 
     fn guard(&self, direction: Direction) -> io::Result<AsyncFdReadyGuard<'_, T>> {
         self.check_open()?;
-        Ok(AsyncFdReadyGuard { fd: self, direction, events: self.readiness().events(direction) })
+        Ok(AsyncFdReadyGuard { fd: self, direction, events: self.registration.readiness.events(direction) })
+    }
+}
+
+impl<T: AsFd> Drop for AsyncFd<T> {
+    fn drop(&mut self) {
+        if self.inner.is_some() {
+            // Fails only for a descriptor that others have closed, and then it is deregistered
+            // already.
+            let _ = self.deregister();
+        }
     }
 }
 
@@ -387,7 +371,7 @@ impl<'a, T: AsFd> AsyncFdReadyGuard<'a, T> {
     /// Clears the readiness, after an operation would have blocked: the next wait ends with the
     /// next event. An event that has come since the guard was made is kept.
     pub fn clear_ready(&mut self) {
-        if self.fd.readiness().events(self.direction) == self.events {
+        if self.fd.registration.readiness.events(self.direction) == self.events {
             self.fd.clear_ready(self.direction);
         }
     }

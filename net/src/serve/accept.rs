@@ -6,6 +6,7 @@ use std::net::Shutdown;
 use std::panic::{AssertUnwindSafe, Location};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -15,7 +16,6 @@ use runtime::task;
 use socket2::Socket;
 
 use super::connections::{ConnectionSlot, Place, ServeState};
-use super::steering::Steering;
 use crate::listener::{Listener, accept};
 use crate::sockopt;
 use crate::stream::generic::Stream;
@@ -24,7 +24,6 @@ use crate::stream::generic::Stream;
 #[derive(Clone)]
 pub(super) struct Acceptor<H> {
     pub(super) state: Arc<ServeState>,
-    pub(super) steering: Option<Arc<Steering>>,
     pub(super) handler: H,
     pub(super) spawned: &'static Location<'static>,
 }
@@ -45,25 +44,26 @@ impl<H> Acceptor<H> {
     {
         // Made before the first poll: a stop may come first.
         let accepted = ahead.into_iter().map(Arc::new).collect();
-        let mut accepting = Accepting { acceptor: self, listener: Some(listener), accepted, drains };
+        let state = Arc::clone(&self.state);
+        let serve = Box::new(move |socket, place| self.serve::<K, F>(socket, place));
+        let mut accepting = Accepting { state, serve, listener: Some(listener), accepted, drains };
         async move {
-            std::future::poll_fn(|context| accepting.acceptor.state.poll_resumed(context)).await;
+            std::future::poll_fn(|context| accepting.state.poll_resumed(context)).await;
             // Before the serving began.
-            accepting.serve_accepted(false).await;
+            accepting.serve_accepted().await;
             while let Some(listener) = &accepting.listener {
                 match listener.accept_socket().await {
                     Ok((socket, _)) => {
                         accepting.accepted.push_back(socket);
-                        accepting.serve_accepted(true).await;
+                        accepting.serve_accepted().await;
                     }
-                    Err(error) => back_off(&error, &accepting.acceptor.state).await,
+                    Err(error) => back_off(&error, &accepting.state).await,
                 }
             }
         }
     }
 
-    /// Serves a connection. `listener`: that of this worker, if it has just accepted it.
-    fn serve<K, F>(&self, socket: Arc<Socket>, place: Place, listener: Option<&Listener<K>>)
+    fn serve<K, F>(&self, socket: Arc<Socket>, place: Place)
     where
         K: 'static,
         H: Fn(Stream<K>) -> F + Clone + Send + 'static,
@@ -72,16 +72,13 @@ impl<H> Acceptor<H> {
         let here = runtime::current_worker();
         let napi = sockopt::incoming_napi_id(&socket);
         let owner = runtime::__net::worker_of_napi(napi);
-        if let (Some(steering), Some(listener), 1..) = (&self.steering, listener, napi) {
-            steering.observe(listener.socket(), here, napi);
-        }
         if owner != here {
             self.state.counters.count_rehomed();
         }
         let counted = CountedConnection::on(owner);
         let (state, handler, (slot, key)) = (&self.state, self.handler.clone(), place);
         let serve = move || ServedConnection {
-            handled: call_handler(slot.state(), (socket, napi), handler),
+            handled: call_handler(&slot.state, (socket, napi), handler),
             _slot: slot,
             _counted: counted,
         };
@@ -95,13 +92,9 @@ impl<H> Acceptor<H> {
 /// A listener that is accepted from. When the accepting ends, its drop serves the connections that
 /// nobody else can any more: those that were accepted ahead, and the backlog of a socket that is
 /// closed with it.
-struct Accepting<K, H, F>
-where
-    K: 'static,
-    H: Fn(Stream<K>) -> F + Clone + Send + 'static,
-    F: Future<Output = ()> + 'static,
-{
-    acceptor: Acceptor<H>,
+struct Accepting<K> {
+    state: Arc<ServeState>,
+    serve: Box<dyn Fn(Arc<Socket>, Place)>,
     /// Taken by the drop.
     listener: Option<Listener<K>>,
     /// Accepted, and not served yet: before the serving began, or without a place.
@@ -109,45 +102,35 @@ where
     drains: bool,
 }
 
-impl<K, H, F> Accepting<K, H, F>
-where
-    K: 'static,
-    H: Fn(Stream<K>) -> F + Clone + Send + 'static,
-    F: Future<Output = ()> + 'static,
-{
-    /// Serves what was accepted, each once it has a place. `here`: by this worker's listener.
-    async fn serve_accepted(&mut self, here: bool) {
+impl<K> Accepting<K> {
+    /// Serves what was accepted, each once it has a place.
+    async fn serve_accepted(&mut self) {
         while let Some(socket) = self.accepted.front() {
-            let place = self.acceptor.state.add(socket).await;
+            let place = self.state.add(socket).await;
             let Some(socket) = self.accepted.pop_front() else { return };
-            self.acceptor.serve(socket, place, self.listener.as_ref().filter(|_| here));
+            (self.serve)(socket, place);
         }
     }
 }
 
-impl<K, H, F> Drop for Accepting<K, H, F>
-where
-    K: 'static,
-    H: Fn(Stream<K>) -> F + Clone + Send + 'static,
-    F: Future<Output = ()> + 'static,
-{
+impl<K> Drop for Accepting<K> {
     fn drop(&mut self) {
         let Some(listener) = self.listener.take() else { return };
-        let state = &self.acceptor.state;
+        let state = &self.state;
         // Else the runtime ends. And no handler may run before the application has resumed the
         // serving.
-        if !state.has_stopped_accepting() || state.is_paused() {
+        if !state.stopped_accepting.load(Ordering::SeqCst) || state.is_paused() {
             return;
         }
         let serve = |accepted: Arc<Socket>| {
             if let Some(place) = state.try_add(&accepted) {
-                self.acceptor.serve::<K, F>(accepted, place, None);
+                (self.serve)(accepted, place);
             }
         };
         std::mem::take(&mut self.accepted).into_iter().for_each(serve);
         // The kernel goes on filling the backlog while it is emptied. More than it holds at once
         // would be a flood, which would keep the worker here.
-        let waiting = (listener.backlog() as u32).min(LARGEST_BACKLOG);
+        let waiting = (listener.backlog as u32).min(LARGEST_BACKLOG);
         let Ok((socket, ahead)) = listener.into_socket() else { return };
         ahead.into_iter().map(Arc::new).for_each(serve);
         if self.drains {
@@ -244,7 +227,7 @@ where
         }
     };
     state.counters.count_accepted(napi);
-    if state.is_stopping() {
+    if state.stopping.load(Ordering::SeqCst) {
         // Accepted before the shutdown and started after it.
         let _ = stream.shutdown(Shutdown::Read);
     }

@@ -1,7 +1,6 @@
 //! The open connections of a serving, which all workers share.
 
 use std::collections::VecDeque;
-use std::io;
 use std::net::Shutdown;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -11,8 +10,7 @@ use runtime::AbortHandle;
 use slab::Slab;
 use socket2::Socket;
 
-use crate::serve::counts::AcceptErrors;
-use crate::serve::counts::AlignmentCounters;
+use crate::serve::counts::{AcceptErrors, AlignmentCounters};
 
 #[derive(Default)]
 pub(super) struct ServeState {
@@ -21,13 +19,11 @@ pub(super) struct ServeState {
     limit: Option<usize>,
     table: Mutex<Table>,
     next_id: AtomicU64,
-    stopping: AtomicBool,
-    stopped_accepting: AtomicBool,
-    /// Nothing is accepted yet.
-    paused: AtomicBool,
-    /// Those who accept after the pause.
-    resumed: Mutex<Vec<Waker>>,
-    failures: Mutex<Vec<ListenerFailure>>,
+    /// A graceful shutdown has begun.
+    pub(super) stopping: AtomicBool,
+    pub(super) stopped_accepting: AtomicBool,
+    /// While nothing is accepted yet: those who accept after the pause.
+    paused: Mutex<Option<Vec<Waker>>>,
     /// Woken when the last connection ends.
     drained: Mutex<Option<Waker>>,
 }
@@ -46,16 +42,6 @@ impl Table {
     }
 }
 
-/// A worker that can't accept connections.
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct ListenerFailure {
-    /// The worker's number, from 0.
-    pub worker: usize,
-    /// Why its driver did not take the listener.
-    pub error: Arc<io::Error>,
-}
-
 struct OpenConnection {
     /// Distinguishes connections that had the same slot one after the other.
     id: u64,
@@ -67,7 +53,7 @@ struct OpenConnection {
 /// A connection's slot in the table. The connection's task owns it, so that it is freed however the
 /// task ends.
 pub(super) struct ConnectionSlot {
-    state: Arc<ServeState>,
+    pub(super) state: Arc<ServeState>,
     key: usize,
 }
 
@@ -87,12 +73,6 @@ impl Drop for ConnectionSlot {
     }
 }
 
-impl ConnectionSlot {
-    pub(super) fn state(&self) -> &ServeState {
-        &self.state
-    }
-}
-
 pub(super) type Place = (ConnectionSlot, SlotKey);
 
 /// Refers to a slot that may have been freed, and taken by another connection.
@@ -103,8 +83,10 @@ pub(super) struct SlotKey {
 }
 
 impl ServeState {
-    pub(super) fn with_limit(self, limit: Option<usize>) -> Self {
-        Self { limit, ..self }
+    /// `limit`: how many connections may be open. `paused`: it has to be resumed first.
+    pub(super) fn new(limit: Option<usize>, paused: bool) -> Arc<Self> {
+        let paused = Mutex::new(paused.then(Vec::new));
+        Arc::new(Self { limit, paused, ..Self::default() })
     }
 
     /// A place for a connection that this worker has accepted, once one is free.
@@ -161,30 +143,6 @@ impl ServeState {
         lock(&self.table).open.len()
     }
 
-    pub(super) fn add_failure(&self, failure: ListenerFailure) {
-        lock(&self.failures).push(failure);
-    }
-
-    pub(super) fn failures(&self) -> Vec<ListenerFailure> {
-        lock(&self.failures).clone()
-    }
-
-    pub(super) fn stop(&self) {
-        self.stopping.store(true, Ordering::SeqCst);
-    }
-
-    pub(super) fn is_stopping(&self) -> bool {
-        self.stopping.load(Ordering::SeqCst)
-    }
-
-    pub(super) fn stop_accepting(&self) {
-        self.stopped_accepting.store(true, Ordering::SeqCst);
-    }
-
-    pub(super) fn has_stopped_accepting(&self) -> bool {
-        self.stopped_accepting.load(Ordering::SeqCst)
-    }
-
     /// Shuts down reading on all connections. Returns how many are open.
     pub(super) fn shutdown_reading(&self) -> usize {
         let table = lock(&self.table);
@@ -195,31 +153,24 @@ impl ServeState {
         table.open.len()
     }
 
-    pub(super) fn paused() -> Self {
-        Self { paused: AtomicBool::new(true), ..Self::default() }
-    }
-
     pub(super) fn resume(&self) {
-        // Under the lock, so that a waker is either woken here or sees the flag.
-        let mut resumed = lock(&self.resumed);
-        self.paused.store(false, Ordering::SeqCst);
-        let woken = std::mem::take(&mut *resumed);
-        drop(resumed);
-        woken.into_iter().for_each(Waker::wake);
+        let woken = lock(&self.paused).take();
+        woken.into_iter().flatten().for_each(Waker::wake);
     }
 
     pub(super) fn is_paused(&self) -> bool {
-        self.paused.load(Ordering::SeqCst)
+        lock(&self.paused).is_some()
     }
 
     /// Ready when connections may be accepted.
     pub(super) fn poll_resumed(&self, context: &Context<'_>) -> Poll<()> {
-        let mut resumed = lock(&self.resumed);
-        if self.is_paused() {
-            resumed.push(context.waker().clone());
-            return Poll::Pending;
+        match &mut *lock(&self.paused) {
+            Some(waiting) => {
+                waiting.push(context.waker().clone());
+                Poll::Pending
+            }
+            None => Poll::Ready(()),
         }
-        Poll::Ready(())
     }
 
     /// Ready when no connection is open.

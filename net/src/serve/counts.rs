@@ -2,7 +2,6 @@
 //! that fail for want of descriptors or memory.
 
 use std::iter::Sum;
-use std::ops::AddAssign;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -25,21 +24,14 @@ pub struct Alignment {
     pub rehomed: u64,
 }
 
-impl AddAssign for Alignment {
-    fn add_assign(&mut self, other: Self) {
-        self.accepted += other.accepted;
-        self.aligned += other.aligned;
-        self.misaligned += other.misaligned;
-        self.without_napi += other.without_napi;
-        self.rehomed += other.rehomed;
-    }
-}
-
 impl Sum for Alignment {
     fn sum<I: Iterator<Item = Self>>(counts: I) -> Self {
-        counts.fold(Self::default(), |mut sum, counts| {
-            sum += counts;
-            sum
+        counts.fold(Self::default(), |sum, other| Self {
+            accepted: sum.accepted + other.accepted,
+            aligned: sum.aligned + other.aligned,
+            misaligned: sum.misaligned + other.misaligned,
+            without_napi: sum.without_napi + other.without_napi,
+            rehomed: sum.rehomed + other.rehomed,
         })
     }
 }

@@ -8,7 +8,7 @@ use std::panic::Location;
 use runtime::{JoinHandle, task};
 use socket2::{SockFilter, Socket, Type};
 
-use super::steering::steer_datagrams;
+use super::listener_group::steer_by_owner;
 use crate::listener::BindOptions;
 use crate::udp::UdpSocket;
 
@@ -130,7 +130,8 @@ fn steered_group(first: UdpSocket, count: usize) -> io::Result<(Vec<Socket>, Udp
     if sockets.len() == 1 {
         return Ok((sockets, UdpSteering::Hash));
     }
-    let steered = by_queue.then(|| steer_datagrams(&sockets[0], &queues, count));
+    // Datagrams of loopback, which can't be handed over as connections are, are left to the hash.
+    let steered = by_queue.then(|| steer_by_owner(&sockets[0], &queues, count, true));
     sockets.iter().try_for_each(Socket::detach_filter)?;
     let steering = match steered {
         Some(Ok(())) => UdpSteering::Queue,

@@ -1,15 +1,19 @@
-//! Starts serving: a listener for each worker, in one reuseport group.
+//! Starts serving: a listener for each worker, in one reuseport group, of which the kernel chooses
+//! one by the connection's receive queue.
 
 use std::io;
 use std::io::ErrorKind::{AddrInUse, PermissionDenied};
 use std::panic::Location;
 use std::sync::Arc;
 
+use runtime::__net::OwnedQueue;
+use socket2::Socket;
+
 use super::accept::Acceptor;
-use super::connections::{ListenerFailure, ServeState};
+use super::connections::ServeState;
 use super::serving::Serving;
-use super::steering::Steering;
 use crate::listener::Listener;
+use crate::sockopt;
 use crate::stream::generic::Stream;
 use crate::tcp::{Tcp, extend_reuseport_group};
 use crate::unix::Unix;
@@ -25,8 +29,8 @@ impl Listener<Tcp> {
     /// that came to the wrong worker is handed over. A connection without a NAPI goes to the worker
     /// with the fewest connections.
     ///
-    /// A handler that panics ends its own connection only. A worker whose driver doesn't take its
-    /// listener is in [`Serving::failures`]; the others accept its share.
+    /// A handler that panics ends its own connection only. If a worker's driver doesn't take its
+    /// listener, that is logged, and the others accept its share.
     ///
     /// # Errors
     /// If the other workers' listeners can't be made.
@@ -37,8 +41,7 @@ impl Listener<Tcp> {
         H: Fn(Stream<Tcp>) -> F + Clone + Send + 'static,
         F: Future<Output = ()> + 'static,
     {
-        let caller = self.caller().unwrap_or(Location::caller());
-        self.serve_with(handler, ServeState::default(), caller)
+        self.serve_at(handler, false, Location::caller())
     }
 
     /// As [`serve`](Self::serve), but connections wait in the backlog until [`Serving::resume`] is
@@ -50,22 +53,16 @@ impl Listener<Tcp> {
         H: Fn(Stream<Tcp>) -> F + Clone + Send + 'static,
         F: Future<Output = ()> + 'static,
     {
-        let caller = self.caller().unwrap_or(Location::caller());
-        self.serve_with(handler, ServeState::paused(), caller)
+        self.serve_at(handler, true, Location::caller())
     }
 
-    fn serve_with<H, F>(
-        self,
-        handler: H,
-        state: ServeState,
-        spawned: &'static Location<'static>,
-    ) -> io::Result<Serving>
+    fn serve_at<H, F>(self, handler: H, paused: bool, line: &'static Location<'static>) -> io::Result<Serving>
     where
         H: Fn(Stream<Tcp>) -> F + Clone + Send + 'static,
         F: Future<Output = ()> + 'static,
     {
         let workers = runtime::workers();
-        let backlog = self.backlog();
+        let backlog = self.backlog;
         let others = match workers {
             1 => Vec::new(),
             // A socket that another user has made, as root's that systemd passes: then this
@@ -80,15 +77,14 @@ impl Listener<Tcp> {
             },
         };
         let queues = runtime::__net::owned_queues();
-        // Without the program the kernel spreads connections by hash, and they are handed over.
-        let steering = match !others.is_empty() && !queues.is_empty() {
-            true => Steering::attach(self.socket(), queues, workers as u32).ok().map(Arc::new),
-            false => None,
-        };
-        let state = Arc::new(state.with_limit(self.connection_limit()));
-        let acceptor = Acceptor { state: Arc::clone(&state), steering, handler, spawned };
+        if !others.is_empty() && !queues.is_empty() {
+            // Without the program the kernel spreads connections by hash, and they are handed over.
+            let _ = steer_by_owner(self.socket(), &queues, workers, false);
+        }
+        let acceptor = self.acceptor(handler, paused, line);
+        let state = Arc::clone(&acceptor.state);
         // The i-th member of the group is worker i's. On worker 0 this listener stays as it is.
-        let drains = !self.is_passed_in();
+        let drains = !self.passed_in;
         let mut accepting = Vec::new();
         let mut sockets = Vec::new();
         if runtime::current_worker() == 0 {
@@ -103,10 +99,7 @@ impl Listener<Tcp> {
             runtime::spawn_on(worker, move || async move {
                 match Listener::<Tcp>::from_socket(socket, backlog) {
                     Ok(listener) => acceptor.accept_all(listener, ahead, drains || worker > 0).await,
-                    Err(error) => {
-                        tracing::error!(worker, %error, "a worker can't accept connections");
-                        acceptor.state.add_failure(ListenerFailure { worker, error: Arc::new(error) });
-                    }
+                    Err(error) => tracing::error!(worker, %error, "a worker can't accept connections"),
                 }
             })
         }));
@@ -118,42 +111,93 @@ impl Listener<Unix> {
     /// Serves every connection with `handler`, on the worker with the fewest connections.
     ///
     /// A handler that panics ends its own connection only.
-    ///
-    /// # Errors
-    /// Never, so far; the signature is that of TCP listeners.
+    /// It returns no error so far; the signature is that of TCP listeners.
     #[track_caller]
     pub fn serve<H, F>(self, handler: H) -> io::Result<Serving>
     where
         H: Fn(Stream<Unix>) -> F + Clone + Send + 'static,
         F: Future<Output = ()> + 'static,
     {
-        let caller = self.caller().unwrap_or(Location::caller());
-        Ok(self.serve_with(handler, ServeState::default(), caller))
+        Ok(self.serve_at(handler, false, Location::caller()))
     }
 
     /// As [`serve`](Self::serve), but connections wait in the backlog until [`Serving::resume`] is
     /// called.
-    ///
-    /// # Errors
-    /// Never, so far.
     #[track_caller]
     pub fn serve_paused<H, F>(self, handler: H) -> io::Result<Serving>
     where
         H: Fn(Stream<Unix>) -> F + Clone + Send + 'static,
         F: Future<Output = ()> + 'static,
     {
-        let caller = self.caller().unwrap_or(Location::caller());
-        Ok(self.serve_with(handler, ServeState::paused(), caller))
+        Ok(self.serve_at(handler, true, Location::caller()))
     }
 
-    fn serve_with<H, F>(self, handler: H, state: ServeState, spawned: &'static Location<'static>) -> Serving
+    fn serve_at<H, F>(self, handler: H, paused: bool, line: &'static Location<'static>) -> Serving
     where
         H: Fn(Stream<Unix>) -> F + Clone + Send + 'static,
         F: Future<Output = ()> + 'static,
     {
-        let state = Arc::new(state.with_limit(self.connection_limit()));
-        let acceptor = Acceptor { state: Arc::clone(&state), steering: None, handler, spawned };
+        let acceptor = self.acceptor(handler, paused, line);
+        let state = Arc::clone(&acceptor.state);
         let accepting = runtime::spawn(acceptor.accept_all(self, Vec::new(), true));
         Serving::new(state, vec![accepting])
+    }
+}
+
+impl<K> Listener<K> {
+    /// `line`: the one that serves, unless the listener has been given another.
+    fn acceptor<H>(&self, handler: H, paused: bool, line: &'static Location<'static>) -> Acceptor<H> {
+        let state = ServeState::new(self.connection_limit, paused);
+        Acceptor { state, handler, spawned: self.caller.unwrap_or(line) }
+    }
+}
+
+/// Makes a reuseport group, of which worker `i` has the `i`-th member, choose by receive queue: the
+/// member of the worker that owns the queue. `hashes_loopback`: what comes by loopback is spread by
+/// hash.
+pub(super) fn steer_by_owner(
+    socket: &Socket,
+    queues: &[OwnedQueue],
+    workers: usize,
+    hashes_loopback: bool,
+) -> io::Result<()> {
+    let first = runtime::__net::first_queue_number();
+    let table: Vec<_> = queues.iter().map(|owned| (owned.queue + first, owned.worker as u32)).collect();
+    sockopt::steer_by_queue(socket, &table, workers as u32, hashes_loopback)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use socket2::{Domain, Type};
+
+    use super::*;
+
+    fn listening(address: SocketAddr) -> Socket {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        socket.set_reuse_port(true).unwrap();
+        socket.bind(&address.into()).unwrap();
+        socket.listen(16).unwrap();
+        socket
+    }
+
+    #[test]
+    fn the_kernel_chooses_the_listener_by_the_table() {
+        // Packets of loopback have queue 0.
+        for table in [vec![(0, 1)], vec![(7, 0), (0, 1)], vec![(7, 1), (0, 0)]] {
+            let first = listening("127.0.0.1:0".parse().unwrap());
+            let address = first.local_addr().unwrap().as_socket().unwrap();
+            let second = listening(address);
+            sockopt::steer_by_queue(&first, &table, 2, false).unwrap();
+            let expected = table.iter().find(|(queue, _)| *queue == 0).unwrap().1;
+            let (chosen, other) = if expected == 0 { (&first, &second) } else { (&second, &first) };
+            for socket in [chosen, other] {
+                socket.set_nonblocking(true).unwrap();
+            }
+            let clients: Vec<_> = (0..16).map(|_| std::net::TcpStream::connect(address).unwrap()).collect();
+            assert!(clients.iter().all(|_| chosen.accept().is_ok()), "{table:?}");
+            assert!(other.accept().is_err(), "{table:?}");
+        }
     }
 }

@@ -2,13 +2,13 @@
 
 use std::ops::AddAssign;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use runtime::JoinHandle;
 
-use super::connections::{ListenerFailure, ServeState};
-use crate::serve::counts::AcceptErrors;
-use crate::serve::counts::Alignment;
+use super::connections::ServeState;
+use crate::serve::counts::{AcceptErrors, Alignment};
 
 /// A listener that is being served. Dropping it doesn't stop the serving.
 #[must_use = "keep it for its counters and its graceful shutdown"]
@@ -67,7 +67,7 @@ impl Serving {
     /// a backlog while the process has no descriptor left to accept it with (see
     /// [`accept_errors`](Self::accept_errors)) is reset.
     pub async fn stop_accepting(&mut self) {
-        self.state.stop_accepting();
+        self.state.stopped_accepting.store(true, Ordering::SeqCst);
         for task in self.accepting.drain(..) {
             task.abort();
             // It ends cancelled; its listener is closed by then.
@@ -80,13 +80,6 @@ impl Serving {
         std::future::poll_fn(|context| self.state.poll_drained(context)).await;
     }
 
-    /// The workers that can't accept connections: their drivers have refused the listener. The
-    /// other workers accept their share. A worker tries when it takes its listener, soon after
-    /// `serve` has returned.
-    pub fn failures(&self) -> Vec<ListenerFailure> {
-        self.state.failures()
-    }
-
     /// Stops accepting, then lets handlers finish.
     ///
     /// The reading side of every connection is shut down: a handler that waits for a request reads
@@ -94,7 +87,7 @@ impl Serving {
     /// Handlers that have not finished after `deadline` are dropped, each on its worker. It returns
     /// when all of them are: a handler whose drop blocks, or whose worker is blocked, delays it.
     pub async fn shutdown(mut self, deadline: Duration) -> ShutdownReport {
-        self.state.stop();
+        self.state.stopping.store(true, Ordering::SeqCst);
         self.stop_accepting().await;
         let open = self.state.shutdown_reading();
         if runtime::timeout(deadline, self.drained()).await.is_ok() {

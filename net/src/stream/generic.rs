@@ -93,9 +93,6 @@ impl<K> Stream<K> {
     }
 
     /// Shuts down reading, writing or both, see `shutdown(2)`. Accepted writes are sent before.
-    ///
-    /// # Errors
-    /// The error of the system call, for example `ENOTCONN` if the connection is broken.
     pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
         self.io.shutdown(how)
     }
@@ -106,9 +103,6 @@ impl<K> Stream<K> {
     ///
     /// Without it a ring still sends what a dropped stream has written, and holds the descriptor
     /// for as long as the peer takes to read that.
-    ///
-    /// # Errors
-    /// The error of the system call, for example `ENOTCONN` if the connection is broken already.
     #[doc(alias = "SO_LINGER")]
     pub fn abort(&self) -> io::Result<()> {
         self.set_zero_linger()?;
@@ -149,9 +143,6 @@ impl<K> Stream<K> {
     }
 
     /// Takes the socket's pending error.
-    ///
-    /// # Errors
-    /// The error of the system call, if it can't be read.
     #[doc(alias = "SO_ERROR")]
     pub fn take_error(&self) -> io::Result<Option<io::Error>> {
         self.socket().take_error()
@@ -176,11 +167,8 @@ macro_rules! impl_async_read {
     ($type:ty) => {
         impl<K> $type {
             /// Waits until a read would not block: there are bytes, the stream has ended, or the
-            /// connection is broken. On a ring this starts the receive. One task may wait to read a
-            /// stream.
-            ///
-            /// # Errors
-            /// None: an error of the connection is returned by the read that follows.
+            /// connection is broken, of which the read that follows returns the error. On a ring
+            /// this starts the receive. One task may wait to read a stream.
             pub async fn readable(&self) -> std::io::Result<()> {
                 self.io.readable(&self.unread).await;
                 Ok(())
@@ -251,11 +239,8 @@ macro_rules! impl_async_read {
 macro_rules! impl_async_write {
     ($type:ty) => {
         impl<K> $type {
-            /// Waits until a write would accept a byte, or fail. One task may wait to write to a
-            /// stream.
-            ///
-            /// # Errors
-            /// None: an error of the connection is returned by the write that follows.
+            /// Waits until a write would accept a byte, or fail: it returns the error. One task may
+            /// wait to write to a stream.
             pub async fn writable(&self) -> std::io::Result<()> {
                 self.io.writable().await;
                 Ok(())

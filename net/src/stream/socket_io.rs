@@ -7,12 +7,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use runtime::__net::RingSocket;
+use runtime::__net::{RingSocket, sendable};
 use runtime::io::{AsyncFd, Direction, SourceKind, poll_operation};
 use rustix::net::RecvFlags;
 use socket2::Socket;
 
-use crate::buffers::sendable;
 use crate::buffers::{READ_BUFFER_SIZE, ReadBuffer};
 use crate::sockopt;
 
@@ -130,7 +129,7 @@ impl<K> SocketIo<K> {
                 }));
                 Poll::Ready(result.inspect(|&sent| fd.record_sent(sent)))
             }
-            SocketBackend::Ring(ring, _) => ring.poll_write_vectored(context, buffers),
+            SocketBackend::Ring(ring, _) => ring.poll_write(context, buffers),
         }
     }
 
@@ -184,7 +183,7 @@ impl<K> SocketIo<K> {
                 fd.record_sent(sent);
                 Ok(sent)
             }
-            SocketBackend::Ring(ring, _) => ring.try_write(bytes),
+            SocketBackend::Ring(ring, _) => ring.try_write(&[IoSlice::new(bytes)]),
         }
     }
 

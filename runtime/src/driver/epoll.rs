@@ -45,7 +45,8 @@ const EDGE: EventFlags = EventFlags::IN.union(EventFlags::ET);
 const LONG_COPY_EVENTS: usize = 8;
 
 pub(crate) struct EpollDriver {
-    instance: Instance,
+    /// Where descriptors are registered.
+    pub(crate) instance: Instance,
     /// What wakes the worker.
     wake: Arc<WakeHandle>,
     /// If the policy busy-polls.
@@ -99,11 +100,6 @@ impl EpollDriver {
         Ok(Self { instance, wake, polling })
     }
 
-    /// Where descriptors are registered.
-    pub(crate) fn instance(&self) -> &Instance {
-        &self.instance
-    }
-
     /// Whether waits may have to poll a queue.
     pub(crate) fn may_poll(&self) -> bool {
         self.polling.is_some()
@@ -154,7 +150,7 @@ impl EpollDriver {
             outcome.events += again.events;
         }
         let nested_only = !network && suspends && !(polling.wake_armed.get() && polling.other_armed.get());
-        let has_sockets = || self.instance.queue_sockets().is_some_and(|it| !it.borrow().list().is_empty());
+        let has_sockets = || self.instance.queue_sockets().is_some_and(|it| !it.borrow().is_empty());
         if nested_only && has_sockets() {
             // The nested descriptor that fired is disarmed now, so this pass can't return before it
             // has polled, unless the other nested one fires too; then the next pass polls.

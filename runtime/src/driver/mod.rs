@@ -125,15 +125,15 @@ impl Driver {
     pub(crate) fn features(&self) -> &[&'static str] {
         match self {
             Self::Epoll(_) => &[],
-            Self::Uring(ring) => ring.features(),
+            Self::Uring(ring) => &ring.features,
         }
     }
 
     /// Where descriptors are registered.
     pub(crate) fn instance(&self) -> &Instance {
         match self {
-            Self::Epoll(epoll) => epoll.instance(),
-            Self::Uring(ring) => ring.instance(),
+            Self::Epoll(epoll) => &epoll.instance,
+            Self::Uring(ring) => &ring.instance,
         }
     }
 
@@ -184,11 +184,8 @@ impl Driver {
     }
 
     pub(crate) fn polls_have_failed(&self) -> bool {
-        match self {
-            Self::Epoll(epoll) => epoll.polls_have_failed(),
-            // A failed enter ends the worker.
-            Self::Uring(_) => false,
-        }
+        // With a ring, a failed enter ends the worker.
+        matches!(self, Self::Epoll(epoll) if epoll.polls_have_failed())
     }
 
     /// Says that a kernel thread polls the NAPI while the worker doesn't.
@@ -201,17 +198,14 @@ impl Driver {
     /// Whether the last wait may have suspended the queue's interrupts, so that only a wait that
     /// polls resumes them.
     pub(crate) fn is_suspended(&self) -> bool {
-        match self {
-            Self::Epoll(epoll) => epoll.is_suspended(),
-            Self::Uring(_) => false,
-        }
+        matches!(self, Self::Epoll(epoll) if epoll.is_suspended())
     }
 
     /// Whether waits may have to poll a queue, in which what arrives between two of them must fit.
     fn polls_queue(&self) -> bool {
         match self {
             Self::Epoll(epoll) => epoll.may_poll(),
-            Self::Uring(ring) => ring.polls_queue(),
+            Self::Uring(ring) => ring.polling.is_on(),
         }
     }
 

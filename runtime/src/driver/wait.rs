@@ -16,6 +16,10 @@ pub(crate) const TURN_LIMIT: Duration = Duration::from_millis(5);
 /// would.
 pub(crate) const POLL_PASS: Duration = Duration::from_nanos(1);
 
+/// A wait in timed mode returns after this time also without events, so that the controller can end
+/// the polls; in nanoseconds.
+pub(crate) const LONGEST_TIMED_WAIT: u64 = 10_000_000;
+
 /// How long a wait may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wait {

@@ -236,8 +236,9 @@ const AT_POSITION: u64 = u64::MAX;
 /// An operation owns its buffer and a share in the descriptor until it has completed. If its future
 /// is dropped, it is cancelled, and may have had its effect by then.
 ///
-/// On the epoll driver each operation fails with `Unsupported` ([`NoRing`](super::NoRing)): use
-/// [`spawn_blocking`](crate::spawn_blocking) there.
+/// Errors are those of the system call of the same name, and `InvalidInput` for an offset above
+/// `i64::MAX`. On the epoll driver each operation fails with `Unsupported`
+/// ([`NoRing`](super::NoRing)): use [`spawn_blocking`](crate::spawn_blocking) there.
 ///
 /// ```
 /// use runtime::io::RingFd;
@@ -261,10 +262,7 @@ impl<T> Clone for RingFd<T> {
 
 impl RingFd {
     /// Opens a file. `flags` and `mode` are those of `open(2)`; the descriptor is closed on exec.
-    ///
-    /// # Errors
-    /// Those of `openat(2)`; `InvalidInput` for a path with a zero byte; `Unsupported` without a
-    /// ring.
+    /// `InvalidInput` for a path with a zero byte.
     #[doc(alias = "IORING_OP_OPENAT")]
     pub async fn open(path: impl AsRef<Path>, flags: libc::c_int, mode: libc::mode_t) -> io::Result<Self> {
         fn take(result: io::Result<u32>) -> io::Result<OwnedFd> {
@@ -300,11 +298,7 @@ impl<T: AsFd + 'static> RingFd<T> {
 
     /// Reads at an offset in bytes, and appends to `buffer` as much as it has room for without
     /// growing. Returns how many bytes were read, and the buffer: 0 bytes at the end of the file,
-    /// and if the buffer has no room.
-    ///
-    /// # Errors
-    /// Those of `pread(2)`; `InvalidInput` for an offset above `i64::MAX`; `Unsupported` without a
-    /// ring. `buffer` is then as it was.
+    /// and if the buffer has no room. After an error the buffer is as it was.
     #[doc(alias = "IORING_OP_READ")]
     pub async fn read_at(&self, buffer: Vec<u8>, offset: u64) -> (io::Result<usize>, Vec<u8>) {
         match check_offset(offset) {
@@ -317,9 +311,6 @@ impl<T: AsFd + 'static> RingFd<T> {
     ///
     /// One at a time for a file that has a position: the kernel doesn't lock it for operations of a
     /// ring, so that two at a time may return the same bytes. Use offsets there.
-    ///
-    /// # Errors
-    /// Those of `read(2)`, else as [`RingFd::read_at`].
     pub async fn read(&self, buffer: Vec<u8>) -> (io::Result<usize>, Vec<u8>) {
         self.read_from(buffer, AT_POSITION).await
     }
@@ -342,10 +333,6 @@ impl<T: AsFd + 'static> RingFd<T> {
 
     /// Writes at an offset in bytes. Returns how many bytes were written, which may be fewer, and
     /// the bytes.
-    ///
-    /// # Errors
-    /// Those of `pwrite(2)`; `InvalidInput` for an offset above `i64::MAX`; `Unsupported` without a
-    /// ring.
     #[doc(alias = "IORING_OP_WRITE")]
     pub async fn write_at(&self, bytes: Bytes, offset: u64) -> (io::Result<usize>, Bytes) {
         match check_offset(offset) {
@@ -354,14 +341,8 @@ impl<T: AsFd + 'static> RingFd<T> {
         }
     }
 
-    /// Like [`RingFd::write_at`], at the file's position, which it moves; for pipes, too.
-    ///
-    /// One at a time for a file that has a position: the kernel doesn't lock it for operations of a
-    /// ring, so that two at a time may overwrite each other's bytes. Use offsets there, or
-    /// `O_APPEND`.
-    ///
-    /// # Errors
-    /// Those of `write(2)`, else as [`RingFd::write_at`].
+    /// Like [`RingFd::write_at`], at the file's position, as [`RingFd::read`]: two at a time may
+    /// overwrite each other's bytes, unless with `O_APPEND`.
     pub async fn write(&self, bytes: Bytes) -> (io::Result<usize>, Bytes) {
         self.write_from(bytes, AT_POSITION).await
     }
@@ -375,9 +356,6 @@ impl<T: AsFd + 'static> RingFd<T> {
 
     /// Writes what the kernel holds of the file, and its metadata, to the disk (`fsync(2)`). Writes
     /// that have not completed before need not be included.
-    ///
-    /// # Errors
-    /// Those of `fsync(2)`; `Unsupported` without a ring.
     #[doc(alias = "IORING_OP_FSYNC")]
     pub async fn sync_all(&self) -> io::Result<()> {
         self.sync(FsyncFlags::empty()).await
@@ -398,9 +376,6 @@ impl<T: AsFd + 'static> RingFd<T> {
     /// Waits until one of these events of `poll(2)` has come (`POLLERR` and `POLLHUP` always
     /// count), and returns those that have. Unlike an [`AsyncFd`](super::AsyncFd) it registers
     /// nothing.
-    ///
-    /// # Errors
-    /// `Unsupported` without a ring.
     #[doc(alias = "IORING_OP_POLL_ADD")]
     pub async fn poll(&self, events: libc::c_short) -> io::Result<libc::c_short> {
         let entry = opcode::PollAdd::new(self.fd(), u32::from(events.cast_unsigned())).build();
@@ -431,10 +406,8 @@ impl<T: AsFd + 'static> RingFd<T> {
 }
 
 fn check_offset(offset: u64) -> io::Result<u64> {
-    match i64::try_from(offset) {
-        Ok(_) => Ok(offset),
-        Err(_) => Err(io::Error::new(io::ErrorKind::InvalidInput, "a file's offsets end at i64::MAX")),
-    }
+    let invalid = |_| io::Error::new(io::ErrorKind::InvalidInput, "a file's offsets end at i64::MAX");
+    i64::try_from(offset).map(|_| offset).map_err(invalid)
 }
 
 #[cfg(test)]

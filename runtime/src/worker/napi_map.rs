@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use policies::Interface;
 
@@ -10,7 +10,7 @@ use super::worker_handle::WorkerHandle;
 use crate::thread_settings::with_settings_from_before;
 
 /// A receive queue of the runtime's interface, and the worker that serves its connections.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct OwnedQueue {
     /// The queue's number on the interface.
@@ -35,15 +35,8 @@ pub(crate) struct NapiMap {
     next: AtomicU32,
     /// The queues that this process polls; all of them unless set.
     own_queues: OnceLock<Vec<u32>>,
-    refresh: Mutex<Refresh>,
-}
-
-/// Reading the interface again because of an unknown id, on a thread of its own.
-#[derive(Debug, Default)]
-struct Refresh {
-    running: bool,
-    /// Another id has come since the thread began to read.
-    again: bool,
+    /// How many unknown ids have come that a thread is to look for.
+    unknown: AtomicU32,
 }
 
 impl NapiMap {
@@ -125,7 +118,9 @@ impl NapiMap {
             let mut owners = self.owners.write().unwrap_or_else(PoisonError::into_inner);
             *owners.entry(napi).or_insert(any)
         };
-        self.start_refresh(workers, read);
+        if self.unknown.fetch_add(1, Ordering::AcqRel) == 0 {
+            self.start_refresh(workers, read);
+        }
         owner
     }
 
@@ -134,37 +129,25 @@ impl NapiMap {
         workers: &[Arc<WorkerHandle>],
         read: impl Fn(&Self) -> Option<Vec<(u32, u32)>> + Send + 'static,
     ) {
-        {
-            let mut refresh = self.lock_refresh();
-            refresh.again = true;
-            if std::mem::replace(&mut refresh.running, true) {
-                return;
-            }
-        }
         let (map, workers) = (Arc::clone(self), workers.to_vec());
         let thread = std::thread::Builder::new().name("lull-napi".to_owned());
         let refresh = move || {
-            while map.take_refresh() {
+            loop {
+                let unknown = map.unknown.load(Ordering::Acquire);
                 if let Some(queues) = read(&map) {
                     map.assign(&queues, &workers);
+                }
+                // Another id may have come since.
+                if map.unknown.compare_exchange(unknown, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                    break;
                 }
             }
         };
         let started = with_settings_from_before(|| thread.spawn(refresh));
         if let Err(error) = started {
             tracing::warn!(%error, "cannot look for the queue of a new NAPI");
-            *self.lock_refresh() = Refresh::default();
+            self.unknown.store(0, Ordering::Release);
         }
-    }
-
-    fn take_refresh(&self) -> bool {
-        let mut refresh = self.lock_refresh();
-        refresh.running = std::mem::take(&mut refresh.again);
-        refresh.running
-    }
-
-    fn lock_refresh(&self) -> std::sync::MutexGuard<'_, Refresh> {
-        self.refresh.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -177,7 +160,7 @@ fn with_fewest_connections(workers: &[Arc<WorkerHandle>]) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc;
+    use std::sync::{Mutex, mpsc};
     use std::time::{Duration, Instant};
 
     use super::*;

@@ -6,7 +6,7 @@
 //! which the driver nests in the main one.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::rc::Rc;
@@ -60,31 +60,7 @@ struct Source {
 }
 
 /// The sockets of the worker's NAPI. Each is removed before it is closed.
-#[derive(Default)]
-pub(super) struct QueueSockets {
-    list: Vec<RawFd>,
-    positions: HashMap<RawFd, usize>,
-}
-
-impl QueueSockets {
-    pub(super) fn add(&mut self, socket: BorrowedFd<'_>) {
-        let position = self.list.len();
-        self.list.push(socket.as_raw_fd());
-        self.positions.insert(socket.as_raw_fd(), position);
-    }
-
-    pub(super) fn remove(&mut self, socket: BorrowedFd<'_>) {
-        let Some(position) = self.positions.remove(&socket.as_raw_fd()) else { return };
-        self.list.swap_remove(position);
-        if let Some(&moved) = self.list.get(position) {
-            self.positions.insert(moved, position);
-        }
-    }
-
-    pub(super) fn list(&self) -> &[RawFd] {
-        &self.list
-    }
-}
+pub(super) type QueueSockets = BTreeSet<RawFd>;
 
 impl Instance {
     /// `split`: whether the policy busy-polls. `max_events`: the batch of one wait, which under
@@ -173,25 +149,25 @@ impl Instance {
         epoll::add(self.instance(of_queue), descriptor, EventData::new_u64(key as u64), edges)?;
         entry.insert(Source { readiness: Rc::clone(&readiness), datagrams });
         if of_queue {
-            self.took_in(descriptor);
+            self.note(descriptor.as_raw_fd(), true);
         }
         Ok((key, readiness))
     }
 
-    /// A socket of the NAPI is in the main instance.
-    fn took_in(&self, socket: BorrowedFd<'_>) {
-        self.queue_sockets().into_iter().for_each(|sockets| sockets.borrow_mut().add(socket));
-    }
-
-    fn gave_up(&self, socket: BorrowedFd<'_>) {
-        self.queue_sockets().into_iter().for_each(|sockets| sockets.borrow_mut().remove(socket));
+    /// A socket of the NAPI is in the main instance, or no longer.
+    fn note(&self, socket: RawFd, is_there: bool) {
+        let Some(sockets) = self.queue_sockets() else { return };
+        match is_there {
+            true => sockets.borrow_mut().insert(socket),
+            false => sockets.borrow_mut().remove(&socket),
+        };
     }
 
     pub(crate) fn deregister(&self, descriptor: BorrowedFd<'_>, key: usize) -> io::Result<()> {
         let Some(Source { readiness, .. }) = self.sources.borrow_mut().try_remove(key) else { return Ok(()) };
         let of_queue = readiness.of_queue.get();
         if of_queue {
-            self.gave_up(descriptor);
+            self.note(descriptor.as_raw_fd(), false);
         }
         epoll::delete(self.instance(of_queue), descriptor)?;
         Ok(())
@@ -218,9 +194,9 @@ impl Instance {
         // SAFETY: a socket is deregistered before it is closed (`AsyncFd`). If others have closed
         // the number, the calls below fail, or concern what has it now: it would be watched with
         // the key of a socket that nobody can use.
-        let socket = unsafe { sys::borrow(number) };
+        let socket = unsafe { BorrowedFd::borrow_raw(number) };
         if incoming_napi_id(&socket) == napi && self.relocate(key, readiness, socket, true).is_ok() {
-            self.took_in(socket);
+            self.note(number, true);
         }
     }
 
@@ -251,11 +227,11 @@ impl Instance {
         for (key, source) in &*self.sources.borrow() {
             let (Some(number), true) = (source.datagrams, source.readiness.of_queue.get()) else { continue };
             // SAFETY: as in `learn`.
-            let socket = unsafe { sys::borrow(number) };
+            let socket = unsafe { BorrowedFd::borrow_raw(number) };
             if incoming_napi_id(&socket) != napi
                 && self.relocate(key, &source.readiness, socket, false).is_ok()
             {
-                self.gave_up(socket);
+                self.note(number, false);
             }
         }
     }
@@ -348,40 +324,11 @@ impl Instance {
             }
             if writable {
                 // SAFETY: as in `learn`.
-                self.watch_writes(unsafe { sys::borrow(number) }, key, &readiness, false);
+                self.watch_writes(unsafe { BorrowedFd::borrow_raw(number) }, key, &readiness, false);
             }
         }
         let by_queue = readiness.of_queue.get() && (readable || datagrams.is_none());
         readiness.dispatch(readable, writable, event.is_closed());
         by_queue
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::os::unix::net::UnixStream;
-
-    use super::*;
-
-    #[test]
-    fn sockets_are_found_after_others_were_removed() {
-        let mut sockets = QueueSockets::default();
-        let pairs: Vec<_> = (0..3).map(|_| UnixStream::pair().unwrap()).collect();
-        let [a, b, c] = [&pairs[0].0, &pairs[1].0, &pairs[2].0];
-        let check = |sockets: &QueueSockets, expected: &[&UnixStream]| {
-            assert_eq!(sockets.list, expected.iter().map(|socket| socket.as_raw_fd()).collect::<Vec<_>>());
-            assert_eq!(sockets.list.len(), sockets.positions.len());
-            for (position, number) in sockets.list.iter().enumerate() {
-                assert_eq!(sockets.positions[number], position);
-            }
-        };
-        [a, b, c].iter().for_each(|socket| sockets.add(socket.as_fd()));
-        sockets.remove(a.as_fd());
-        check(&sockets, &[c, b]);
-        sockets.remove(a.as_fd());
-        sockets.remove(b.as_fd());
-        check(&sockets, &[c]);
-        sockets.remove(c.as_fd());
-        check(&sockets, &[]);
     }
 }

@@ -1,20 +1,11 @@
 //! The system calls of the epoll driver for which there is no safe wrapper.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rustix::event::epoll::{self, CreateFlags};
-
-/// Borrows a descriptor by its number.
-///
-/// # Safety
-/// `fd` must be open, and stay open for `'a`.
-pub(crate) unsafe fn borrow<'a>(fd: RawFd) -> BorrowedFd<'a> {
-    // SAFETY: the caller's promise is the callee's condition.
-    unsafe { BorrowedFd::borrow_raw(fd) }
-}
 
 /// One event as `epoll_wait` fills it in.
 #[derive(Clone, Copy)]

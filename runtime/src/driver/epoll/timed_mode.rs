@@ -3,7 +3,7 @@
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 use policies::epoll_params::EpollParams;
@@ -14,14 +14,12 @@ use rustix::time::{
 
 use super::instance::QueueSockets;
 use super::sys::{self, Event};
-use crate::driver::wait::{POLL_PASS, WaitOutcome};
+use crate::driver::wait::{LONGEST_TIMED_WAIT, POLL_PASS, WaitOutcome};
 use crate::timers::monotonic_nanos;
 
 /// After this many poll intervals without the poller it polls, also if the instance seems to poll:
 /// its last events may have been others than packets, like completions of file operations.
 const MOST_INTERVALS: u64 = 4;
-/// A wait returns after this time also without events, so that a controller can end the polls.
-const LONGEST_WAIT: u64 = 10_000_000;
 /// A timer is due after this part of the watchdog's time.
 const AHEAD: (u64, u64) = (7, 8);
 /// With fewer polls than this in the watchdog's time the timer would cost more than it saves.
@@ -126,8 +124,8 @@ impl TimedMode {
         let mut now = monotonic_nanos();
         outcome.looked = now;
         outcome.look_budget = u32::try_from(events.len()).unwrap_or(u32::MAX);
-        let timeout = timeout.map_or(LONGEST_WAIT, |timeout| timeout.as_nanos() as u64);
-        let end = now + timeout.min(LONGEST_WAIT);
+        let timeout = timeout.map_or(LONGEST_TIMED_WAIT, |timeout| timeout.as_nanos() as u64);
+        let end = now + timeout.min(LONGEST_TIMED_WAIT);
         loop {
             let began = now;
             let since = now.saturating_sub(self.polled.get());
@@ -175,14 +173,14 @@ impl TimedMode {
 /// waits in.
 struct Poller {
     instance: OwnedFd,
-    /// The index, modulo their number, of the socket that the next poll adds.
-    next: Cell<usize>,
+    /// The socket that the last poll has added.
+    last: Cell<RawFd>,
 }
 
 impl Poller {
     fn new() -> io::Result<Self> {
         let instance = epoll::create(CreateFlags::CLOEXEC)?;
-        Ok(Self { instance, next: Cell::new(0) })
+        Ok(Self { instance, last: Cell::new(0) })
     }
 
     /// Sets how the instance busy-polls.
@@ -193,15 +191,14 @@ impl Poller {
     /// Polls the NAPI once, if there is a socket to learn it from. Returns the number of system
     /// calls.
     fn poll(&self, sockets: &QueueSockets) -> io::Result<usize> {
-        let list = sockets.list();
         // Another one each time: the flow of one may have moved to another queue.
-        let position = self.next.get().checked_rem(list.len()).unwrap_or(0);
-        let Some(&number) = list.get(position) else { return Ok(0) };
-        self.next.set(position + 1);
+        let next = sockets.range(self.last.get() + 1..).next();
+        let Some(&number) = next.or_else(|| sockets.first()) else { return Ok(0) };
+        self.last.set(number);
         // SAFETY: a socket's owner removes it before it closes it. If the number was closed
         // nevertheless, or is another descriptor's by now, the kernel refuses it or polls in vain:
         // it is only added to an epoll instance and removed.
-        let socket = unsafe { sys::borrow(number) };
+        let socket = unsafe { BorrowedFd::borrow_raw(number) };
         let flags = EventFlags::ONESHOT | EventFlags::ET;
         epoll::add(&self.instance, socket, EventData::new_u64(0), flags)?;
         let wait = || sys::epoll_wait(self.instance.as_fd(), &mut [Event::EMPTY], Some(POLL_PASS));
@@ -281,6 +278,7 @@ impl AheadTimers {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd;
     use std::os::unix::net::UnixStream;
 
     use rustix::time::timerfd_gettime;
@@ -295,8 +293,7 @@ mod tests {
         let (open, _peer) = UnixStream::pair().unwrap();
         let mut sockets = QueueSockets::default();
         assert_eq!(poller.poll(&sockets).unwrap(), 0, "there is nothing to learn the NAPI from");
-        sockets.add(hung_up.as_fd());
-        sockets.add(open.as_fd());
+        sockets.extend([hung_up.as_raw_fd(), open.as_raw_fd()]);
         let calls: Vec<usize> = (0..4).map(|_| poller.poll(&sockets).unwrap()).collect();
         assert_eq!(calls, [4, 3, 4, 3]);
     }
@@ -307,8 +304,7 @@ mod tests {
         let (socket, _peer) = UnixStream::pair().unwrap();
         // A high number, which no other test gets meanwhile.
         let closed = rustix::io::fcntl_dupfd_cloexec(&socket, 200).unwrap();
-        let mut sockets = QueueSockets::default();
-        sockets.add(closed.as_fd());
+        let sockets = QueueSockets::from([closed.as_raw_fd()]);
         drop(closed);
         assert_eq!(poller.poll(&sockets).unwrap_err().raw_os_error(), Some(libc::EBADF));
     }

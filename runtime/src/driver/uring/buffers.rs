@@ -66,7 +66,7 @@ pub(crate) struct BufferPool {
     buffers: RefCell<[Buffer; BUFFERS as usize]>,
     /// The number of buffers that the kernel may fill.
     free: Cell<u16>,
-    incremental: bool,
+    pub(super) incremental: bool,
 }
 
 impl BufferPool {
@@ -98,10 +98,6 @@ impl BufferPool {
         }
         (0..BUFFERS).for_each(|buffer| pool.provide(buffer));
         Ok(Rc::new(pool))
-    }
-
-    pub(super) fn is_incremental(&self) -> bool {
-        self.incremental
     }
 
     /// Whether few buffers are free, so that readers should hold none.

@@ -19,7 +19,7 @@ use crate::driver::uring::operations::{
     ApplicationOperation, CANCEL, Operation, Operations, WAKE_MESSAGE, WakeMessage,
 };
 use crate::driver::uring::polling::Polling;
-use crate::driver::uring::ring::{Features, Ring, RingOptions};
+use crate::driver::uring::ring::{Ring, RingOptions};
 use crate::driver::uring::socket_state::{InFlightSend, SocketState};
 use crate::driver::wait::POLLING_TASK_BUDGET;
 use crate::wake_handle::WakeHandle;
@@ -36,12 +36,20 @@ pub(crate) struct UringDriver {
     pub(super) ring: RefCell<Ring>,
     pub(super) operations: RefCell<Operations>,
     pub(super) pool: Rc<BufferPool>,
-    features: Features,
+    pub(crate) features: Vec<&'static str>,
     pub(super) options: RingOptions,
     /// Whether rings can send each other messages.
     pub(super) has_msg_ring: bool,
-    pub(super) instance: Instance,
+    pub(crate) instance: Instance,
     pub(super) wake: Arc<WakeHandle>,
+    pub(crate) polling: Polling,
+    pub(super) state: DriverState,
+}
+
+/// What a driver has at hand: sockets to look at, memory that is used again, and what the present
+/// wait has brought.
+#[derive(Default)]
+pub(super) struct DriverState {
     pub(super) to_send: RefCell<Vec<Rc<SocketState>>>,
     /// The bytes that were written since sends were last submitted.
     pub(super) written_bytes: Cell<usize>,
@@ -61,7 +69,6 @@ pub(crate) struct UringDriver {
     pub(super) released_operations: RefCell<Vec<Rc<dyn ApplicationOperation>>>,
     /// Woken after a batch of completions: wakers may be foreign code.
     pub(super) wakers: RefCell<Vec<Waker>>,
-    pub(super) polling: Polling,
     /// Whether an enter has taken a completion since this was reset.
     pub(super) has_completed: Cell<bool>,
     pub(super) epoll_ready: Cell<bool>,
@@ -95,11 +102,11 @@ impl UringDriver {
         let pool = unsafe { BufferPool::register(&ring.submitter()) }?;
         let has_msg_ring = ring.supports(opcode::MsgRingData::CODE);
         if has_msg_ring {
-            features.0.push("MSG_RING");
+            features.push("MSG_RING");
         }
         // `Ring::new` has checked for SEND_ZC.
-        features.0.extend(["ACCEPT_MULTISHOT", "RECV_MULTISHOT", "SEND_ZC"]);
-        features.0.push(if pool.is_incremental() { "PBUF_RING_INC" } else { "PBUF_RING" });
+        features.extend(["ACCEPT_MULTISHOT", "RECV_MULTISHOT", "SEND_ZC"]);
+        features.push(if pool.incremental { "PBUF_RING_INC" } else { "PBUF_RING" });
         Ok(Rc::new(Self {
             ring: RefCell::new(ring),
             operations: RefCell::default(),
@@ -109,43 +116,9 @@ impl UringDriver {
             has_msg_ring,
             instance,
             wake,
-            to_send: RefCell::default(),
-            written_bytes: Cell::new(0),
-            submitted_sends: RefCell::default(),
-            starved: RefCell::default(),
-            spare_buffers: RefCell::default(),
-            spare_bytes: Cell::new(0),
-            spare_sends: RefCell::default(),
-            completions: RefCell::default(),
-            released: RefCell::default(),
-            released_operations: RefCell::default(),
-            wakers: RefCell::default(),
             polling: Polling::default(),
-            has_completed: Cell::new(false),
-            epoll_ready: Cell::new(false),
-            epoll_watched: Cell::new(false),
-            eventfd_watched: Cell::new(false),
-            deferred_wakes: RefCell::default(),
-            received: Cell::new(0),
-            received_by_queue: Cell::new(0),
-            received_bytes: Cell::new(0),
-            sent_bytes: Cell::new(0),
-            progress: Cell::new(false),
-            closing: Cell::new(false),
-            closed: Cell::new(false),
+            state: DriverState::default(),
         }))
-    }
-
-    pub(crate) fn features(&self) -> &[&'static str] {
-        &self.features.0
-    }
-
-    pub(crate) fn instance(&self) -> &Instance {
-        &self.instance
-    }
-
-    pub(crate) fn polls_queue(&self) -> bool {
-        self.polling.is_on()
     }
 
     /// How many tasks a turn may run.
@@ -180,7 +153,7 @@ impl UringDriver {
     }
 
     pub(crate) fn is_closed(&self) -> bool {
-        self.closed.get()
+        self.state.closed.get()
     }
 }
 
@@ -210,7 +183,7 @@ impl UringDriver {
     pub(crate) fn defer_wake(&self, worker: &Arc<WakeHandle>) -> bool {
         let takes = self.has_msg_ring && !self.is_closed() && worker.ring().is_some();
         if takes {
-            let mut wakes = self.deferred_wakes.borrow_mut();
+            let mut wakes = self.state.deferred_wakes.borrow_mut();
             if wakes.last().is_none_or(|last| !Arc::ptr_eq(last, worker)) {
                 wakes.push(Arc::clone(worker));
             }
@@ -220,15 +193,15 @@ impl UringDriver {
 
     /// Wakes the deferred workers now, by their eventfds.
     pub(crate) fn flush_wakes(&self) {
-        if self.deferred_wakes.borrow().is_empty() {
+        if self.state.deferred_wakes.borrow().is_empty() {
             return;
         }
-        self.deferred_wakes.take().iter().for_each(|worker| worker.wake());
+        self.state.deferred_wakes.take().iter().for_each(|worker| worker.wake());
     }
 
     /// Submits messages to the deferred workers' rings.
     pub(super) fn send_wake_messages(&self) {
-        for worker in self.deferred_wakes.borrow_mut().drain(..) {
+        for worker in self.state.deferred_wakes.borrow_mut().drain(..) {
             // A worker without a ring has stopped meanwhile.
             let Some(ring) = worker.ring() else { continue };
             if !worker.claim_wake() {
@@ -246,7 +219,7 @@ impl UringDriver {
     /// Ends the wait when the worker's eventfd is written. Each write completes the multishot poll
     /// once more, so the eventfd need not be read.
     pub(super) fn watch_eventfd(&self) {
-        if self.eventfd_watched.replace(true) {
+        if self.state.eventfd_watched.replace(true) {
             return;
         }
         let fd = types::Fd(self.wake.eventfd().as_raw_fd());

@@ -29,7 +29,7 @@ impl UringDriver {
 
     /// A receive has completed; `more`: it stays armed.
     pub(super) fn received(&self, state: &Rc<SocketState>, completion: &cqueue::Entry, more: bool) {
-        self.progress.set(true);
+        self.state.progress.set(true);
         let result = completion.result();
         let flags = completion.flags();
         let mut receive = state.receive.borrow_mut();
@@ -45,9 +45,11 @@ impl UringDriver {
         let mut full = false;
         match result {
             1.. => {
-                self.received.set(self.received.get() + 1);
-                self.received_by_queue.set(self.received_by_queue.get() + usize::from(state.in_queue));
-                self.received_bytes.set(self.received_bytes.get() + result as u64);
+                self.state.received.set(self.state.received.get() + 1);
+                self.state
+                    .received_by_queue
+                    .set(self.state.received_by_queue.get() + usize::from(state.in_queue));
+                self.state.received_bytes.set(self.state.received_bytes.get() + result as u64);
                 if let Some(slice) = slice {
                     receive.push(slice, self.pool.is_low());
                     full = receive.unread() >= self.options.unread_limit
@@ -60,7 +62,7 @@ impl UringDriver {
                 // Armed again when buffers are free. A reader that waits goes on waiting.
                 libc::ENOBUFS if !receive.stopping => {
                     receive.starved = true;
-                    self.starved.borrow_mut().push(Rc::clone(state));
+                    self.state.starved.borrow_mut().push(Rc::clone(state));
                     return;
                 }
                 // Cancelled by this driver; the next read arms it again.
@@ -73,15 +75,15 @@ impl UringDriver {
         if full && let Some(operation) = operation {
             self.cancel(operation.get());
         }
-        self.wakers.borrow_mut().extend(waker);
+        self.state.wakers.borrow_mut().extend(waker);
     }
 
     /// Arms the receives that ended for lack of buffers, if there are buffers again.
     pub(super) fn arm_starved(&self) {
-        if self.starved.borrow().is_empty() || self.pool.is_empty() {
+        if self.state.starved.borrow().is_empty() || self.pool.is_empty() {
             return;
         }
-        for state in self.starved.take() {
+        for state in self.state.starved.take() {
             // Without a waiting reader the next read arms it.
             if state.receive.borrow_mut().end_starving() {
                 self.arm_receive(&state);
@@ -107,7 +109,7 @@ impl UringDriver {
 
     /// An accept has completed; `more`: it stays armed.
     pub(super) fn accepted(&self, state: &ListenerState, result: i32, more: bool) {
-        self.progress.set(true);
+        self.state.progress.set(true);
         let mut accepts = state.accepts.borrow_mut();
         let operation = accepts.operation;
         if !more {
@@ -135,7 +137,7 @@ impl UringDriver {
         if full && let Some(operation) = operation {
             self.cancel(operation.get());
         }
-        let mut wakers = self.wakers.borrow_mut();
+        let mut wakers = self.state.wakers.borrow_mut();
         wakers.extend(waker);
         wakers.extend(state.waiters.take());
     }

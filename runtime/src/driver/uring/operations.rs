@@ -7,8 +7,7 @@ use std::task::Waker;
 
 use slab::Slab;
 
-use super::socket_state::SocketState;
-use crate::driver::uring::socket_state::ListenerState;
+use super::socket_state::{ListenerState, SocketState};
 use crate::wake_handle::WakeHandle;
 
 /// The user data of cancellations, whose own completion is ignored.
@@ -86,23 +85,23 @@ impl Operations {
         self.table.is_empty()
     }
 
+    fn all(&self) -> impl Iterator<Item = &(u64, Operation)> {
+        self.table.iter().map(|(_, entry)| entry)
+    }
+
     /// Whether all of them are the application's: some of those can't be cancelled while they run,
     /// an fsync for example.
     pub(super) fn are_all_the_applications(&self) -> bool {
-        self.table.iter().all(|(_, (_, operation))| matches!(operation, Operation::Application(_)))
+        self.all().all(|(_, operation)| matches!(operation, Operation::Application(_)))
     }
 
     pub(super) fn has_sends(&self) -> bool {
-        let mut all = self.table.iter().map(|(_, (_, operation))| operation);
-        let is_send = |operation: &Operation| {
-            matches!(operation, Operation::Send(_) | Operation::WaitingSend(_) | Operation::ZeroCopy(_))
-        };
-        all.any(is_send)
+        use Operation::{Send, WaitingSend, ZeroCopy};
+        self.all().any(|(_, operation)| matches!(operation, Send(_) | WaitingSend(_) | ZeroCopy(_)))
     }
 
     pub(super) fn zero_copies(&self) -> Vec<Rc<SocketState>> {
-        let all = self.table.iter().map(|(_, (_, operation))| operation);
-        let sockets = all.filter_map(|operation| match operation {
+        let sockets = self.all().filter_map(|(_, operation)| match operation {
             Operation::ZeroCopy(sending) => Some(Rc::clone(&sending.0)),
             _ => None,
         });
@@ -110,10 +109,9 @@ impl Operations {
     }
 
     pub(super) fn incoming(&self) -> Vec<u64> {
-        let all = self.table.iter().map(|(_, entry)| entry);
         let incoming =
             |operation: &Operation| matches!(operation, Operation::Receive(_) | Operation::Accept(_));
-        all.filter(|(_, operation)| incoming(operation)).map(|(id, _)| *id).collect()
+        self.all().filter(|(_, operation)| incoming(operation)).map(|(id, _)| *id).collect()
     }
 }
 

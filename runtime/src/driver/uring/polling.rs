@@ -21,9 +21,6 @@ const LONGEST_BUSY_POLL: Duration = Duration::from_millis(10);
 /// How many packets an enter's polls take: the budget of one (`BUSY_POLL_BUDGET`), and the last one
 /// of a wait (`busy_poll_stop`).
 pub(super) const LOOK_BUDGET: u32 = 16;
-/// A wait in timed mode returns after this time also without events, so that the controller can end
-/// the polls.
-pub(super) const LONGEST_WAIT: u64 = 10_000_000;
 /// A worker whose enters don't poll, because they find completions at once or tasks are ready,
 /// makes a poll after this many intervals without one...
 const MOST_INTERVALS: u64 = 4;
@@ -45,7 +42,7 @@ const LONGEST: u64 = 4;
 const AHEAD: (u64, u64) = (7, 8);
 
 #[derive(Default)]
-pub(super) struct Polling {
+pub(crate) struct Polling {
     /// The NAPI that is registered with the ring; 0: none.
     pub(super) napi: Cell<u32>,
     /// How long an enter polls before it sleeps, beyond the first poll.
@@ -62,7 +59,7 @@ pub(super) struct Polling {
 }
 
 impl Polling {
-    pub(super) fn is_on(&self) -> bool {
+    pub(crate) fn is_on(&self) -> bool {
         self.napi.get() != 0
     }
 
@@ -129,8 +126,6 @@ impl Polling {
 /// There the wait's own timeout ends the sleeps, and these timers only stay ahead of the watchdog:
 /// each poll starts that again (`net/core/dev.c`, `busy_poll_stop`), which programs nothing while
 /// one of them is due earlier.
-///
-/// Two timers by turns.
 #[derive(Default)]
 pub(super) struct AheadTimers {
     /// What the kernel reads when it takes in a timer's entry.

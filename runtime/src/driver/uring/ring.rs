@@ -48,10 +48,6 @@ thread_local! {
     pub(super) static REFUSED_ENTERS: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
 }
 
-/// The features that a ring uses, by the kernel's names.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Features(pub(super) Vec<&'static str>);
-
 pub(super) struct Ring {
     ring: IoUring,
     /// The index under which the ring's descriptor is registered with the thread, if it is.
@@ -70,11 +66,10 @@ struct ResourceUpdate {
 }
 
 impl Ring {
-    /// Sets up a ring with the most useful flags that this kernel accepts.
-    pub(super) fn new(submissions: u32) -> io::Result<(Self, Features)> {
-        let mut features = Features::default();
-        let (ring, flags) = build(submissions)?;
-        features.0.extend(flags);
+    /// Sets up a ring with the most useful flags that this kernel accepts. Also returns the
+    /// features that it uses, by the kernel's names.
+    pub(super) fn new(submissions: u32) -> io::Result<(Self, Vec<&'static str>)> {
+        let (ring, mut features) = build(submissions)?;
         if !ring.params().is_feature_ext_arg() || !ring.params().is_feature_skip_cqe_on_success() {
             return Err(io::Error::new(io::ErrorKind::Unsupported, "it lacks CQE_SKIP (Linux 5.17)"));
         }
@@ -84,11 +79,11 @@ impl Ring {
         }
         let registered = register_ring(ring.as_raw_fd());
         if registered.is_some() {
-            features.0.push("REGISTERED_RING");
+            features.push("REGISTERED_RING");
         }
         let no_iowait = ring.params().is_feature_no_iowait();
         if no_iowait {
-            features.0.push("NO_IOWAIT");
+            features.push("NO_IOWAIT");
         }
         Ok((Self { ring, registered, backlog: VecDeque::new(), no_iowait }, features))
     }

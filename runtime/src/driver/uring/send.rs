@@ -13,7 +13,7 @@ use super::socket_state::{InFlightSend, SendBuffer, SocketState};
 
 /// The smallest send for which zero-copy is tried, in bytes. Below, pinning the pages and the
 /// notification of their release cost more than the copy.
-pub(super) const ZERO_COPY: usize = 64 << 10;
+const ZERO_COPY: usize = 64 << 10;
 
 /// Written bytes with which a turn ends. More would leave the caches before the kernel reads them,
 /// and would leave the machine in a burst that overruns the peer's receive ring: a veth's has 256
@@ -38,48 +38,48 @@ pub(super) struct TurnSends {
 
 impl UringDriver {
     pub(super) fn list_send(&self, state: &Rc<SocketState>) {
-        self.to_send.borrow_mut().push(Rc::clone(state));
+        self.state.to_send.borrow_mut().push(Rc::clone(state));
     }
 
     /// Counts bytes that were written in this turn: those that are to be submitted, and those that
     /// were sent at once.
     pub(super) fn count_written(&self, bytes: usize) {
-        self.written_bytes.set(self.written_bytes.get().saturating_add(bytes));
+        self.state.written_bytes.set(self.state.written_bytes.get().saturating_add(bytes));
     }
 
     pub(super) fn count_sent(&self, bytes: usize) {
-        self.sent_bytes.set(self.sent_bytes.get() + bytes as u64);
+        self.state.sent_bytes.set(self.state.sent_bytes.get() + bytes as u64);
     }
 
     /// Whether tasks have written so much that the turn ends before more of them run.
     pub(crate) fn sends_are_due(&self) -> bool {
-        self.written_bytes.get() >= SEND_BYTES
+        self.state.written_bytes.get() >= SEND_BYTES
     }
 
     pub(crate) fn has_to_send(&self) -> bool {
-        !self.to_send.borrow().is_empty() || self.ring.borrow_mut().unsubmitted() > 0
+        !self.state.to_send.borrow().is_empty() || self.ring.borrow_mut().unsubmitted() > 0
     }
 
     pub(super) fn spare_buffer(&self) -> Vec<u8> {
-        let buffer = self.spare_buffers.borrow_mut().pop().unwrap_or_default();
-        self.spare_bytes.set(self.spare_bytes.get() - buffer.capacity());
+        let buffer = self.state.spare_buffers.borrow_mut().pop().unwrap_or_default();
+        self.state.spare_bytes.set(self.state.spare_bytes.get() - buffer.capacity());
         buffer
     }
 
     fn recycle(&self, mut sent: Box<InFlightSend>) {
         match std::mem::take(&mut sent.bytes) {
             SendBuffer::Copied(mut buffer) => {
-                let mut spares = self.spare_buffers.borrow_mut();
-                let bytes = self.spare_bytes.get() + buffer.capacity();
+                let mut spares = self.state.spare_buffers.borrow_mut();
+                let bytes = self.state.spare_bytes.get() + buffer.capacity();
                 if spares.len() < SPARES && bytes <= SPARE_BYTES {
                     buffer.clear();
                     spares.push(buffer);
-                    self.spare_bytes.set(bytes);
+                    self.state.spare_bytes.set(bytes);
                 }
             }
-            SendBuffer::Owned(bytes) => self.released.borrow_mut().push(bytes),
+            SendBuffer::Owned(bytes) => self.state.released.borrow_mut().push(bytes),
         }
-        let mut spares = self.spare_sends.borrow_mut();
+        let mut spares = self.state.spare_sends.borrow_mut();
         if spares.len() < SPARES {
             spares.push(sent);
         }
@@ -87,8 +87,8 @@ impl UringDriver {
 
     /// Submits what was written in this turn, one send per connection.
     pub(super) fn queue_sends(&self) -> TurnSends {
-        self.written_bytes.set(0);
-        let mut listed = self.to_send.take();
+        self.state.written_bytes.set(0);
+        let mut listed = self.state.to_send.take();
         let mut sends = TurnSends { count: listed.len(), awaited: false };
         for state in listed.drain(..) {
             let mut send = state.send.borrow_mut();
@@ -101,10 +101,10 @@ impl UringDriver {
             sends.awaited |= send.is_awaited() || state.receive.borrow().dropped;
             drop(send);
             if let Some(id) = self.submit_send(&state, false) {
-                self.submitted_sends.borrow_mut().push(id);
+                self.state.submitted_sends.borrow_mut().push(id);
             }
         }
-        let mut to_send = self.to_send.borrow_mut();
+        let mut to_send = self.state.to_send.borrow_mut();
         if to_send.is_empty() {
             // Keeps the memory.
             *to_send = listed;
@@ -114,7 +114,7 @@ impl UringDriver {
 
     /// Makes the state of a send, in reused memory.
     pub(super) fn in_flight(&self, bytes: SendBuffer) -> Box<InFlightSend> {
-        let mut sending = self.spare_sends.borrow_mut().pop().unwrap_or_default();
+        let mut sending = self.state.spare_sends.borrow_mut().pop().unwrap_or_default();
         *sending = InFlightSend { bytes, sent: 0, outcome: None };
         sending
     }
@@ -171,14 +171,14 @@ impl UringDriver {
     pub(super) fn zero_copied(&self, sending: (Rc<SocketState>, bytes::Bytes), completion: &cqueue::Entry) {
         let (state, bytes) = sending;
         let (result, flags) = (completion.result(), completion.flags());
-        self.released.borrow_mut().push(bytes);
+        self.state.released.borrow_mut().push(bytes);
         if !cqueue::more(flags) {
             state.zero_copies.set(state.zero_copies.get() - 1);
             // One that waits until nothing uses the socket.
-            let waker = state.send.borrow_mut().take_waker();
+            let waker = state.send.borrow_mut().waker.take();
             if waker.is_some() {
-                self.progress.set(true);
-                self.wakers.borrow_mut().extend(waker);
+                self.state.progress.set(true);
+                self.state.wakers.borrow_mut().extend(waker);
             }
         }
         if cqueue::notif(flags) {
@@ -200,7 +200,7 @@ impl UringDriver {
 
     /// Finishes the sends of the last enter. Those without a completion by now have succeeded.
     pub(super) fn finish_sends(&self) {
-        let mut ids = self.submitted_sends.take();
+        let mut ids = self.state.submitted_sends.take();
         for id in ids.drain(..) {
             let Some(Operation::Send(state)) = self.operations.borrow_mut().remove(id) else { continue };
             let outcome = {
@@ -210,7 +210,7 @@ impl UringDriver {
             };
             self.sent(&state, outcome);
         }
-        let mut sending = self.submitted_sends.borrow_mut();
+        let mut sending = self.state.submitted_sends.borrow_mut();
         if sending.is_empty() {
             *sending = ids;
         }
@@ -234,16 +234,16 @@ impl UringDriver {
             }
         }
         let left = send.in_flight.as_ref().is_some_and(|sending| sending.sent < sending.bytes.len());
-        if left && !self.closing.get() {
+        if left && !self.state.closing.get() {
             drop(send);
-            self.progress.set(true);
+            self.state.progress.set(true);
             self.submit_send(state, true);
             return;
         }
         if let Some(done) = send.in_flight.take() {
             self.recycle(done);
         }
-        if self.closing.get() && (left || send.failed.is_some() || !send.queued.is_empty()) {
+        if self.state.closing.get() && (left || send.failed.is_some() || !send.queued.is_empty()) {
             reset_on_close(state);
         }
         let list = !send.queued.is_empty() && !std::mem::replace(&mut send.listed, true);
@@ -251,16 +251,16 @@ impl UringDriver {
             // Fails if the peer has closed the connection already.
             let _ = rustix::net::shutdown(state.fd(), rustix::net::Shutdown::Write);
         }
-        let waker = send.take_waker();
+        let waker = send.waker.take();
         drop(send);
         state.shutdown_if_dropped();
         if list {
             self.list_send(state);
         }
         if list || waker.is_some() {
-            self.progress.set(true);
+            self.state.progress.set(true);
         }
-        self.wakers.borrow_mut().extend(waker);
+        self.state.wakers.borrow_mut().extend(waker);
     }
 }
 

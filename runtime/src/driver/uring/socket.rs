@@ -8,7 +8,6 @@ use std::task::{Context, Poll, ready};
 
 use crate::coop;
 use crate::driver::uring::driver::UringDriver;
-use crate::driver::uring::send::ZERO_COPY;
 use crate::driver::uring::socket_state::{
     AcceptState, ListenerState, Received, SendBuffer, SendState, SocketState, copy_error, runtime_has_ended,
     store_waker,
@@ -17,10 +16,16 @@ use crate::driver::uring::socket_state::{
 /// A write of at least this many bytes, to a connection without unsent bytes, is sent at once and
 /// not copied first.
 const DIRECT_WRITE: usize = 16 << 10;
-/// The most slices that one `sendmsg(2)` takes (`UIO_MAXIOV`).
-const MOST_SLICES: usize = 1024;
 /// How long a dropped socket may make no progress with what it has to send, in milliseconds.
 const DROPPED_TIMEOUT_MS: u32 = 30_000;
+
+/// What one `sendmsg(2)` takes of a vectored write: more slices are an error. Without the empty
+/// ones at the front, which could be all that it takes: it would return 0, for `write_all` an
+/// error.
+pub fn sendable<'a, 'bytes>(slices: &'a [IoSlice<'bytes>]) -> &'a [IoSlice<'bytes>] {
+    let first = slices.iter().position(|slice| !slice.is_empty()).unwrap_or(0);
+    &slices[first..slices.len().min(first + libc::UIO_MAXIOV as usize)]
+}
 
 /// A connected stream socket on a worker's ring.
 ///
@@ -36,17 +41,13 @@ pub struct RingSocket {
 }
 
 impl RingSocket {
-    /// The smallest send for which zero-copy is tried, in bytes: 64 KiB.
-    pub const ZERO_COPY: usize = ZERO_COPY;
     /// `in_queue`: whether its packets come by the queue that the worker serves.
     pub(crate) fn new(driver: Rc<UringDriver>, descriptor: Arc<dyn AsFd>, in_queue: bool) -> Self {
         Self { driver, state: Rc::new(SocketState::new(descriptor, in_queue)) }
     }
 
-    /// Receives the next bytes; `None` at the end of the stream. One task may wait at a time.
-    ///
-    /// # Errors
-    /// Those of `recv(2)`, and `NotConnected` if the runtime has ended.
+    /// Receives the next bytes; `None` at the end of the stream. One task may wait at a time. The
+    /// errors are those of `recv(2)`, and here and below `NotConnected` if the runtime has ended.
     pub fn poll_receive(&self, context: &mut Context<'_>) -> Poll<io::Result<Option<Received>>> {
         ready!(coop::poll_budget(context));
         match self.take_received() {
@@ -64,9 +65,6 @@ impl RingSocket {
 
     /// Like [`RingSocket::poll_receive`], without waiting. It starts the receive, whose bytes later
     /// calls return: those that the worker's turns have brought by then.
-    ///
-    /// # Errors
-    /// `WouldBlock` if nothing has come, else as [`RingSocket::poll_receive`].
     pub fn try_receive(&self) -> io::Result<Option<Received>> {
         self.take_received().unwrap_or_else(|| {
             self.ensure_receiving();
@@ -126,11 +124,8 @@ impl RingSocket {
 
     /// Waits until nothing is left to send and no operation uses the socket, so that another owner
     /// of the descriptor can read and write. What was received before is left for
-    /// [`RingSocket::take_unread`]. A later receive goes on with what comes after it.
-    ///
-    /// # Errors
-    /// As [`RingSocket::poll_flush`]; and an error of the connection that no receive has returned
-    /// yet, which the next one returns.
+    /// [`RingSocket::take_unread`]. A later receive goes on with what comes after it. An error of
+    /// the connection that no receive has returned yet is returned, and again by the next one.
     pub fn poll_quiesce(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_flush(context))?;
         if self.state.zero_copies.get() > 0 {
@@ -165,16 +160,12 @@ impl RingSocket {
         Poll::Pending
     }
 
-    /// Counts bytes that the caller has sent on the socket itself, in
-    /// [`Metrics::sent_bytes`](crate::Metrics::sent_bytes).
+    /// Counts bytes that the caller has sent on the socket itself.
     pub fn record_sent(&self, bytes: usize) {
         self.driver.count_sent(bytes);
     }
 
     /// Whether the socket's runtime goes on.
-    ///
-    /// # Errors
-    /// `NotConnected` if the runtime has ended.
     pub fn check_open(&self) -> io::Result<()> {
         if self.driver.is_closed() { Err(runtime_has_ended()) } else { Ok(()) }
     }
@@ -193,28 +184,16 @@ impl RingSocket {
         if send.ended {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
-        if self.driver.is_closed() { Err(runtime_has_ended()) } else { Ok(()) }
+        self.check_open()
     }
 
     /// Copies bytes to be sent, and returns how many. Waits while as much is unsent as
     /// [`Builder::ring_unsent_limit`](crate::Builder::ring_unsent_limit) says. One task may wait at
-    /// a time.
-    ///
-    /// # Errors
-    /// That of an earlier send, that of `sendmsg(2)` for a write that is sent at once, `BrokenPipe`
-    /// after [`RingSocket::shutdown_after_sends`], and `NotConnected` if the runtime has ended.
-    pub fn poll_write(&self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        self.poll_write_vectored(context, &[IoSlice::new(bytes)])
-    }
-
-    /// Like [`RingSocket::poll_write`], of several buffers.
-    pub fn poll_write_vectored(
-        &self,
-        context: &mut Context<'_>,
-        buffers: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
+    /// a time. The error is that of an earlier send, that of `sendmsg(2)` for a write that is sent
+    /// at once, or `BrokenPipe` after [`RingSocket::shutdown_after_sends`].
+    pub fn poll_write(&self, context: &mut Context<'_>, buffers: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
         ready!(coop::poll_budget(context));
-        match self.try_write_vectored(buffers) {
+        match self.try_write(buffers) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 store_waker(&mut self.state.send.borrow_mut().waker, context);
                 Poll::Pending
@@ -227,14 +206,7 @@ impl RingSocket {
     }
 
     /// Like [`RingSocket::poll_write`], without waiting.
-    ///
-    /// # Errors
-    /// `WouldBlock` if as much is unsent as may be, else as [`RingSocket::poll_write`].
-    pub fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
-        self.try_write_vectored(&[IoSlice::new(bytes)])
-    }
-
-    fn try_write_vectored(&self, buffers: &[IoSlice<'_>]) -> io::Result<usize> {
+    pub fn try_write(&self, buffers: &[IoSlice<'_>]) -> io::Result<usize> {
         let mut send = self.state.send.borrow_mut();
         self.check_writable(&send)?;
         let total: usize = buffers.iter().map(|buffer| buffer.len()).sum();
@@ -245,10 +217,8 @@ impl RingSocket {
         if unsent == 0 && total >= DIRECT_WRITE {
             use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
             let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-            // Empty ones at the front could be all that the call takes, and it would return 0.
-            let first = buffers.iter().position(|buffer| !buffer.is_empty()).unwrap_or(0);
-            let some = &buffers[first..buffers.len().min(first + MOST_SLICES)];
-            match sendmsg(self.state.fd(), some, &mut SendAncillaryBuffer::default(), flags) {
+            let mut no_control = SendAncillaryBuffer::default();
+            match sendmsg(self.state.fd(), sendable(buffers), &mut no_control, flags) {
                 Ok(sent) => {
                     self.driver.count_written(sent);
                     self.driver.count_sent(sent);
@@ -298,12 +268,9 @@ impl RingSocket {
         Poll::Pending
     }
 
-    /// Sends bytes without a copy in user space and, from [`RingSocket::ZERO_COPY`] bytes on,
-    /// without a copy in the kernel if the route allows it (`IORING_OP_SEND_ZC`).
-    /// [`RingSocket::poll_flush`] must have been ready before, and then waits for these bytes.
-    ///
-    /// # Errors
-    /// Those of [`RingSocket::poll_write`], and `WouldBlock` if something is unsent.
+    /// Sends bytes without a copy in user space and, from 64 KiB on, without a copy in the kernel
+    /// if the route allows it (`IORING_OP_SEND_ZC`). [`RingSocket::poll_flush`] must have been
+    /// ready before (else `WouldBlock`), and then waits for these bytes.
     pub fn send_owned(&self, bytes: bytes::Bytes) -> io::Result<()> {
         let mut send = self.state.send.borrow_mut();
         self.check_writable(&send)?;
@@ -328,19 +295,15 @@ impl RingSocket {
         send.shutdown_when_sent
     }
 
-    /// Waits until the kernel has taken everything that was written.
-    ///
-    /// # Errors
-    /// That of an earlier send, and `NotConnected` if the runtime has ended.
+    /// Waits until the kernel has taken everything that was written. The error is that of an
+    /// earlier send.
     pub fn poll_flush(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut send = self.state.send.borrow_mut();
         send.check()?;
         if send.unsent() == 0 {
             return Poll::Ready(Ok(()));
         }
-        if self.driver.is_closed() {
-            return Poll::Ready(Err(runtime_has_ended()));
-        }
+        self.check_open()?;
         store_waker(&mut send.waker, context);
         Poll::Pending
     }
@@ -393,18 +356,13 @@ impl RingListener {
     }
 
     /// Accepts a connection. Its descriptor is close-on-exec and non-blocking. Any number of tasks
-    /// may wait.
+    /// may wait. After an error of `accept(2)` further connections may be accepted.
     pub async fn accept(&self) -> io::Result<OwnedFd> {
         let mut waiting = self.state.waiters.enter();
         std::future::poll_fn(|context| self.accept_or(context, |_| waiting.wait(context))).await
     }
 
-    /// Accepts a connection. Its descriptor is close-on-exec and non-blocking. One task may wait in
-    /// this way at a time; a second one replaces the first.
-    ///
-    /// # Errors
-    /// Those of `accept(2)`, after which further connections may be accepted; and `NotConnected` if
-    /// the runtime has ended.
+    /// [`RingListener::accept`] for one task at a time; a second one replaces the first.
     pub fn poll_accept(&self, context: &mut Context<'_>) -> Poll<io::Result<OwnedFd>> {
         self.accept_or(context, |accepts| store_waker(&mut accepts.waker, context))
     }
@@ -436,11 +394,7 @@ impl RingListener {
 
     /// Takes the socket off the ring, and returns the connections that were accepted and that
     /// nobody has taken. Further ones stay in the socket's backlog.
-    pub fn stop(self) -> Vec<OwnedFd> {
-        self.cancel_accept()
-    }
-
-    fn cancel_accept(&self) -> Vec<OwnedFd> {
+    pub fn stop(&self) -> Vec<OwnedFd> {
         let operation = self.state.accepts.borrow().operation;
         if let Some(operation) = operation
             && !self.driver.is_closed()
@@ -468,6 +422,21 @@ opaque_debug!(RingListener, "RingListener", |it| "fd" = it.state.fd());
 
 impl Drop for RingListener {
     fn drop(&mut self) {
-        drop(self.cancel_accept());
+        drop(self.stop());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn empty_slices_at_the_front_leave_room_for_the_others() {
+        let mut slices = vec![IoSlice::new(b""); 1500];
+        assert_eq!(sendable(&slices).len(), 1024);
+        slices.extend([IoSlice::new(b"a"); 1500]);
+        let some = sendable(&slices);
+        assert_eq!((some.len(), &*some[0]), (1024, &b"a"[..]));
+        assert!(sendable(&[]).is_empty());
     }
 }

@@ -237,10 +237,6 @@ impl SendState {
         self.in_flight.take()
     }
 
-    pub(super) fn take_waker(&mut self) -> Option<Waker> {
-        self.waker.take()
-    }
-
     /// Returns the error every time: accepted bytes are lost, so no later write may seem to
     /// succeed.
     pub(super) fn check(&self) -> io::Result<()> {

@@ -10,10 +10,10 @@ use io_uring::{cqueue, opcode, types};
 
 use super::driver::UringDriver;
 use super::operations::{AHEAD_TIMERS, CANCEL, Operation, WAKE_MESSAGE};
-use super::polling::{LONGEST_WAIT, LOOK_BUDGET, SHORT_SLEEP};
+use super::polling::{LOOK_BUDGET, SHORT_SLEEP};
 use super::ring::COMPLETIONS;
 use super::send::reset_on_close;
-use crate::driver::wait::{Wait, WaitOutcome};
+use crate::driver::wait::{LONGEST_TIMED_WAIT, Wait, WaitOutcome};
 use crate::timers::monotonic_nanos;
 
 /// How long a driver that closes waits for peers to take what was written, and then for the last
@@ -25,22 +25,22 @@ const MAX_FUTILE_ENTERS: u32 = 3;
 
 impl UringDriver {
     pub(crate) fn wait(&self, wait: Wait) -> io::Result<WaitOutcome> {
-        self.received.set(0);
-        self.received_by_queue.set(0);
-        self.progress.set(false);
+        self.state.received.set(0);
+        self.state.received_by_queue.set(0);
+        self.state.progress.set(false);
         // Those that the kernel had no memory for.
-        let left_over = !self.submitted_sends.borrow().is_empty();
+        let left_over = !self.state.submitted_sends.borrow().is_empty();
         let sends = self.queue_sends();
         self.arm_starved();
         // A send that succeeds posts no completion and so ends no wait: one that a task waits for
         // must go out without waiting.
         let wait = if sends.awaited || left_over { Wait::Pass } else { wait };
         let mut outcome = self.wait_on_ring(wait)?;
-        outcome.events += self.received.get();
-        outcome.queue_events += self.received_by_queue.get();
-        outcome.completed = self.progress.get();
-        outcome.received_bytes = self.received_bytes.take();
-        outcome.sent_bytes = self.sent_bytes.take();
+        outcome.events += self.state.received.get();
+        outcome.queue_events += self.state.received_by_queue.get();
+        outcome.completed = self.state.progress.get();
+        outcome.received_bytes = self.state.received_bytes.take();
+        outcome.sent_bytes = self.state.sent_bytes.take();
         Ok(outcome)
     }
 
@@ -53,7 +53,7 @@ impl UringDriver {
     }
 
     fn wait_on_ring(&self, wait: Wait) -> io::Result<WaitOutcome> {
-        if !self.epoll_watched.replace(true) {
+        if !self.state.epoll_watched.replace(true) {
             let fd = types::Fd(self.instance.descriptor().as_raw_fd());
             let entry = opcode::PollAdd::new(fd, libc::POLLIN as u32).build();
             let id = self.operations.borrow_mut().insert(Operation::Epoll);
@@ -64,7 +64,7 @@ impl UringDriver {
         self.send_wake_messages();
         // With completions at hand an enter returns before it polls.
         let polls_anyway = || {
-            let may_sleep = matches!(wait, Wait::Park(_)) && !self.epoll_ready.get();
+            let may_sleep = matches!(wait, Wait::Park(_)) && !self.state.epoll_ready.get();
             may_sleep && !self.ring.borrow_mut().has_completions()
         };
         let (want, timeout) = match wait {
@@ -72,7 +72,7 @@ impl UringDriver {
             _ if self.polling.is_overdue() && !polls_anyway() => (COMPLETIONS, Some(SHORT_SLEEP)),
             Wait::Pass => (0, None),
             // An enter between the turns has completed the poll of the epoll instance.
-            Wait::Park(_) if self.epoll_ready.get() => (0, None),
+            Wait::Park(_) if self.state.epoll_ready.get() => (0, None),
             Wait::Park(timeout) => (1, timeout),
         };
         let mut outcome = WaitOutcome::default();
@@ -88,8 +88,8 @@ impl UringDriver {
                 outcome.calls = self.enter(want, timeout)?;
             }
         }
-        if self.epoll_ready.take() {
-            self.epoll_watched.set(false);
+        if self.state.epoll_ready.take() {
+            self.state.epoll_watched.set(false);
             self.instance.collect(&mut outcome)?;
         }
         Ok(outcome)
@@ -136,10 +136,10 @@ impl UringDriver {
         let polling = &self.polling;
         let interval = polling.interval.get();
         let mut now = monotonic_nanos();
-        let timeout = timeout.map_or(LONGEST_WAIT, |timeout| timeout.as_nanos() as u64);
-        let end = now + timeout.min(LONGEST_WAIT);
+        let timeout = timeout.map_or(LONGEST_TIMED_WAIT, |timeout| timeout.as_nanos() as u64);
+        let end = now + timeout.min(LONGEST_TIMED_WAIT);
         outcome.look_budget = LOOK_BUDGET;
-        self.has_completed.set(false);
+        self.state.has_completed.set(false);
         loop {
             let looked = now;
             // With completions at hand an enter returns before it polls.
@@ -154,7 +154,7 @@ impl UringDriver {
             let timeout = timer.is_none().then(|| Duration::from_nanos(due.saturating_sub(looked)));
             outcome.calls += self.enter(1, timeout)?;
             now = monotonic_nanos();
-            if self.has_completed.get() || self.progress.get() {
+            if self.state.has_completed.get() || self.state.progress.get() {
                 return Ok(());
             }
             outcome.found_nothing = polling.polled.get();
@@ -191,7 +191,7 @@ impl UringDriver {
             let before = ring.unsubmitted();
             ring.enter(want, timeout)?;
             calls += 1;
-            let mut completions = self.completions.take();
+            let mut completions = self.state.completions.take();
             let more = ring.take_completions(&mut completions);
             let left = ring.unsubmitted();
             gathered += completions.len();
@@ -203,29 +203,29 @@ impl UringDriver {
                     (AHEAD_TIMERS..WAKE_MESSAGE).contains(&completion.user_data())
                 };
                 if !completions.iter().all(is_timer) {
-                    self.has_completed.set(true);
+                    self.state.has_completed.set(true);
                 }
             }
             futile = if completions.is_empty() && left == before { futile + 1 } else { 0 };
             for completion in completions.drain(..) {
                 self.complete(&completion);
             }
-            self.completions.replace(completions);
+            self.state.completions.replace(completions);
             if left == 0 && !more && !gather_on {
                 self.finish_sends();
                 break;
             }
             if futile > MAX_FUTILE_ENTERS {
                 // The kernel has no memory for operations. They stay queued, and tasks may run.
-                self.progress.set(true);
+                self.state.progress.set(true);
                 break;
             }
         }
-        let released = (self.released.take(), self.released_operations.take());
+        let released = (self.state.released.take(), self.state.released_operations.take());
         drop(released);
-        let mut wakers = self.wakers.take();
+        let mut wakers = self.state.wakers.take();
         wakers.drain(..).for_each(Waker::wake);
-        let mut slot = self.wakers.borrow_mut();
+        let mut slot = self.state.wakers.borrow_mut();
         if slot.is_empty() {
             *slot = wakers;
         }
@@ -253,17 +253,17 @@ impl UringDriver {
             Some(Operation::WaitingSend(state)) => self.sent(&state, completion.result()),
             Some(Operation::ZeroCopy(sending)) => self.zero_copied(*sending, completion),
             Some(Operation::Accept(state)) => self.accepted(&state, completion.result(), more),
-            Some(Operation::Epoll) => self.epoll_ready.set(true),
-            Some(Operation::Eventfd) => self.eventfd_watched.set(more),
+            Some(Operation::Epoll) => self.state.epoll_ready.set(true),
+            Some(Operation::Eventfd) => self.state.eventfd_watched.set(more),
             Some(Operation::WakeMessage(message)) if completion.result() < 0 => {
                 message.worker.write_eventfd();
             }
             Some(Operation::WakeMessage(_) | Operation::Send(_)) => {}
             Some(Operation::Application(operation)) => {
-                self.progress.set(true);
+                self.state.progress.set(true);
                 let waker = operation.completed(completion.result(), !more);
-                self.wakers.borrow_mut().extend(waker);
-                self.released_operations.borrow_mut().push(operation);
+                self.state.wakers.borrow_mut().extend(waker);
+                self.state.released_operations.borrow_mut().push(operation);
             }
             None => debug_assert!(false, "a completion of an operation that has completed already"),
         }
@@ -273,7 +273,7 @@ impl UringDriver {
     /// for the last completions. Sockets that outlive this only return errors.
     pub(crate) fn close(&self) {
         self.wake.set_ring(None);
-        if self.closed.replace(true) {
+        if self.state.closed.replace(true) {
             return;
         }
         // The waits below don't keep a poll interval. The ring is closed anyway.
@@ -283,7 +283,7 @@ impl UringDriver {
             self.cancel(id);
         }
         let end = Instant::now() + DRAIN;
-        while (self.operations.borrow().has_sends() || !self.to_send.borrow().is_empty())
+        while (self.operations.borrow().has_sends() || !self.state.to_send.borrow().is_empty())
             && Instant::now() < end
         {
             let sends = self.queue_sends();
@@ -291,8 +291,8 @@ impl UringDriver {
                 break;
             }
         }
-        self.closing.set(true);
-        for state in self.to_send.take() {
+        self.state.closing.set(true);
+        for state in self.state.to_send.take() {
             reset_on_close(&state);
         }
         for state in self.operations.borrow().zero_copies() {
@@ -311,7 +311,7 @@ impl UringDriver {
                 break;
             }
         }
-        self.starved.take();
+        self.state.starved.take();
         debug_assert!(
             self.operations.borrow().are_all_the_applications(),
             "operations were not completed at the end"
@@ -341,7 +341,9 @@ mod tests {
         ours.set_nonblocking(true).unwrap();
         runtime.block_on(async {
             let socket = crate::__net::ring_socket(Arc::new(ours), SourceKind::Other).unwrap();
-            std::future::poll_fn(|context| socket.poll_write(context, b"x")).await.unwrap();
+            std::future::poll_fn(|context| socket.poll_write(context, &[std::io::IoSlice::new(b"x")]))
+                .await
+                .unwrap();
             REFUSED_ENTERS.set(MAX_FUTILE_ENTERS + 1);
             let flush = std::future::poll_fn(|context| socket.poll_flush(context));
             // The timer ends a wait that nothing else ends.
