@@ -5,9 +5,11 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::{fmt, io};
 
-use crate::parsing::{InvalidValue, serde_display};
+use serde::{Deserialize, Serialize};
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+use crate::parsing::InvalidValue;
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Address {
     /// TCP, or UDP for that protocol.
@@ -58,8 +60,6 @@ impl From<SocketAddr> for Address {
         Address::Tcp(address)
     }
 }
-
-serde_display!(Address);
 
 #[cfg(test)]
 mod tests {

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use clap::Parser as _;
 use serde::{Deserialize, Serialize};
 
 use crate::address::Address;
@@ -38,8 +39,7 @@ impl Loop {
 
 /// Which connection a request of the open loop is assigned to. It waits there while the connection
 /// is busy.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, clap::ValueEnum)]
 #[non_exhaustive]
 pub enum Assign {
     /// The next one in turn, also if it is busy: the load of every connection is the same.
@@ -81,12 +81,10 @@ fn seconds(text: &str) -> Result<Duration, InvalidValue> {
 }
 
 /// A share, from a number of percent.
-#[cfg(feature = "cli")]
 fn percent(text: &str) -> Result<f64, std::num::ParseFloatError> {
     text.strip_suffix('%').unwrap_or(text).parse::<f64>().map(|percent| percent / 100.0)
 }
 
-#[cfg(feature = "cli")]
 fn count(range: std::ops::RangeInclusive<u64>) -> clap::builder::RangedU64ValueParser<usize> {
     clap::builder::RangedU64ValueParser::new().range(range)
 }
@@ -117,52 +115,40 @@ impl fmt::Debug for Credentials {
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[cfg_attr(feature = "cli", derive(clap::Args), command(next_help_heading = "Connections"))]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, clap::Args)]
+#[command(next_help_heading = "Connections")]
 pub struct TlsFiles {
     /// CA certificates of the servers, PEM. Required unless verification is skipped
-    #[cfg_attr(feature = "cli", arg(long = "cacert", value_name = "FILE", requires = "tls"))]
+    #[arg(long = "cacert", value_name = "FILE", requires = "tls")]
     pub ca_certificates: Option<PathBuf>,
     /// Client certificate, PEM
-    #[cfg_attr(feature = "cli", arg(long = "cert", value_name = "FILE", requires_all = ["tls", "key"]))]
+    #[arg(long = "cert", value_name = "FILE", requires_all = ["tls", "key"])]
     pub certificate: Option<PathBuf>,
     /// Private key of the client certificate, PEM
-    #[cfg_attr(feature = "cli", arg(id = "key", long, value_name = "FILE", requires_all = ["tls", "certificate"]))]
+    #[arg(id = "key", long, value_name = "FILE", requires_all = ["tls", "certificate"])]
     pub key: Option<PathBuf>,
     /// Server name expected in the certificate [default: the server's address]
-    #[cfg_attr(feature = "cli", arg(long = "sni", value_name = "NAME", requires = "tls"))]
+    #[arg(long = "sni", value_name = "NAME", requires = "tls")]
     pub server_name: Option<String>,
     /// Accept any server certificate
-    #[cfg_attr(
-        feature = "cli",
-        arg(long = "tls-skip-verify", requires = "tls", conflicts_with = "ca_certificates")
-    )]
+    #[arg(long = "tls-skip-verify", requires = "tls", conflicts_with = "ca_certificates")]
     pub skip_verification: bool,
 }
 
 /// Overrides for the coordinator when agents generate the load. If any is set, latencies are
 /// measured by the coordinator only.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
-#[cfg_attr(feature = "cli", derive(clap::Args), command(next_help_heading = "Agents"))]
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, clap::Args)]
+#[command(next_help_heading = "Agents")]
 pub struct MeasurementOverrides {
     /// Measure only on the coordinator, with this many connections per thread and server
-    #[cfg_attr(feature = "cli", arg(id = "measure_connections", short = 'C', long = "measure_connections", alias = "measure-connections", value_parser = count(1..=65_000), requires = "agents"))]
+    #[arg(id = "measure_connections", short = 'C', long = "measure_connections", alias = "measure-connections", value_parser = count(1..=65_000))]
     pub connections: Option<usize>,
     /// Measure only on the coordinator, with this many requests in flight per connection
-    #[cfg_attr(feature = "cli", arg(id = "measure_depth", short = 'D', long = "measure_depth", alias = "measure-depth", value_parser = count(1..=65_536), requires = "agents"))]
+    #[arg(id = "measure_depth", short = 'D', long = "measure_depth", alias = "measure-depth", value_parser = count(1..=65_536))]
     pub depth: Option<usize>,
     /// Measure only on the coordinator, with this many requests per second in addition to the
     /// agents'; 0 selects the closed loop
-    #[cfg_attr(
-        feature = "cli",
-        arg(
-            id = "measure_qps",
-            short = 'Q',
-            long = "measure_qps",
-            alias = "measure-qps",
-            requires = "agents"
-        )
-    )]
+    #[arg(id = "measure_qps", short = 'Q', long = "measure_qps", alias = "measure-qps")]
     pub rate: Option<f64>,
 }
 
@@ -174,111 +160,93 @@ impl MeasurementOverrides {
 
 /// What is run, against which servers. Its flags are those of the `loadgen` command; what several
 /// flags choose together is set by the command.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "cli", derive(clap::Args), command(next_help_heading = "Load"))]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, clap::Args)]
+#[command(next_help_heading = "Load")]
 pub struct Config {
     /// Server: HOST, HOST:PORT, or the path of a Unix socket. Repeat it to divide the records among
     /// several servers
-    #[cfg_attr(feature = "cli", arg(short, long = "server", default_value = "127.0.0.1:11211"))]
+    #[arg(short, long = "server", default_value = "127.0.0.1:11211")]
     pub servers: Vec<Address>,
-    #[cfg_attr(feature = "cli", arg(skip))]
+    #[arg(skip)]
     pub protocol: Protocol,
-    #[cfg_attr(feature = "cli", arg(skip))]
+    #[arg(skip)]
     pub credentials: Option<Credentials>,
-    #[cfg_attr(feature = "cli", arg(skip))]
+    #[arg(skip)]
     pub tls: Option<TlsFiles>,
     /// Connections per thread and server
-    #[cfg_attr(feature = "cli", arg(short, long, default_value = "1", value_parser = count(1..=65_000)))]
+    #[arg(short, long, default_value = "1", value_parser = count(1..=65_000))]
     pub connections: usize,
     /// Connect each thread to only one server, assigned round-robin
-    #[cfg_attr(feature = "cli", arg(short = 'R', long = "roundrobin"))]
+    #[arg(short = 'R', long = "roundrobin")]
     pub round_robin: bool,
     /// Requests in flight per connection
-    #[cfg_attr(feature = "cli", arg(short, long, default_value = "1", value_parser = count(1..=65_536)))]
+    #[arg(short, long, default_value = "1", value_parser = count(1..=65_536))]
     pub depth: usize,
-    #[cfg_attr(feature = "cli", arg(skip = Loop::Closed))]
+    #[arg(skip = Loop::Closed)]
     pub pacing: Loop,
     /// Connection of a request of the open loop: round-robin, the next one in turn, busy or not;
     /// random-free, a random one of the free ones; per-connection, gaps drawn for each connection,
     /// as in mutilate
-    #[cfg_attr(feature = "cli", arg(long, value_enum, default_value_t, hide_possible_values = true))]
+    #[arg(long, value_enum, default_value_t, hide_possible_values = true)]
     pub assign: Assign,
     /// Skip requests of the open loop whose connection is busy. Latencies then exclude them
-    #[cfg_attr(feature = "cli", arg(short = 'S', long))]
+    #[arg(short = 'S', long)]
     pub skip: bool,
     /// Keep at least half of the mean gap between requests of the open loop, also when catching up
     /// after a delay. The time that this adds counts as latency, not as send lag
-    #[cfg_attr(feature = "cli", arg(long))]
+    #[arg(long)]
     pub moderate: bool,
     /// Closed loop: distribution of the think time between a response and the next request, in
     /// microseconds; as --keysize
-    #[cfg_attr(feature = "cli", arg(long))]
+    #[arg(long)]
     pub think: Option<Distribution>,
     /// Share of the connections that reconnect each second, 0 to 1000
-    #[cfg_attr(feature = "cli", arg(long, default_value_t = 0.0))]
+    #[arg(long, default_value_t = 0.0)]
     pub churn: f64,
     /// Don't set TCP_NODELAY: small requests wait until earlier ones are acknowledged
-    #[cfg_attr(feature = "cli", arg(long = "no_nodelay", alias = "no-nodelay", action = clap::ArgAction::SetFalse, help_heading = "Connections"))]
+    #[arg(long = "no_nodelay", alias = "no-nodelay", action = clap::ArgAction::SetFalse, help_heading = "Connections")]
     pub nodelay: bool,
     /// Whether the runtime's workers spin while waiting. Their CPU time then doesn't show whether
     /// the generator is the bottleneck.
-    #[cfg_attr(feature = "cli", arg(skip))]
+    #[arg(skip)]
     pub workers_spin: bool,
     /// Seconds of load before the measurement; auto measures at once and excludes what is not
     /// steady yet
-    #[cfg_attr(feature = "cli", arg(short, long = "warmup", value_name = "SECONDS", default_value = "auto"))]
+    #[arg(short, long = "warmup", value_name = "SECONDS", default_value = "auto")]
     pub warm_up: WarmUp,
     /// Duration of the measurement, in seconds, at most a day
-    #[cfg_attr(feature = "cli", arg(short = 't', long = "time", value_name = "SECONDS", default_value = "5", value_parser = seconds))]
+    #[arg(short = 't', long = "time", value_name = "SECONDS", default_value = "5", value_parser = seconds)]
     pub duration: Duration,
     /// Stop early when the 95 % confidence intervals of rate, median and p99 are within this share
     /// of the figure to both sides, for example 2%
-    #[cfg_attr(feature = "cli", arg(long = "until-ci", value_name = "SHARE", value_parser = percent))]
+    #[arg(long = "until-ci", value_name = "SHARE", value_parser = percent)]
     pub target_precision: Option<f64>,
     /// What is requested.
-    #[cfg_attr(feature = "cli", command(flatten))]
+    #[command(flatten)]
     pub workload: Workload,
     /// Seed of the random numbers
-    #[cfg_attr(feature = "cli", arg(long, default_value_t = 1, help_heading = "Workload"))]
+    #[arg(long, default_value_t = 1, help_heading = "Workload")]
     pub seed: u64,
     /// Write one line per request: its time in seconds and its latency in µs. Agents don't write
     /// one
-    #[cfg_attr(feature = "cli", arg(id = "save", long, value_name = "FILE", help_heading = "Output"))]
+    #[arg(id = "save", long, value_name = "FILE", help_heading = "Output")]
     #[serde(skip)]
     pub sample_file: Option<PathBuf>,
     /// What the coordinator does differently from the agents.
-    #[cfg_attr(feature = "cli", command(flatten))]
+    #[command(flatten)]
     pub measurement_overrides: MeasurementOverrides,
 }
 
-/// One connection to the local memcached in the closed loop, for five seconds after a warm-up of
-/// one.
 impl Default for Config {
+    /// The settings of a command without flags, and a warm-up of one second.
     fn default() -> Self {
-        Self {
-            servers: vec![Address::Tcp(([127, 0, 0, 1], 11211).into())],
-            protocol: Protocol::Text,
-            credentials: None,
-            tls: None,
-            connections: 1,
-            round_robin: false,
-            depth: 1,
-            pacing: Loop::Closed,
-            assign: Assign::RoundRobin,
-            skip: false,
-            moderate: false,
-            think: None,
-            churn: 0.0,
-            nodelay: true,
-            workload: Workload::default(),
-            workers_spin: false,
-            warm_up: WarmUp::Fixed(Duration::from_secs(1)),
-            duration: Duration::from_secs(5),
-            target_precision: None,
-            seed: 1,
-            sample_file: None,
-            measurement_overrides: MeasurementOverrides::default(),
+        #[derive(clap::Parser)]
+        struct NoFlags {
+            #[command(flatten)]
+            config: Config,
         }
+        let NoFlags { config } = NoFlags::parse_from([""]);
+        Self { warm_up: WarmUp::Fixed(Duration::from_secs(1)), ..config }
     }
 }
 
@@ -297,7 +265,8 @@ impl Config {
         (0..workers).map(|worker| self.servers_of(worker).len() * self.connections).sum()
     }
 
-    pub(crate) fn warm_up(&self) -> Duration {
+    /// The time before the measurement; 0 if it is a part of the measurement.
+    pub fn warm_up(&self) -> Duration {
         match self.warm_up {
             WarmUp::Fixed(time) => time,
             WarmUp::UntilSteady => Duration::ZERO,
@@ -333,11 +302,22 @@ impl Config {
         if self.workload.records == 0 || self.workload.ttl > Duration::from_secs(u32::MAX.into()) {
             return reject("there are no records, or their TTL exceeds 136 years");
         }
-        if self.think.is_some_and(|think| !think.is_valid()) {
-            return reject("think time is not a valid duration");
-        }
-        if !cfg!(feature = "tls") && self.tls.is_some() {
-            return reject("TLS is not available: loadgen was built without the `tls` feature");
+        let Workload { key, value, popularity, mix, .. } = &self.workload;
+        let arrival_is_valid = match &self.pacing {
+            Loop::Open { arrival, .. } => arrival.is_valid(),
+            Loop::Closed => true,
+        };
+        if !arrival_is_valid
+            || ![Some(key), Some(value), self.think.as_ref()]
+                .into_iter()
+                .flatten()
+                .all(Distribution::is_valid)
+            || !popularity.is_valid()
+            || !mix.is_valid()
+        {
+            return reject(
+                "a distribution, the popularity or the mix has a parameter that is out of its range",
+            );
         }
         if self.tls.as_ref().is_some_and(|files| files.ca_certificates.is_none() && !files.skip_verification)
         {
@@ -346,7 +326,6 @@ impl Config {
             );
         }
         let unix = self.servers.iter().any(|server| matches!(server, Address::Unix(_)));
-        let mix = &self.workload.mix;
         match self.protocol {
             Protocol::Binary if mix.contains(Operation::MetaGet) || mix.contains(Operation::MetaSet) => {
                 reject("mg and ms are not available in the binary protocol")

@@ -40,16 +40,11 @@
 //! doesn't replay traces, and speaks neither HTTP nor other commands of redis than `GET` and `SET`.
 //! Of several servers each gets all records and the same load: keys are not hashed to servers.
 //!
-//! # Features
-//!
-//! All are enabled by default.
-//!
-//! - `agents`: agents on other machines, and [`search`].
-//! - `cli`: what the `loadgen` command needs. The configuration's structs then declare their flags.
-//! - `tls`: connections over TLS.
+//! The feature `cli`, which is on by default, is what only the `loadgen` command needs.
 
 #![forbid(unsafe_code)]
 #![allow(missing_docs)]
+#![cfg_attr(fuzzing, allow(private_interfaces))]
 
 #[cfg(not(target_os = "linux"))]
 compile_error!(
@@ -57,7 +52,6 @@ compile_error!(
 );
 
 mod address;
-#[cfg(feature = "agents")]
 mod agents;
 mod config;
 mod connection;
@@ -66,7 +60,6 @@ mod parsing;
 mod protocol;
 mod report;
 mod run;
-#[cfg(feature = "agents")]
 mod search;
 mod stats;
 pub mod stream;
@@ -74,11 +67,15 @@ mod transport;
 mod workload;
 
 pub use address::{Address, resolve};
-#[cfg(feature = "agents")]
 pub use agents::agent::{Agent, AgentOptions};
-#[cfg(all(fuzzing, feature = "agents"))]
-pub use agents::fuzzing;
-#[cfg(feature = "agents")]
+/// What the fuzz target drives: how coordinator and agents read each other's messages.
+#[cfg(fuzzing)]
+pub mod fuzzing {
+    pub use crate::agents::channel::{
+        AgentResponse, ChannelError, CoordinatorRequest, GREETING, LONGEST_REQUEST, LONGEST_RESPONSE,
+        MessageReader, check_greeting, frame,
+    };
+}
 pub use agents::{AGENT_PORT, Coordinator, channel::IDENTITY_NAME};
 pub use config::{Assign, Config, Credentials, Loop, MeasurementOverrides, Protocol, TlsFiles, WarmUp};
 pub use error::Error;
@@ -86,7 +83,6 @@ pub use parsing::InvalidValue;
 pub use report::{AgentReport, Report, SeriesPoint, Summary};
 pub use run::preload::{load_records, load_records_with};
 pub use run::{run, run_until};
-#[cfg(feature = "agents")]
 pub use search::{Goal, RateTrial, SearchResult, Verdict, search};
 pub use stats::batch_means::Estimate;
 pub use stats::medians;

@@ -3,7 +3,6 @@
 //!
 //! Both sides first send a greeting with their version. A message follows its length in bytes.
 
-use std::future::Future;
 use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -22,7 +21,7 @@ use crate::stats::timeline::Progress;
 use crate::transport::BoxedTransport;
 
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) enum CoordinatorRequest {
+pub enum CoordinatorRequest {
     Clock,
     Prepare(Box<Config>, WorkerRange),
     /// Start when the agent's clock shows this time, in nanoseconds.
@@ -31,7 +30,7 @@ pub(super) enum CoordinatorRequest {
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) enum AgentResponse {
+pub enum AgentResponse {
     /// The first message of an agent that is free.
     Welcome {
         threads: usize,
@@ -49,13 +48,13 @@ pub(super) enum AgentResponse {
 
 const MAGIC: &[u8; 8] = b"loadgen\0";
 /// Version of the messages. Incremented with each change to them.
-const VERSION: u32 = 3;
-pub(super) const GREETING: usize = 8 + 4;
+const VERSION: u32 = 4;
+pub const GREETING: usize = 8 + 4;
 
 /// The longest request, in bytes.
-pub(super) const LONGEST_REQUEST: usize = 1 << 20;
+pub const LONGEST_REQUEST: usize = 1 << 20;
 /// The longest response, in bytes. The measurement of an hour is shorter.
-pub(super) const LONGEST_RESPONSE: usize = 1 << 30;
+pub const LONGEST_RESPONSE: usize = 1 << 30;
 
 /// How long the handshake and the greetings may take.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
@@ -66,7 +65,7 @@ const USER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Why communication with the peer failed.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum ChannelError {
+pub enum ChannelError {
     #[error("{0}")]
     Io(#[from] io::Error),
     #[error("{0}; the coordinator and its agents need copies of one file (--identity)")]
@@ -128,36 +127,32 @@ impl std::fmt::Debug for Channel {
 impl Channel {
     /// The agent's side.
     pub(super) async fn accept(stream: TcpStream, tls: Option<&Acceptor>) -> Result<Self, ChannelError> {
-        let opened = async {
-            detect_lost_peer(&stream)?;
-            match tls {
-                Some(tls) => Ok(Box::new(tls.accept(stream).await.map_err(ChannelError::Tls)?) as _),
-                None => Ok(Box::new(stream) as _),
-            }
+        let encrypt = async |stream| match tls {
+            Some(tls) => Ok(Box::new(tls.accept(stream).await?) as BoxedTransport),
+            None => Ok(Box::new(stream) as BoxedTransport),
         };
-        Self::greet(opened, LONGEST_REQUEST).await
+        Self::open(stream, encrypt, LONGEST_REQUEST).await
     }
 
     /// The coordinator's side.
     pub(super) async fn connect(stream: TcpStream, tls: Option<&Connector>) -> Result<Self, ChannelError> {
-        let opened = async {
-            detect_lost_peer(&stream)?;
-            match tls {
-                Some(tls) => {
-                    Ok(Box::new(tls.connect(IDENTITY_NAME, stream).await.map_err(ChannelError::Tls)?) as _)
-                }
-                None => Ok(Box::new(stream) as _),
-            }
+        let encrypt = async |stream| match tls {
+            Some(tls) => Ok(Box::new(tls.connect(IDENTITY_NAME, stream).await?) as BoxedTransport),
+            None => Ok(Box::new(stream) as BoxedTransport),
         };
-        Self::greet(opened, LONGEST_RESPONSE).await
+        Self::open(stream, encrypt, LONGEST_RESPONSE).await
     }
 
-    async fn greet(
-        opened: impl Future<Output = Result<BoxedTransport, ChannelError>>,
+    async fn open(
+        stream: TcpStream,
+        encrypt: impl AsyncFnOnce(TcpStream) -> io::Result<BoxedTransport>,
         longest: usize,
     ) -> Result<Self, ChannelError> {
         let greeted = async {
-            let mut stream = opened.await?;
+            // A peer that is lost is noticed.
+            stream.set_keepalive(Some(TcpKeepalive::new().with_time(KEEPALIVE)))?;
+            stream.set_user_timeout(Some(USER_TIMEOUT))?;
+            let mut stream = encrypt(stream).await.map_err(ChannelError::Tls)?;
             let mut theirs = [0; GREETING];
             stream.write_all(&[&MAGIC[..], &VERSION.to_le_bytes()].concat()).await?;
             stream.flush().await?;
@@ -209,12 +204,7 @@ impl Channel {
     }
 }
 
-fn detect_lost_peer(stream: &TcpStream) -> io::Result<()> {
-    stream.set_keepalive(Some(TcpKeepalive::new().with_time(KEEPALIVE)))?;
-    stream.set_user_timeout(Some(USER_TIMEOUT))
-}
-
-pub(super) fn check_greeting(greeting: &[u8; GREETING]) -> Result<(), ChannelError> {
+pub fn check_greeting(greeting: &[u8; GREETING]) -> Result<(), ChannelError> {
     let [magic @ .., a, b, c, d] = greeting;
     match u32::from_le_bytes([*a, *b, *c, *d]) {
         _ if magic != MAGIC => Err(ChannelError::UnknownProtocol),
@@ -224,7 +214,7 @@ pub(super) fn check_greeting(greeting: &[u8; GREETING]) -> Result<(), ChannelErr
 }
 
 /// A message after its length.
-pub(super) fn frame(message: &impl Serialize) -> Result<Vec<u8>, ChannelError> {
+pub fn frame(message: &impl Serialize) -> Result<Vec<u8>, ChannelError> {
     let text =
         serde_json::to_vec(message).map_err(|error| ChannelError::InvalidMessage(error.to_string()))?;
     let too_long = |_| ChannelError::InvalidMessage("the message is too long".to_owned());
@@ -234,23 +224,23 @@ pub(super) fn frame(message: &impl Serialize) -> Result<Vec<u8>, ChannelError> {
 
 /// Splits received bytes into messages.
 #[derive(Debug)]
-pub(super) struct MessageReader {
+pub struct MessageReader {
     buffered: Vec<u8>,
     /// Bytes of the longest message that is accepted.
     longest: usize,
 }
 
 impl MessageReader {
-    pub(super) fn new(longest: usize) -> Self {
+    pub fn new(longest: usize) -> Self {
         Self { buffered: Vec::new(), longest }
     }
 
-    pub(super) fn push(&mut self, bytes: &[u8]) {
+    pub fn push(&mut self, bytes: &[u8]) {
         self.buffered.extend_from_slice(bytes);
     }
 
     /// The next message, `None` if it was not received completely.
-    pub(super) fn next<M: DeserializeOwned>(&mut self) -> Result<Option<M>, ChannelError> {
+    pub fn next<M: DeserializeOwned>(&mut self) -> Result<Option<M>, ChannelError> {
         let Some((length, rest)) = self.buffered.split_first_chunk() else { return Ok(None) };
         let length = u32::from_le_bytes(*length) as usize;
         if length > self.longest {

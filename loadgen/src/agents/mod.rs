@@ -7,8 +7,6 @@
 
 pub(crate) mod agent;
 pub(crate) mod channel;
-#[cfg(fuzzing)]
-pub mod fuzzing;
 
 use std::cell::Cell;
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! Reports as text: a table and CSV.
+//! Reports as a table.
 
 use std::fmt::Write as _;
 
@@ -95,24 +95,5 @@ impl Report {
             let _ = writeln!(text, "INVALID: {invalid}");
         }
         text
-    }
-
-    pub fn csv(&self) -> String {
-        let Summary { avg, p50, p90, p95, p99, p999, max, .. } = self.latency;
-        format!(
-            "seconds,requests,qps,asked_qps,avg_us,p50_us,p90_us,p95_us,p99_us,p999_us,max_us,misses,errors,wrong,unanswered,skipped,client_busy,valid\n\
-             {:.3},{},{:.1},{},{avg:.1},{p50:.1},{p90:.1},{p95:.1},{p99:.1},{p999:.1},{max:.1},{},{},{},{},{},{:.3},{}\n",
-            self.seconds,
-            self.requests,
-            self.qps,
-            self.asked_qps.map_or_else(String::new, |rate| rate.to_string()),
-            self.misses,
-            self.errors,
-            self.wrong,
-            self.unanswered,
-            self.skipped,
-            self.client_busy,
-            u8::from(self.invalid.is_none()),
-        )
     }
 }

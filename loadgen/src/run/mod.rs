@@ -107,7 +107,6 @@ impl Load {
     }
 
     /// Cancels the load before its start.
-    #[cfg(feature = "agents")]
     pub(crate) fn abandon(self) {
         self.handles.iter().for_each(runtime::JoinHandle::abort);
     }

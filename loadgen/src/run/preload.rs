@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use futures_util::{AsyncReadExt, AsyncWriteExt};
 
-use crate::address::Address;
 use crate::config::Config;
 use crate::error::Error;
 use crate::protocol::ResponseDecoder;
@@ -41,10 +40,11 @@ pub async fn load_records_with(
     for server in &config.servers {
         let mut handles = Vec::new();
         for worker in 0..workers {
-            let (config, server) = (config.clone(), server.clone());
+            // Small batches would wait for acknowledgements.
+            let (config, server) = (Config { nodelay: true, ..config.clone() }, server.clone());
             let (stored, stopping) = (Arc::clone(&stored), Arc::clone(&stopping));
             handles.push(runtime::spawn_on(worker, move || async move {
-                let stream = Connector::for_preload(&config)?.connect(&server).await?;
+                let stream = Connector::new(&config)?.connect(&server).await?;
                 store_share(&config, stream, worker, &stored, &stopping).await
             }));
         }
@@ -60,13 +60,12 @@ pub async fn load_records_with(
                 }
             };
         }
-        check_refused(server, refused, config.workload.records)?;
+        if refused > 0 {
+            let records = config.workload.records;
+            return Err(Error::NotStored { server: server.clone(), refused, records });
+        }
     }
     Ok(())
-}
-
-fn check_refused(server: &Address, refused: u64, records: u64) -> Result<(), Error> {
-    if refused == 0 { Ok(()) } else { Err(Error::NotStored { server: server.clone(), refused, records }) }
 }
 
 /// Stores a worker's share of the records, and returns how many the server refused.

@@ -17,9 +17,8 @@ pub(crate) fn first_counted_interval(config: &Config, timeline: &Timeline, end: 
 }
 
 /// The first interval of the steady state: the first of several consecutive intervals at the level
-/// of the second half, or the one that minimizes the marginal standard error (MSER; White, *An
-/// effective truncation heuristic for bias reduction in simulation output*, 1997), whichever comes
-/// first, and at most half of the run. So a slow start is excluded, and a later stall never is.
+/// of the second half, or at most half of the run. So a slow start is excluded, and a later stall
+/// never is.
 ///
 /// Uses throughput in the closed loop, and latency in the open loop, whose throughput is given.
 fn first_steady(timeline: &Timeline, end: u32, closed: bool) -> u32 {
@@ -30,34 +29,21 @@ fn first_steady(timeline: &Timeline, end: u32, closed: bool) -> u32 {
             if closed { latency.len() as f64 } else { latency.mean() }
         })
         .collect();
-    truncation(&values).min(first_at_level(&values)) as u32
+    first_at_level(&values) as u32
 }
 
-/// The first of several consecutive values at the level of the second half.
+/// The first of several consecutive values at the level of the second half, at most half of them.
 fn first_at_level(values: &[f64]) -> usize {
-    let mut rest = values[values.len() / 2..].to_vec();
-    rest.sort_unstable_by(f64::total_cmp);
-    let at = |share: f64| rest.get((rest.len().saturating_sub(1) as f64 * share).round() as usize).copied();
-    let (Some(low), Some(high)) = (at(0.02), at(0.98)) else { return 0 };
-    let at_level = |values: &[f64]| values.iter().all(|value| (low..=high).contains(value));
-    values.windows(IN_A_ROW).position(at_level).unwrap_or(values.len() / 2)
-}
-
-/// The number of values to truncate at the beginning, by MSER.
-fn truncation(values: &[f64]) -> usize {
     if values.len() < MIN_INTERVALS {
         return 0;
     }
-    let errors: Vec<f64> = (0..=values.len() / 2)
-        .map(|from| {
-            let rest = &values[from..];
-            let count = rest.len() as f64;
-            let mean = rest.iter().sum::<f64>() / count;
-            rest.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (count * count)
-        })
-        .collect();
-    let least = errors.iter().enumerate().min_by(|a, b| a.1.total_cmp(b.1));
-    least.map_or(0, |(from, _)| from)
+    let half = values.len() / 2;
+    let mut rest = values[half..].to_vec();
+    rest.sort_unstable_by(f64::total_cmp);
+    let at = |share: f64| rest[((rest.len() - 1) as f64 * share).round() as usize];
+    let level = at(0.02)..=at(0.98);
+    let at_level = |values: &[f64]| values.iter().all(|value| level.contains(value));
+    values.windows(IN_A_ROW).position(at_level).map_or(half, |first| first.min(half))
 }
 
 #[cfg(test)]
@@ -73,14 +59,14 @@ mod tests {
     fn a_slow_start_is_excluded() {
         let values: Vec<f64> =
             (0..100).map(|index| 1000.0 * (1.0 - (-(index as f64) / 4.0).exp()) + noise(index)).collect();
-        let excluded = truncation(&values).min(first_at_level(&values));
+        let excluded = first_at_level(&values);
         assert!((8..40).contains(&excluded), "{excluded}");
     }
 
     #[test]
     fn little_of_a_steady_run_is_excluded() {
         let values: Vec<f64> = (0..100).map(|index| 1000.0 + noise(index)).collect();
-        let excluded = truncation(&values);
+        let excluded = first_at_level(&values);
         assert!(excluded < 20, "{excluded}");
     }
 
@@ -88,15 +74,14 @@ mod tests {
     fn a_stall_after_a_steady_start_is_not_excluded() {
         let mut values: Vec<f64> = (0..50).map(|index| 1000.0 + noise(index)).collect();
         values[10..15].fill(0.0);
-        assert!(truncation(&values) >= 15, "MSER alone would exclude it");
-        let excluded = truncation(&values).min(first_at_level(&values));
+        let excluded = first_at_level(&values);
         assert!(excluded < 10, "{excluded}");
     }
 
     #[test]
     fn at_most_half_of_a_run_is_excluded_and_nothing_of_a_short_run() {
         let rising: Vec<f64> = (0..60).map(|index| index as f64).collect();
-        assert!(truncation(&rising) <= 30);
-        assert_eq!(truncation(&[1.0, 5.0, 9.0]), 0);
+        assert!(first_at_level(&rising) <= 30);
+        assert_eq!(first_at_level(&[1.0, 5.0, 9.0]), 0);
     }
 }

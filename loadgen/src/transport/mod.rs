@@ -8,9 +8,7 @@ use futures_util::{AsyncBufRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use net::{TcpStream, UnixStream};
 
 use crate::address::Address;
-#[cfg(feature = "tls")]
-use crate::config::TlsFiles;
-use crate::config::{Config, Credentials, Protocol};
+use crate::config::{Config, Credentials, Protocol, TlsFiles};
 use crate::error::Error;
 use crate::protocol::ResponseDecoder;
 use crate::protocol::binary::authenticate;
@@ -31,7 +29,6 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) struct Connector {
     config: Config,
     /// The TLS connector, and the name in the servers' certificates unless it is their address.
-    #[cfg(feature = "tls")]
     tls: Option<(adapters::tls::Connector, Option<String>)>,
 }
 
@@ -39,16 +36,7 @@ impl Connector {
     /// # Errors
     /// Returns [`Error::Config`] if the certificates or keys can't be used.
     pub(crate) fn new(config: &Config) -> Result<Self, Error> {
-        Ok(Self {
-            config: config.clone(),
-            #[cfg(feature = "tls")]
-            tls: config.tls.as_ref().map(tls_connector).transpose()?,
-        })
-    }
-
-    /// For storing the records: without the options that only matter for measuring.
-    pub(crate) fn for_preload(config: &Config) -> Result<Self, Error> {
-        Self::new(&Config { nodelay: true, ..config.clone() })
+        Ok(Self { config: config.clone(), tls: config.tls.as_ref().map(tls_connector).transpose()? })
     }
 
     pub(crate) async fn connect(&self, server: &Address) -> Result<BoxedTransport, Error> {
@@ -70,7 +58,6 @@ impl Connector {
             Address::Unix(path) => return Ok(Box::new(UnixStream::connect(path).await?)),
         };
         stream.set_nodelay(self.config.nodelay)?;
-        #[cfg(feature = "tls")]
         if let (Some((tls, name)), Address::Tcp(address)) = (&self.tls, server) {
             let name = name.clone().unwrap_or_else(|| address.ip().to_string());
             return Ok(Box::new(tls.connect(&name, stream).await?));
@@ -95,7 +82,6 @@ impl Connector {
     }
 }
 
-#[cfg(feature = "tls")]
 fn tls_connector(files: &TlsFiles) -> Result<(adapters::tls::Connector, Option<String>), Error> {
     use adapters::tls::{Certificates, Connector};
     let reject = |reason: &str| Err(Error::Config(reason.to_owned()));

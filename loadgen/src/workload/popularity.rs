@@ -1,16 +1,16 @@
 //! How requests are spread over the records.
 
-use std::fmt;
 use std::str::FromStr;
 
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use rand_distr::{Distribution as _, Zipf};
+use serde::{Deserialize, Serialize};
 
-use crate::parsing::{InvalidValue, serde_display};
+use crate::parsing::InvalidValue;
 
 /// How requests are spread over the records.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Popularity {
     #[default]
@@ -32,14 +32,15 @@ pub enum Popularity {
     Sequential,
 }
 
-impl fmt::Display for Popularity {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Popularity::Uniform => write!(f, "uniform"),
-            Popularity::Zipf(exponent) => write!(f, "zipf:{exponent}"),
-            Popularity::HotSet { records, requests } => write!(f, "hotset:{records},{requests}"),
-            Popularity::Latest(exponent) => write!(f, "latest:{exponent}"),
-            Popularity::Sequential => write!(f, "sequential"),
+impl Popularity {
+    /// Whether each parameter is in its range. Parsed popularities are always valid.
+    pub(crate) fn is_valid(&self) -> bool {
+        match *self {
+            Self::Zipf(exponent) | Self::Latest(exponent) => exponent > 0.0 && exponent < 100.0,
+            Self::HotSet { records, requests } => {
+                [records, requests].iter().all(|share| (0.0..=1.0).contains(share))
+            }
+            Self::Uniform | Self::Sequential => true,
         }
     }
 }
@@ -50,27 +51,25 @@ impl FromStr for Popularity {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let parse = || {
             let (name, parameters) = text.split_once(':').unwrap_or((text, ""));
-            let exponent =
-                || parameters.parse().ok().filter(|s: &f64| s.is_finite() && *s > 0.0 && *s < 100.0);
-            let share = |text: &str| text.parse().ok().filter(|share| (0.0..=1.0).contains(share));
             match name {
                 "uniform" if parameters.is_empty() => Some(Popularity::Uniform),
                 "sequential" if parameters.is_empty() => Some(Popularity::Sequential),
-                "zipf" => Some(Popularity::Zipf(exponent()?)),
-                "latest" => Some(Popularity::Latest(exponent()?)),
+                "zipf" => Some(Popularity::Zipf(parameters.parse().ok()?)),
+                "latest" => Some(Popularity::Latest(parameters.parse().ok()?)),
                 "hotset" => {
                     let (records, requests) = parameters.split_once(',')?;
-                    Some(Popularity::HotSet { records: share(records)?, requests: share(requests)? })
+                    Some(Popularity::HotSet {
+                        records: records.parse().ok()?,
+                        requests: requests.parse().ok()?,
+                    })
                 }
                 _ => None,
             }
         };
         const EXPECTED: &str = "a popularity; write uniform, zipf:S (S > 0), hotset:RECORDS,REQUESTS (shares from 0 to 1), latest:S or sequential";
-        parse().ok_or_else(|| InvalidValue::new(text, EXPECTED))
+        parse().filter(Popularity::is_valid).ok_or_else(|| InvalidValue::new(text, EXPECTED))
     }
 }
-
-serde_display!(Popularity);
 
 #[derive(Debug)]
 pub(crate) struct Picker {
@@ -213,10 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn popularities_round_trip_through_text_and_invalid_ones_are_rejected() {
-        for text in ["uniform", "zipf:0.99", "hotset:0.2,0.8", "latest:1", "sequential"] {
-            assert_eq!(text.parse::<Popularity>().unwrap().to_string(), text);
-        }
+    fn invalid_popularities_are_rejected() {
         for text in ["", "zipf", "zipf:0", "zipf:-1", "zipf:nan", "hotset:1", "hotset:2,1", "uniform:3", "x"]
         {
             assert!(text.parse::<Popularity>().unwrap_err().to_string().contains("hotset"), "{text}");

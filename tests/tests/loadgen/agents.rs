@@ -16,7 +16,7 @@ use tests::load::loadgen;
 use tests::memcached::{Memcached, free_port, wait_until};
 
 /// What both sides of a connection send first: the protocol and its version.
-const GREETING: &[u8] = b"loadgen\0\x03\0\0\0";
+const GREETING: &[u8] = b"loadgen\0\x04\0\0\0";
 
 struct Agent {
     child: KillOnDrop,

@@ -7,7 +7,6 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use clap::{ArgAction, Parser, ValueEnum};
-use clap_complete::Shell;
 use loadgen::{
     AGENT_PORT, Arrival, Assign, Config, Credentials, Distribution, Goal, Loop, Mix, Protocol, TlsFiles,
 };
@@ -79,7 +78,7 @@ pub struct Flags {
     #[command(flatten)]
     pub tls_files: TlsFiles,
     /// Share of set requests, 0 to 1; the others are get
-    #[arg(short = 'u', long, value_parser = parse_update, help_heading = "Workload")]
+    #[arg(short = 'u', long, value_parser = parse_update, conflicts_with = "mix", help_heading = "Workload")]
     pub update: Option<Mix>,
     /// Workload of Facebook's ETC pool: fb_key, fb_value and, with -q, fb_ia
     #[arg(long, help_heading = "Workload")]
@@ -90,7 +89,7 @@ pub struct Flags {
     /// Store the records and exit
     #[arg(long, conflicts_with_all = ["noload", "search", "scan"], help_heading = "Workload")]
     pub loadonly: bool,
-    /// Output format: a table, JSON, or CSV with a header line
+    /// Output format
     #[arg(long, value_enum, default_value_t, help_heading = "Output")]
     pub format: Format,
     /// Don't show a progress bar
@@ -144,9 +143,6 @@ pub struct Flags {
     /// is 1
     #[arg(short = 'l', long = "lambda_mul", alias = "lambda-mul", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000), help_heading = "Agents")]
     pub lambda_mul: u32,
-    /// Print completions for a shell, and exit
-    #[arg(long, value_name = "SHELL")]
-    pub completions: Option<Shell>,
     /// Print the version
     #[arg(long, action = ArgAction::Version)]
     pub version: Option<bool>,
@@ -158,7 +154,6 @@ pub enum Format {
     #[default]
     Table,
     Json,
-    Csv,
 }
 
 /// The rates of `--scan`, in requests per second.
@@ -251,7 +246,10 @@ impl Flags {
             || self.search.is_some()
             || self.scan.is_some()
             || self.config.measurement_overrides.rate.is_some();
-        let Config { skip, moderate, assign, .. } = self.config;
+        let Config { skip, moderate, assign, measurement_overrides, .. } = self.config;
+        if measurement_overrides.is_any() && self.agents.is_empty() {
+            return Some("-C, -D and -Q need agents; use -a");
+        }
         let for_open_loop = skip || moderate || assign != Assign::default();
         (for_open_loop && !open && !self.agent_mode)
             .then_some("--skip, --moderate and --assign apply to the open loop only; use -q")
@@ -366,7 +364,6 @@ mod tests {
             "--cacert x",
             "--binary --udp",
             "-A -a host",
-            "-C 4",
         ] {
             let arguments = std::iter::once("loadgen").chain(line.split(' '));
             let error = Flags::try_parse_from(arguments).err().expect(line).to_string();
@@ -378,6 +375,7 @@ mod tests {
             ("--until-ci 0", "precision"),
             ("--churn 2000", "churn"),
             ("--skip", "-q"),
+            ("-C 4", "-a"),
             ("--tls", "--cacert"),
         ] {
             let arguments = std::iter::once("loadgen").chain(line.split(' '));

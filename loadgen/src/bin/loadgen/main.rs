@@ -13,7 +13,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser};
+use clap::Parser;
 
 use crate::flags::Flags;
 use crate::measure::USAGE;
@@ -45,13 +45,6 @@ fn is_broken_pipe(error: &(dyn Error + 'static)) -> bool {
 }
 
 fn run(flags: &Flags) -> Result<ExitCode, Box<dyn Error>> {
-    if let Some(shell) = flags.completions {
-        // Into memory first: clap_complete panics on write errors.
-        let mut script = Vec::new();
-        clap_complete::generate(shell, &mut Flags::command(), "loadgen", &mut script);
-        std::io::stdout().write_all(&script)?;
-        return Ok(ExitCode::SUCCESS);
-    }
     if let Some(conflict) = flags.conflict() {
         eprintln!("loadgen: {conflict}");
         return Ok(ExitCode::from(USAGE));

@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use loadgen::{Config, Coordinator, Goal, Loop, Report, SearchResult, Verdict, WarmUp};
+use loadgen::{Config, Coordinator, Estimate, Goal, Loop, Report, SearchResult, Verdict};
 
 use crate::flags::{Flags, Format, Scan};
-use crate::progress_bar::{self, RunProgressBar};
+use crate::progress_bar;
 
 pub const USAGE: u8 = 2;
 const INVALID: u8 = 3;
@@ -118,13 +118,9 @@ fn check_output(path: Option<&Path>) -> Result<(), String> {
 
 async fn measure(session: Session<'_>) -> Result<ExitCode, Box<dyn Error>> {
     let Session { flags, config, coordinator, stop } = session;
-    let warm_up = match config.warm_up {
-        WarmUp::Fixed(time) => time,
-        _ => Duration::ZERO,
-    };
-    let mut bar = RunProgressBar::new(flags.quiet, warm_up + config.duration);
-    let report = coordinator.run(config, stop, |progress| bar.show("", progress)).await;
-    bar.finish();
+    let bar = progress_bar::for_run(flags.quiet, config.warm_up() + config.duration);
+    let report = coordinator.run(config, stop, |progress| progress_bar::show(&bar, "", progress)).await;
+    bar.finish_and_clear();
     if stop.load(Ordering::Relaxed) {
         eprintln!("loadgen: interrupted; the figures cover the time until then");
     }
@@ -133,7 +129,6 @@ async fn measure(session: Session<'_>) -> Result<ExitCode, Box<dyn Error>> {
     match flags.format {
         Format::Table => write!(out, "{}", report.table())?,
         Format::Json => writeln!(out, "{}", serde_json::to_string_pretty(&report)?)?,
-        Format::Csv => write!(out, "{}", report.csv())?,
     }
     if let Some(invalid) = report.invalid.as_ref().filter(|_| flags.format != Format::Table) {
         eprintln!("loadgen: invalid: {invalid}");
@@ -149,10 +144,11 @@ async fn measure_rates(session: Session<'_>, scan: Scan) -> Result<ExitCode, Box
     for rate in scan.rates() {
         let Loop::Open { arrival, .. } = config.pacing else { break };
         let config = Config { pacing: Loop::Open { rate, arrival }, ..config.clone() };
-        let mut bar = RunProgressBar::new(flags.quiet, Duration::ZERO);
+        let bar = progress_bar::for_run(flags.quiet, Duration::ZERO);
         let name = format!("{rate:.0}/s");
-        let report = coordinator.run(&config, stop, |progress| bar.show(&name, progress)).await;
-        bar.finish();
+        let show = |progress| progress_bar::show(&bar, &name, progress);
+        let report = coordinator.run(&config, stop, show).await;
+        bar.finish_and_clear();
         let report = match report {
             Ok(report) => report,
             Err(error) => {
@@ -161,9 +157,11 @@ async fn measure_rates(session: Session<'_>, scan: Scan) -> Result<ExitCode, Box
             }
         };
         worst = worst.max(exit_code_of(&report));
-        print_line(flags.format, rate, &report, std::mem::take(&mut first))?;
-        // Reports are large: keep them only to print them at the end.
-        reports.extend(Some(report).filter(|_| flags.format == Format::Json));
+        match flags.format {
+            Format::Table => print_line(rate, &report, std::mem::take(&mut first))?,
+            // Printed as one array at the end.
+            Format::Json => reports.push(report),
+        }
         if stop.load(Ordering::Relaxed) {
             break;
         }
@@ -176,44 +174,32 @@ async fn measure_rates(session: Session<'_>, scan: Scan) -> Result<ExitCode, Box
     failed.map_or(Ok(ExitCode::from(worst)), |error| Err(error.into()))
 }
 
-/// Prints the result of one rate at once, except for JSON, which is printed as one array at the
-/// end.
-fn print_line(format: Format, rate: f64, report: &Report, first: bool) -> Result<(), Box<dyn Error>> {
+/// Prints the result of one rate, the first one after a header.
+fn print_line(rate: f64, report: &Report, first: bool) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
-    let latency = &report.latency;
-    match format {
-        Format::Json => {}
-        Format::Csv => {
-            let csv = report.csv();
-            let lines = csv.lines().skip(usize::from(!first));
-            lines.into_iter().try_for_each(|line| writeln!(out, "{line}"))?;
-        }
-        Format::Table => {
-            if first {
-                writeln!(
-                    out,
-                    "{:>10} {:>10} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}",
-                    "target", "QPS", "avg", "50th", "95th", "99th", "99.9th", "max"
-                )?;
-            }
-            let note = report.invalid.as_ref().map_or("", |_| "  INVALID");
-            writeln!(
-                out,
-                "{rate:>10.0} {:>10.1} {:>9.1} {:>9.1} {:>9.1} {:>9.1} {:>9.1} {:>9.1}{note}",
-                report.qps, latency.avg, latency.p50, latency.p95, latency.p99, latency.p999, latency.max
-            )?;
-        }
+    if first {
+        writeln!(
+            out,
+            "{:>10} {:>10} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}",
+            "target", "QPS", "avg", "50th", "95th", "99th", "99.9th", "max"
+        )?;
     }
-    Ok(())
+    let latency = &report.latency;
+    let note = report.invalid.as_ref().map_or("", |_| "  INVALID");
+    writeln!(
+        out,
+        "{rate:>10.0} {:>10.1} {:>9.1} {:>9.1} {:>9.1} {:>9.1} {:>9.1} {:>9.1}{note}",
+        report.qps, latency.avg, latency.p50, latency.p95, latency.p99, latency.p999, latency.max
+    )
 }
 
 /// Searches the highest rate that keeps a latency percentile below a bound.
 async fn search_rate(session: Session<'_>, goal: Goal) -> Result<ExitCode, Box<dyn Error>> {
     let Session { flags, config, coordinator, stop } = session;
-    let mut bar = RunProgressBar::new(flags.quiet, Duration::ZERO);
-    let show = |name: &str, progress| bar.show(name, progress);
+    let bar = progress_bar::for_run(flags.quiet, Duration::ZERO);
+    let show = |name: &str, progress| progress_bar::show(&bar, name, progress);
     let result = loadgen::search(coordinator, config, goal, stop, show).await;
-    bar.finish();
+    bar.finish_and_clear();
     print_result(flags, &result?, stop.load(Ordering::Relaxed))
 }
 
@@ -221,7 +207,7 @@ fn print_result(flags: &Flags, result: &SearchResult, interrupted: bool) -> Resu
     let mut out = std::io::stdout().lock();
     match flags.format {
         Format::Json => writeln!(out, "{}", serde_json::to_string_pretty(result)?)?,
-        Format::Csv | Format::Table => print_trials(&mut out, result, flags.format == Format::Csv)?,
+        Format::Table => print_trials(&mut out, result)?,
     }
     let (percentile, bound) = (result.goal.percentile, result.goal.bound_us);
     let too_few = result.tried.last().is_some_and(|trial| trial.verdict == Verdict::TooFew);
@@ -257,26 +243,23 @@ fn print_result(flags: &Flags, result: &SearchResult, interrupted: bool) -> Resu
     Ok(ExitCode::SUCCESS)
 }
 
-fn print_trials(out: &mut impl Write, result: &SearchResult, csv: bool) -> Result<(), Box<dyn Error>> {
-    let mut print_row = |cells: [String; 6]| {
-        if csv {
-            return writeln!(out, "{}", cells.join(","));
-        }
-        let [target, qps, latency, low, high, verdict] = cells;
+fn print_trials(out: &mut impl Write, result: &SearchResult) -> Result<(), Box<dyn Error>> {
+    let percentile = format!("p{}", result.goal.percentile);
+    let mut print_row = |[target, qps, latency, low, high, verdict]: [&str; 6]| {
         writeln!(out, "{target:>10} {qps:>10} {latency:>9} {low:>9} {high:>9}  {verdict}")
     };
-    let percentile = format!("p{}", result.goal.percentile);
-    print_row(["target", "QPS", &percentile, "low", "high", "verdict"].map(str::to_owned))?;
+    print_row(["target", "QPS", &percentile, "low", "high", "verdict"])?;
     for trial in &result.tried {
-        let figure = |figure: Option<f64>| figure.map_or("-".to_owned(), |value| format!("{value:.1}"));
-        let verdict = serde_json::to_value(trial.verdict)?;
+        let figure = |of: fn(Estimate) -> f64| {
+            trial.latency.map_or("-".to_owned(), |latency| format!("{:.1}", of(latency)))
+        };
         print_row([
-            format!("{:.0}", trial.rate),
-            format!("{:.1}", trial.qps),
-            figure(trial.latency.map(|latency| latency.mean)),
-            figure(trial.latency.map(|latency| latency.low)),
-            figure(trial.latency.map(|latency| latency.high)),
-            verdict.as_str().unwrap_or_default().to_owned(),
+            &format!("{:.0}", trial.rate),
+            &format!("{:.1}", trial.qps),
+            &figure(|latency| latency.mean),
+            &figure(|latency| latency.low),
+            &figure(|latency| latency.high),
+            serde_json::to_value(trial.verdict)?.as_str().unwrap_or_default(),
         ])?;
     }
     Ok(())
