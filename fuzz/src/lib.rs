@@ -221,7 +221,6 @@ impl FuzzedConnection<'_> {
             match step {
                 SessionStep::NeedInput => break,
                 SessionStep::Send | SessionStep::Yield => {}
-                SessionStep::RefreshPolicy => panic!("`stats policy` needs a runtime"),
                 SessionStep::Close => {
                     self.open = false;
                     break;

@@ -22,7 +22,6 @@ async fn main() -> Result<(), Box<dyn Error>> {
     print!("{}", String::from_utf8_lossy(&replies));
     assert_eq!(replies, b"HD\r\nVA 5 f7\r\nhello\r\n");
 
-    println!("{} requests", server.requests());
     let report = server.shutdown(Duration::from_secs(1)).await;
     println!("shut down; {} connections aborted", report.aborted);
     Ok(())

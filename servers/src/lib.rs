@@ -29,15 +29,12 @@
 //! # How a request runs
 //!
 //! `server` listens, and `connection` moves bytes between a socket and its `session` (`udp` those
-//! of a datagram). The session parses a request with `protocol`, works on the item in the `store`, and
-//! writes the reply. What all connections share is the `context`.
+//! of a datagram). The session parses a request with `protocol`, works on the item in the `store`,
+//! and writes the reply. What all connections share is the `context`.
 //!
 //! # Cargo features
 //!
-//! All are on by default.
-//!
-//! - `cli`: the command `memcached`. As a library the crate does not need it.
-//! - `tls`: TLS on TCP connections ([`memcached::TlsConfig`]).
+//! `cli`, which is on by default: the command `memcached`. As a library the crate does not need it.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(fuzzing, allow(missing_docs))]
@@ -55,7 +52,6 @@ pub mod memcached {
     mod config;
     mod connection;
     mod context;
-    mod dump_slot;
     mod listen;
     pub mod logging;
     mod mutation;
@@ -69,7 +65,6 @@ pub mod memcached {
         pub mod policy_section;
     }
     mod store;
-    mod tls;
     mod udp;
 
     /// What the fuzz targets drive without sockets: parsers, sessions, and the answers to datagrams.
@@ -82,10 +77,10 @@ pub mod memcached {
         pub use super::udp::answer;
     }
 
+    pub use adapters::tls::{ClientCertificates, Error as TlsError};
     pub use auth::UsersFileError;
-    pub use config::{ClientCertificates, Config, Port, Protocol, TlsConfig, VERSION};
+    pub use config::{Config, Port, Protocol, TlsConfig, VERSION};
     pub use context::{ReloadError, StartError};
-    pub use net::{Alignment, ShutdownReport};
+    pub use net::ShutdownReport;
     pub use server::Server;
-    pub use tls::TlsError;
 }

@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use adapters::tls::{Acceptor, Certificates, ClientCertificates};
 use clap::builder::TypedValueParser;
 use clap::{ArgAction, Parser, value_parser};
 
@@ -69,7 +70,7 @@ pub struct Config {
     #[arg(short = 'M', long = "disable-evictions", action = ArgAction::SetFalse,
         help = "Refuse new items when the memory limit is reached, instead of evicting others")]
     pub evict: bool,
-    /// Maximum number of open connections
+    /// Maximum number of open connections; others receive an error
     #[arg(short = 'c', long = "conn-limit", value_name = "NUM", default_value = "1024",
         value_parser = value_parser!(u32).range(1..).map(|number| number as usize))]
     pub max_connections: usize,
@@ -82,15 +83,14 @@ pub struct Config {
     #[arg(short = 'b', long = "listen-backlog", value_name = "NUM", default_value = "1024",
         value_parser = value_parser!(i32).range(1..))]
     pub backlog: i32,
-    /// Protocol of all connections
+    /// Protocol: ascii, binary or auto, which detects it per connection
     #[arg(
         short = 'B',
         long,
         value_name = "NAME",
         value_enum,
         default_value = "auto",
-        hide_possible_values = true,
-        help = "Protocol: ascii, binary or auto, which detects it per connection"
+        hide_possible_values = true
     )]
     pub protocol: Protocol,
     /// The size of the largest item with its key, in bytes. Default: 1 MiB.
@@ -98,14 +98,9 @@ pub struct Config {
         value_parser = parse_size,
         help = "Size of the largest item in bytes, with its key; the suffixes k and m are accepted")]
     pub max_item: usize,
-    /// Whether clients authenticate by SASL PLAIN on the binary protocol, with the users of
-    /// `users_file`. Default: false.
-    #[arg(
-        short = 'S',
-        long = "enable-sasl",
-        help = "Require SASL PLAIN authentication, on the binary \
-        protocol; $MEMCACHED_SASL_PWDB names a file of user:password lines"
-    )]
+    /// Require SASL PLAIN authentication, on the binary protocol; $MEMCACHED_SASL_PWDB names a file
+    /// of user:password lines
+    #[arg(short = 'S', long = "enable-sasl")]
     pub sasl: bool,
     /// Whether `flush_all` is allowed. Default: true.
     #[arg(short = 'F', long = "disable-flush-all", action = ArgAction::SetFalse,
@@ -115,13 +110,14 @@ pub struct Config {
     #[arg(short = 'X', long = "disable-dumping", action = ArgAction::SetFalse,
         help = "Disable commands that list keys")]
     pub dump_allowed: bool,
-    /// A file of `user:password` lines. If set, clients must authenticate.
+    /// Require authentication, on the text protocol unless `sasl` is set, by a file of user:password
+    /// lines; reloaded on SIGHUP
     #[arg(
         short = 'Y',
         long = "auth-file",
         value_name = "FILE",
-        help = "Require authentication, on the text \
-        protocol, by a file of user:password lines; reloaded on SIGHUP"
+        help = "Require authentication, on the \
+        text protocol, by a file of user:password lines; reloaded on SIGHUP"
     )]
     pub users_file: Option<PathBuf>,
     /// Execute all commands over UDP, not only gets, although anybody can forge a datagram's sender
@@ -143,20 +139,12 @@ pub struct Config {
     )]
     pub interface: Option<String>,
 
-    /// Whether a connection beyond `max_connections` receives an error and is closed
-    /// (`-o maxconns_fast`). If not, up to `backlog` connections wait for others to close. Default:
-    /// true.
-    #[arg(skip = true)]
-    pub refuse_when_full: bool,
     /// How long a connection may be idle before it is closed (`-o idle_timeout`). Default: forever.
     #[arg(skip)]
     pub idle_timeout: Option<Duration>,
-    /// TLS on all TCP connections (`-Z`). Needs the cargo feature `tls`. Default: `None`.
+    /// TLS on all TCP connections (`-Z`). Default: `None`.
     #[arg(skip)]
     pub tls: Option<TlsConfig>,
-    /// The verbosity that `stats settings` reports at first (`-v`, `-vv`), 0 to 3. Default: 0.
-    #[arg(skip)]
-    pub verbosity: u32,
 }
 
 impl Default for Config {
@@ -192,22 +180,24 @@ pub struct TlsConfig {
     /// The authorities that sign clients' certificates, a PEM file (`-o ssl_ca_cert`). Without it
     /// clients are not asked for a certificate.
     pub authorities: Option<PathBuf>,
-    /// Whether clients present a certificate (`-o ssl_verify_mode`).
-    pub client_certificates: ClientCertificates,
+    /// Whether clients present a certificate (`-o ssl_verify_mode`). `None`: they are not asked for one.
+    pub client_certificates: Option<ClientCertificates>,
     /// Whether TLS 1.2 is refused (`-o ssl_min_version=tlsv1.3`).
     pub require_tls13: bool,
 }
 
-/// Whether clients present a certificate.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum ClientCertificates {
-    /// Clients are not asked for a certificate.
-    #[default]
-    Ignored,
-    /// Clients are asked for a certificate, which is verified if they present one.
-    Optional,
-    /// Clients without a valid certificate are refused.
-    Required,
+impl TlsConfig {
+    /// Reads certificates and key, which can be loaded again.
+    pub(super) fn open(&self) -> Result<Acceptor, adapters::tls::Error> {
+        let mut builder = Acceptor::builder(Certificates::new(&self.certificates, &self.key));
+        if let (Some(authorities), Some(wanted)) = (&self.authorities, self.client_certificates) {
+            builder = builder.client_certificates(authorities, wanted);
+        }
+        if self.require_tls13 {
+            builder = builder.require_tls13();
+        }
+        builder.open()
+    }
 }
 
 fn parse_port(text: &str) -> Result<Port, String> {
@@ -227,13 +217,8 @@ fn parse_mode(text: &str) -> Result<u32, String> {
 }
 
 fn parse_listen(text: &str) -> Result<(IpAddr, Option<u16>), String> {
-    if text.starts_with("proto[") || text.starts_with("tag[") {
-        return Err("the protocol is the same for all addresses (-B); expected an address".to_owned());
-    }
-    for prefix in ["notls:", "btls:", "mtls:"] {
-        if text.starts_with(prefix) {
-            return Err(format!("{prefix} is not supported: TLS applies to all addresses (-Z) or to none"));
-        }
+    if ["proto[", "tag[", "notls:", "btls:", "mtls:"].iter().any(|prefix| text.starts_with(prefix)) {
+        return Err("all addresses have the same protocol (-B) and TLS (-Z); expected an address".to_owned());
     }
     if let Ok(ip) = text.parse() {
         return Ok((ip, None));

@@ -2,23 +2,19 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use async_lock::{Semaphore, SemaphoreGuardArc};
-use futures_util::task::AtomicWaker;
+use adapters::tls::{Acceptor, Error as TlsError};
+use async_lock::Semaphore;
 
 use super::auth::{Users, UsersFileError};
-use super::config::Config;
-use super::dump_slot::DumpSlot;
-use super::protocol::tuning::LruCrawler;
+use super::config::{Config, TlsConfig};
 use super::stats::connections::ConnectionList;
 use super::stats::counters::Counters;
-use super::stats::policy_section::{BusyPollShare, PolicySection};
+use super::stats::policy_section::BusyPollShare;
 use super::store::Store;
-use super::tls::{self, Tls, TlsError};
 
 /// A server cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -54,65 +50,20 @@ pub struct ServerContext {
     pub store: Store,
     pub counters: Counters,
     pub config: Config,
-    pub policy_section: PolicySection,
-    pub connection_limit: ConnectionLimit,
+    pub busy_poll_share: BusyPollShare,
+    /// An open connection has a permit.
+    pub connection_permits: Semaphore,
     pub connections: Arc<ConnectionList>,
-    pub dump_slot: DumpSlot,
-    pub lru_crawler: LruCrawler,
+    /// Held by the client whose list of keys is being sent: a list takes long, and its replies memory.
+    pub dump_permit: Semaphore,
+    /// Whether a client has sent `lru_crawler disable`.
+    pub crawler_disabled: AtomicBool,
     started: Instant,
     users: Option<Users>,
-    tls: Option<Tls>,
-    verbosity: AtomicU32,
+    tls: Option<Acceptor>,
     listen_addresses: Mutex<Vec<String>>,
-    /// Whether a client has sent `shutdown`, and who waits for that.
-    shutdown: AtomicBool,
-    shutdown_waker: AtomicWaker,
-}
-
-/// The limit of open connections. Some of those above it may wait for others to close. A permit
-/// counts as one open connection until it is dropped.
-#[derive(Debug)]
-pub struct ConnectionLimit {
-    max: usize,
-    permits: Arc<Semaphore>,
-    places_to_wait: Semaphore,
-    times_reached: AtomicU64,
-}
-
-impl ConnectionLimit {
-    fn new(max: usize, max_waiting: usize) -> Self {
-        Self {
-            max,
-            permits: Arc::new(Semaphore::new(max)),
-            places_to_wait: Semaphore::new(max_waiting),
-            times_reached: AtomicU64::new(0),
-        }
-    }
-
-    pub fn open(&self) -> usize {
-        self.max - self.permits.available_permits()
-    }
-
-    pub fn is_reached(&self) -> bool {
-        self.permits.available_permits() == 0
-    }
-
-    pub fn times_reached(&self) -> u64 {
-        self.times_reached.load(Ordering::Relaxed)
-    }
-
-    /// `None` if the limit is reached, which is counted.
-    pub fn try_acquire(&self) -> Option<SemaphoreGuardArc> {
-        let permit = self.permits.try_acquire_arc();
-        self.times_reached.fetch_add(u64::from(permit.is_none()), Ordering::Relaxed);
-        permit
-    }
-
-    /// Waits until another connection closes. `None` if too many connections wait already.
-    pub async fn acquire(&self) -> Option<SemaphoreGuardArc> {
-        let _place = self.places_to_wait.try_acquire()?;
-        Some(self.permits.acquire_arc().await)
-    }
+    /// Has a permit once a client has sent `shutdown`.
+    shutdown: Semaphore,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -122,25 +73,21 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl ServerContext {
     pub fn new(config: &Config, workers: usize) -> Result<Self, StartError> {
         let users = config.users_file.as_deref().map(Users::open).transpose()?;
-        let tls = config.tls.as_ref().map(tls::open).transpose()?;
-        let busy_poll_share = BusyPollShare::start(config.interface.as_deref());
-        let max_waiting = config.backlog.unsigned_abs() as usize;
+        let tls = config.tls.as_ref().map(TlsConfig::open).transpose()?;
         Ok(Self {
             store: Store::new(config, workers),
             counters: Counters::new(workers),
             config: config.clone(),
-            policy_section: PolicySection::new(move || busy_poll_share.display()),
-            connection_limit: ConnectionLimit::new(config.max_connections, max_waiting),
+            busy_poll_share: BusyPollShare::start(config.interface.as_deref()),
+            connection_permits: Semaphore::new(config.max_connections),
             connections: Arc::default(),
-            dump_slot: DumpSlot::default(),
-            lru_crawler: LruCrawler::default(),
+            dump_permit: Semaphore::new(1),
+            crawler_disabled: AtomicBool::new(false),
             started: runtime::time::now(),
             users,
             tls,
-            verbosity: AtomicU32::new(config.verbosity),
             listen_addresses: Mutex::default(),
-            shutdown: AtomicBool::new(false),
-            shutdown_waker: AtomicWaker::new(),
+            shutdown: Semaphore::new(0),
         })
     }
 
@@ -150,27 +97,18 @@ impl ServerContext {
         runtime::time::now().saturating_duration_since(self.started)
     }
 
-    pub fn verbosity(&self) -> u32 {
-        self.verbosity.load(Ordering::Relaxed)
-    }
-
-    pub fn set_verbosity(&self, level: u32) {
-        self.verbosity.store(level, Ordering::Relaxed);
-        super::logging::set_verbosity(level);
-    }
-
     pub fn authenticate(&self, user: &[u8], password: &[u8]) -> bool {
         self.users.as_ref().is_some_and(|users| users.verify(user, password))
     }
 
-    pub fn tls(&self) -> Option<&Tls> {
+    pub fn tls(&self) -> Option<&Acceptor> {
         self.tls.as_ref()
     }
 
     /// Reads users and certificates again. On an error the present ones stay.
     pub fn reload(&self) -> Result<(), ReloadError> {
         // Both are read before either is replaced.
-        let loaded = self.tls.as_ref().map(Tls::load).transpose().map_err(TlsError::from)?;
+        let loaded = self.tls.as_ref().map(Acceptor::load).transpose()?;
         self.users.as_ref().map_or(Ok(()), Users::reload)?;
         if let (Some(tls), Some(loaded)) = (&self.tls, loaded) {
             tls.replace(loaded);
@@ -179,17 +117,12 @@ impl ServerContext {
     }
 
     pub fn request_shutdown(&self) {
-        self.shutdown.store(true, Ordering::SeqCst);
-        self.shutdown_waker.wake();
+        self.shutdown.add_permits(1);
     }
 
     /// Waits until a client has sent `shutdown`.
     pub async fn shutdown_requested(&self) {
-        std::future::poll_fn(|context| {
-            self.shutdown_waker.register(context.waker());
-            if self.shutdown.load(Ordering::SeqCst) { Poll::Ready(()) } else { Poll::Pending }
-        })
-        .await;
+        drop(self.shutdown.acquire().await);
     }
 
     /// Adds an address to those that `stats conns` shows as listening.

@@ -13,25 +13,21 @@ use net::{BindOptions, TcpListener};
 use super::config::Config;
 use super::context::StartError;
 
-/// How long the address of a killed server may take to become free, as its io_uring instance keeps
-/// the socket open: 5 to 9 ms were seen. The kernel's thread that closes it may have to wait for
-/// its core.
-const ADDRESS_FREE_WITHIN: Duration = Duration::from_secs(1);
-const BIND_RETRY: Duration = Duration::from_millis(2);
-/// For this long after its end a server may still accept connections on its Unix socket, as its
-/// io_uring instance keeps the socket open.
-const STALE_SOCKET_TIMEOUT: Duration = Duration::from_secs(1);
-const STALE_SOCKET_RETRY: Duration = Duration::from_millis(20);
+/// How long the address or the Unix socket of a killed server may take to become free, as its
+/// io_uring instance keeps the socket open: 5 to 9 ms were seen. The kernel's thread that closes it
+/// may have to wait for its core.
+const FREE_WITHIN: Duration = Duration::from_secs(1);
+const RETRY: Duration = Duration::from_millis(2);
 
 /// Listens on an address. An IPv6 address takes IPv6 only, as memcached's do. It blocks the thread
 /// while the address is in use, which is harmless before the server serves.
 pub fn bind(address: SocketAddr, backlog: i32) -> io::Result<TcpListener> {
     let options = BindOptions::new().backlog(backlog).only_v6(true);
-    let deadline = Instant::now() + ADDRESS_FREE_WITHIN;
+    let deadline = Instant::now() + FREE_WITHIN;
     loop {
         match TcpListener::bind_with(address, &options) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < deadline => {
-                std::thread::sleep(BIND_RETRY);
+                std::thread::sleep(RETRY);
             }
             result => return result,
         }
@@ -69,12 +65,12 @@ pub fn remove_stale_socket(path: &Path) -> io::Result<()> {
             Err(io::Error::new(io::ErrorKind::AlreadyExists, "the path exists and is not a socket"))
         }
         Ok(_) => {
-            let deadline = Instant::now() + STALE_SOCKET_TIMEOUT;
+            let deadline = Instant::now() + FREE_WITHIN;
             while UnixStream::connect(path).is_ok() {
                 if Instant::now() >= deadline {
                     return Err(io::Error::new(io::ErrorKind::AddrInUse, "another server listens on it"));
                 }
-                std::thread::sleep(STALE_SOCKET_RETRY);
+                std::thread::sleep(RETRY);
             }
             std::fs::remove_file(path)
         }

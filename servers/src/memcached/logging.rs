@@ -14,10 +14,14 @@ pub fn set_verbosity(level: u32) {
     VERBOSITY.store(level, Ordering::Relaxed);
 }
 
+pub(super) fn verbosity() -> u32 {
+    VERBOSITY.load(Ordering::Relaxed)
+}
+
 /// The log level of the current verbosity: warnings, then info, debug and trace. The process's
 /// subscriber should ask for it for each message, as clients may change it.
 pub fn level() -> LevelFilter {
-    match VERBOSITY.load(Ordering::Relaxed) {
+    match verbosity() {
         0 => LevelFilter::WARN,
         1 => LevelFilter::INFO,
         2 => LevelFilter::DEBUG,

@@ -55,6 +55,10 @@ pub enum StoreOutcome {
     Exists,
     NotFound,
     OutOfMemory,
+    /// The data block did not end with its terminator.
+    BadDataBlock,
+    /// The item exceeds the largest item size.
+    TooLarge,
 }
 
 pub fn store_item(
@@ -73,7 +77,7 @@ pub fn store_item(
             Condition::Present => false,
         };
         return match stores {
-            true => put(store, &mut entry, request, value, None),
+            true => put(store, &mut entry, request, value),
             false => StoreOutcome::NotStored,
         };
     };
@@ -86,9 +90,9 @@ pub fn store_item(
             entry.record_access();
             StoreOutcome::NotStored
         }
-        Condition::Always | Condition::Present => put(store, &mut entry, request, value, None),
+        Condition::Always | Condition::Present => put(store, &mut entry, request, value),
         Condition::CasMatches if expected_cas == old.cas && expected_cas != 0 => {
-            put(store, &mut entry, request, value, None)
+            put(store, &mut entry, request, value)
         }
         Condition::CasMatches if request.accepts_stale && expected_cas != 0 && expected_cas < old.cas => {
             // The value is outdated already, so the expiry and the recache token stay.
@@ -96,7 +100,7 @@ pub fn store_item(
             if old.bits.intersects(ItemBits::TOKEN_SENT) {
                 bits = bits.with(ItemBits::TOKEN_SENT);
             }
-            put(store, &mut entry, request, value, Some((bits, old.expiry)))
+            put(store, &mut entry, &StoreRequest { bits, expiry: old.expiry, ..*request }, value)
         }
         Condition::CasMatches => StoreOutcome::Exists,
         Condition::Append { .. } | Condition::Prepend { .. } if !cas_matches => StoreOutcome::Exists,
@@ -106,18 +110,16 @@ pub fn store_item(
     }
 }
 
-/// Stores the item. `override_with` replaces the request's bits and expiry.
 fn put(
     store: &Store,
     entry: &mut LockedEntry<'_>,
     request: &StoreRequest,
     value: NewValue<'_>,
-    override_with: Option<(ItemBits, u32)>,
 ) -> StoreOutcome {
-    let (bits, expiry) = override_with.unwrap_or((request.bits, request.expiry));
+    let StoreRequest { flags, expiry, bits, .. } = *request;
     let cas = new_cas(store, request.new_cas);
     let length = value.length();
-    match entry.put(NewItem { flags: request.flags, expiry, cas, bits, value }) {
+    match entry.put(NewItem { flags, expiry, cas, bits, value }) {
         Ok(()) => StoreOutcome::Stored { cas, length },
         Err(OutOfMemory) => StoreOutcome::OutOfMemory,
     }

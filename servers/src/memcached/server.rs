@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use net::{
-    Alignment, BindOptions, Serving, ShutdownReport, TcpKeepalive, TcpListener, TcpStream, UdpServing,
-    UnixListener, UnixStream,
+    BindOptions, Serving, ShutdownReport, TcpKeepalive, TcpListener, TcpStream, UdpServing, UnixListener,
+    UnixStream,
 };
 
 use super::config::Config;
@@ -132,17 +132,6 @@ impl Server {
     /// The UDP addresses, with the ports that were taken.
     pub fn udp_addresses(&self) -> impl Iterator<Item = SocketAddr> {
         self.udp.iter().map(UdpServing::local_addr)
-    }
-
-    /// How many connections were accepted and which of them are aligned, summed over all listeners.
-    pub fn alignment(&self) -> Alignment {
-        self.serving.iter().map(Serving::alignment).sum()
-    }
-
-    /// Gets and storage commands that were executed.
-    pub fn requests(&self) -> u64 {
-        let totals = self.context.counters.totals();
-        totals.get_hits + totals.get_misses + totals.cmd_set
     }
 
     /// Reads users and certificates again.

@@ -122,10 +122,6 @@ async fn execute(request: &[u8], mut session: Session<'_>) -> Vec<u8> {
         }
         match step {
             SessionStep::Send | SessionStep::Yield => runtime::yield_now().await,
-            SessionStep::RefreshPolicy => {
-                let context = session.context();
-                Box::pin(context.policy_section.refresh(&context.counters)).await;
-            }
             SessionStep::NeedInput | SessionStep::Close => return reply,
         }
     }

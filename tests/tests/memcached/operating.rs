@@ -143,17 +143,15 @@ fn a_pkcs8_key_under_the_label_of_another_format_is_accepted() {
 
 #[test]
 #[parallel]
-fn a_daemon_is_ready_when_its_start_returns_and_writes_its_ports() {
+fn a_server_that_serves_has_written_its_ports_and_its_pid() {
     let folder = tempfile::tempdir().unwrap();
     let (pidfile, ports) = (folder.path().join("pid"), folder.path().join("ports"));
-    let status = command()
-        .args(["-d", "-p", "-1", "-U", "0", "-l", "127.0.0.1,::1", "-P"])
-        .arg(&pidfile)
-        .env("MEMCACHED_PORT_FILENAME", &ports)
-        .status()
-        .unwrap();
-    assert!(status.success());
-    let pid: i32 = std::fs::read_to_string(&pidfile).unwrap().trim().parse().unwrap();
+    let mut command = command();
+    command.args(["-p", "-1", "-U", "0", "-l", "127.0.0.1,::1", "-P"]).arg(&pidfile);
+    let mut server = KillOnDrop::from(command.env("MEMCACHED_PORT_FILENAME", &ports).spawn().unwrap());
+    wait_until("the pid is written", || {
+        std::fs::read_to_string(&pidfile).is_ok_and(|text| text == format!("{}\n", server.id()))
+    });
     let written = std::fs::read_to_string(&ports).unwrap();
     let port = |family: &str| -> u16 {
         let line = written.lines().find_map(|line| line.strip_prefix(family)).unwrap();
@@ -164,16 +162,17 @@ fn a_daemon_is_ready_when_its_start_returns_and_writes_its_ports() {
         stream.write_all(b"mn\r\n").unwrap();
         expect(&mut stream, b"MN\r\n").unwrap();
     }
-    rustix::process::kill_process(rustix::process::Pid::from_raw(pid).unwrap(), Signal::TERM).unwrap();
-    wait_until("the daemon removes its pidfile", || !pidfile.exists());
+    rustix::process::kill_process(rustix::process::Pid::from_child(&server), Signal::TERM).unwrap();
+    wait_until("the server exits", || server.try_wait().unwrap().is_some());
+    assert!(!pidfile.exists());
 }
 
 #[test]
 #[parallel]
-fn a_daemon_that_can_not_start_fails_with_a_message() {
+fn a_server_that_can_not_start_fails_with_a_message() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
-    let output = command().args(["-d", "-p", &port]).output().unwrap();
+    let output = command().args(["-p", &port]).output().unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success() && stderr.contains("cannot listen on"), "{stderr}");
 }
@@ -182,7 +181,7 @@ fn a_daemon_that_can_not_start_fails_with_a_message() {
 #[parallel]
 fn of_equal_flags_the_last_one_counts_and_lists_grow() {
     let flags = ["-m", "64", "-m", "128m", "-C", "-C", "-c", "10", "-c", "20"];
-    let lists = ["-l", "127.0.0.1", "-l", "127.0.0.2", "-o", "idle_timeout=500", "-o", "no_maxconns_fast"];
+    let lists = ["-l", "127.0.0.1", "-l", "127.0.0.2", "-o", "idle_timeout=500", "-o", "modern"];
     let server = Memcached::start(&[&flags[..], &lists[..]].concat());
     let settings = String::from_utf8(server.talk(b"stats settings\r\n")).unwrap();
     for line in [
@@ -191,7 +190,6 @@ fn of_equal_flags_the_last_one_counts_and_lists_grow() {
         "maxconns 20",
         "inter 127.0.0.1,127.0.0.2",
         "idle_timeout 500",
-        "maxconns_fast no",
     ] {
         assert!(settings.contains(&format!("STAT {line}\r\n")), "no {line} in {settings}");
     }
@@ -210,7 +208,9 @@ fn the_help_names_no_option_of_parts_that_are_not_there() {
 #[parallel]
 fn flags_that_can_not_be_honoured_are_refused_with_a_reason() {
     for (arguments, reason) in [
-        (&["-L"][..], "-L is refused"),
+        (&["-L"][..], "-L is refused: segments are smaller than large pages"),
+        (&["-d"], "-d is refused"),
+        (&["-k"], "-k is refused"),
         (&["-e", "/tmp/x"], "-e is refused"),
         (&["-o", "ext_path=/tmp/x:1G"], "there is no storage but memory"),
         (&["-Z"], "ssl_chain_cert"),

@@ -197,32 +197,6 @@ fn is_served(stream: &mut TcpStream) -> bool {
     is_answered && buffer.starts_with(b"VERSION")
 }
 
-#[test]
-#[parallel]
-fn without_maxconns_fast_a_connection_above_the_limit_waits() {
-    let server = Memcached::start(&["-c", "2", "-o", "no_maxconns_fast"]);
-    wait_until("the probe's connection is gone", || server.stat("curr_connections") <= 1);
-    let mut held: Vec<TcpStream> = (0..2).map(|_| server.connect()).collect();
-    for stream in &mut held {
-        stream.write_all(b"mn\r\n").unwrap();
-        expect(stream, b"MN\r\n").unwrap();
-    }
-    let mut waiting: Vec<TcpStream> = (0..3).map(|_| server.connect()).collect();
-    for stream in &mut waiting {
-        stream.write_all(b"mn\r\n").unwrap();
-        stream.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
-    }
-    assert!(waiting[0].read(&mut [0; 4]).is_err(), "it was served although there was no room");
-    waiting[0].set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-    // One gives up; each one that ends makes room for the next.
-    drop(waiting.remove(1));
-    drop(held);
-    for mut stream in waiting {
-        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-        expect(&mut stream, b"MN\r\n").unwrap();
-    }
-}
-
 /// The 99th percentile of a client's requests, while others misbehave.
 fn p99_while(server: &Memcached, misbehave: impl FnOnce() + Send) -> Duration {
     let over = AtomicBool::new(false);

@@ -26,19 +26,10 @@ pub struct Flags {
     /// Extended options, separated by commas; see below
     #[arg(short = 'o', long = "extended", value_name = "LIST", value_delimiter = ',')]
     extended_options: Vec<String>,
-    /// Run in the background; the command returns once clients can connect
-    #[arg(short = 'd', long = "daemon")]
-    pub daemon: bool,
-    /// Remove the size limit of core files
-    #[arg(short = 'r', long = "enable-coredumps")]
-    pub coredumps: bool,
     /// User to switch to after start; required if started as root (-u root stays root), else
     /// ignored
     #[arg(short = 'u', long = "user", value_name = "USER")]
     pub user: Option<String>,
-    /// Lock all memory, so that it is never swapped out
-    #[arg(short = 'k', long = "lock-memory")]
-    pub lock_memory: bool,
     /// Log more: -v policies and failed connections, -vv also host settings, -vvv everything
     #[arg(short = 'v', long = "verbose", action = ArgAction::Count)]
     pub verbose: u8,
@@ -62,11 +53,31 @@ pub struct Flags {
     #[command(flatten, next_help_heading = "Accepted for compatibility")]
     ignored: IgnoredFlags,
 
+    #[command(flatten, next_help_heading = "Refused")]
+    refused: RefusedFlags,
+
+    /// What is said about each flag that is accepted without effect, except -W.
+    #[arg(skip)]
+    pub warnings: Vec<String>,
+    #[arg(skip)]
+    refusal: Option<String>,
+}
+
+// The help of these two, without its first words, is the reason that is given.
+
+#[derive(Debug, clap::Args)]
+struct RefusedFlags {
+    /// Refused: let a service manager run the server, as contrib/memcached.service does
+    #[arg(short = 'd', long = "daemon")]
+    daemon: bool,
+    /// Refused: let systemd keep its memory from being swapped out, by MemorySwapMax=0
+    #[arg(short = 'k', long = "lock-memory")]
+    lock_memory: bool,
     /// Refused: segments are smaller than large pages
-    #[arg(short = 'L', long = "enable-largepages", help_heading = "Refused")]
+    #[arg(short = 'L', long = "enable-largepages")]
     large_pages: bool,
     /// Refused: items do not outlive the process
-    #[arg(short = 'e', long = "memory-file", value_name = "FILE", help_heading = "Refused")]
+    #[arg(short = 'e', long = "memory-file", value_name = "FILE")]
     memory_file: Option<PathBuf>,
 }
 
@@ -78,10 +89,13 @@ struct IgnoredFlags {
     /// No effect: there are no slab classes
     #[arg(short = 'n', long = "slab-min-size", value_name = "BYTES")]
     slab_min_size: Option<u32>,
-    /// No effect: requests are not counted by the prefixes of their keys
+    /// No effect: there is no stats detail
     #[arg(short = 'D', value_name = "CHAR")]
     prefix_delimiter: Option<String>,
-    /// No effect: there is no log to watch
+    /// No effect: let systemd raise the limit of core files, by LimitCORE=infinity
+    #[arg(short = 'r', long = "enable-coredumps")]
+    coredumps: bool,
+    /// There is no log to watch
     #[arg(short = 'W', long = "disable-watch")]
     disable_watch: bool,
     /// No effect: workers find their NAPI instances themselves
@@ -101,8 +115,6 @@ fn extended_help() -> String {
     format!(
         "\
 Extended options (-o):
-  maxconns_fast, no_maxconns_fast  at the connection limit, close new connections with an error, or let them
-                                   wait [maxconns_fast]
   idle_timeout=SECONDS             close connections that are idle for this long [0: never]
   ssl_chain_cert=FILE              certificate chain of the server, in PEM; reloaded on SIGHUP
   ssl_key=FILE                     private key of the server, in PEM
@@ -111,7 +123,7 @@ Extended options (-o):
   ssl_min_version=tlsv1.2|tlsv1.3  oldest version of TLS [tlsv1.2]
 Accepted without effect, also with the prefix no_:{IGNORED}
 Refused: ext_... (there is no storage but memory), ssl_ciphers, ssl_keyformat other than PEM, sock_cookie_id,
-  drop_privileges (there is no seccomp filter)"
+  drop_privileges (there is no seccomp filter), no_maxconns_fast"
     )
 }
 
@@ -132,8 +144,7 @@ fn set_extended(option: &str, config: &mut Config) -> Result<(), String> {
     let mut unused = TlsConfig::default();
     let tls = if is_tls { config.tls.get_or_insert_default() } else { &mut unused };
     match name {
-        "maxconns_fast" => config.refuse_when_full = true,
-        "no_maxconns_fast" => config.refuse_when_full = false,
+        "no_maxconns_fast" => return refused("a connection above the limit (-c) gets an error"),
         "idle_timeout" => {
             let seconds = required()?.parse().ok();
             let seconds = seconds.ok_or_else(|| format!("-o {option}: expected a number of seconds"))?;
@@ -144,9 +155,9 @@ fn set_extended(option: &str, config: &mut Config) -> Result<(), String> {
         "ssl_ca_cert" => tls.authorities = Some(required()?.into()),
         "ssl_verify_mode" => {
             tls.client_certificates = match required()?.parse::<u8>() {
-                Ok(0) => ClientCertificates::Ignored,
-                Ok(1) => ClientCertificates::Optional,
-                Ok(2 | 3) => ClientCertificates::Required,
+                Ok(0) => None,
+                Ok(1) => Some(ClientCertificates::Optional),
+                Ok(2 | 3) => Some(ClientCertificates::Required),
                 _ => return Err(format!("-o {option}: expected 0, 1, 2 or 3")),
             };
         }
@@ -160,7 +171,7 @@ fn set_extended(option: &str, config: &mut Config) -> Result<(), String> {
         "ssl_keyformat" => return refused("only PEM keys are supported"),
         "ssl_ciphers" => return refused("the cipher suites are fixed, and all of them are secure"),
         "drop_privileges" => return refused("there is no seccomp filter; -u USER gives up root"),
-        "no_drop_privileges" => {}
+        "maxconns_fast" | "no_drop_privileges" => {}
         "sock_cookie_id" => return refused("sockets are not marked, so a packet filter would not match"),
         _ if name.starts_with("ext_") => return refused("there is no storage but memory"),
         _ if is_ignored(name) => {}
@@ -172,8 +183,24 @@ fn set_extended(option: &str, config: &mut Config) -> Result<(), String> {
 impl Flags {
     /// Parses the command's arguments. Ends the process if they are not valid.
     pub fn of_process() -> Self {
-        let matches = Self::command().get_matches();
+        let command = Self::command();
+        let matches = command.clone().get_matches();
         let mut flags = Self::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+        let is_given = |argument: &&clap::Arg| {
+            matches.value_source(argument.get_id().as_str()) == Some(ValueSource::CommandLine)
+        };
+        for argument in command.get_arguments().filter(is_given) {
+            let (Some(flag), Some(help)) = (argument.get_short(), argument.get_help()) else { continue };
+            let help = help.to_string();
+            if let Some(reason) = help.strip_prefix("Refused: ") {
+                flags.refusal = Some(format!("-{flag} is refused: {reason}"));
+            } else if let Some(reason) = help.strip_prefix("No effect: ") {
+                flags.warnings.push(format!("-{flag} has no effect: {reason}"));
+            }
+        }
+        let names = flags.extended_options.iter().map(|option| option.split('=').next().unwrap_or(option));
+        let ignored = names.filter(|name| is_ignored(name));
+        flags.warnings.extend(ignored.map(|name| format!("-o {name} has no effect in this server")));
         // As in memcached, -U alone names both ports.
         if matches.value_source("port") == Some(ValueSource::DefaultValue) && flags.config.udp_port.is_some()
         {
@@ -182,29 +209,11 @@ impl Flags {
         flags
     }
 
-    /// A warning for each flag that is accepted without effect, except -W.
-    pub fn warnings(&self) -> Vec<String> {
-        let ignored = &self.ignored;
-        let given = [
-            (ignored.slab_growth_factor.is_some(), "-f has no effect: there are no slab classes"),
-            (ignored.slab_min_size.is_some(), "-n has no effect: there are no slab classes"),
-            (ignored.prefix_delimiter.is_some(), "-D has no effect: there is no stats detail"),
-            (ignored.napi_ids.is_some(), "-N has no effect: workers find their NAPI instances themselves"),
-        ];
-        let flags = given.into_iter().filter(|(given, _)| *given).map(|(_, warning)| warning.to_owned());
-        let names = self.extended_options.iter().map(|option| option.split('=').next().unwrap_or(option));
-        let options = names.filter(|name| is_ignored(name));
-        flags.chain(options.map(|name| format!("-o {name} has no effect in this server"))).collect()
-    }
-
     /// The server's configuration, or what is wrong with the flags.
     pub fn config(&self) -> Result<Config, String> {
-        let mut config = Config { verbosity: self.verbose.into(), ..self.config.clone() };
-        if self.large_pages {
-            return Err("-L is refused: segments are smaller than large pages".to_owned());
-        }
-        if self.memory_file.is_some() {
-            return Err("-e is refused: items do not outlive the process".to_owned());
+        let mut config = self.config.clone();
+        if let Some(refusal) = &self.refusal {
+            return Err(refusal.clone());
         }
         if config.max_item as u64 > config.memory / 2 {
             let most = config.memory / 2048;
@@ -215,15 +224,6 @@ impl Flags {
         }
         configure_authentication(&mut config)?;
         self.configure_tls(&mut config)?;
-        // Paths are made absolute because a daemon changes its working directory.
-        let tls = config
-            .tls
-            .iter_mut()
-            .flat_map(|tls| [Some(&mut tls.certificates), Some(&mut tls.key), tls.authorities.as_mut()]);
-        for path in [config.unix_socket.as_mut(), config.users_file.as_mut()].into_iter().chain(tls).flatten()
-        {
-            *path = std::path::absolute(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-        }
         Ok(config)
     }
 
@@ -233,11 +233,6 @@ impl Flags {
                 Some(_) => Err("-o ssl_... needs -Z".to_owned()),
                 None => Ok(()),
             };
-        }
-        if !cfg!(feature = "tls") {
-            return Err(
-                "-Z: this build has no TLS; build lull-servers with its cargo feature `tls`".to_owned()
-            );
         }
         if config.unix_socket.is_some() {
             return Err("-Z is for TCP: omit -s".to_owned());
@@ -252,7 +247,7 @@ impl Flags {
         if tls.key.as_os_str().is_empty() {
             tls.key.clone_from(&tls.certificates);
         }
-        if tls.client_certificates != ClientCertificates::Ignored && tls.authorities.is_none() {
+        if tls.client_certificates.is_some() && tls.authorities.is_none() {
             return Err("-o ssl_verify_mode needs -o ssl_ca_cert=FILE".to_owned());
         }
         Ok(())
@@ -374,10 +369,9 @@ mod tests {
 
     #[test]
     fn options_are_applied_ignored_or_refused() {
-        assert!(!set("no_maxconns_fast").unwrap().refuse_when_full);
         assert_eq!(set("idle_timeout=30").unwrap().idle_timeout, Some(Duration::from_secs(30)));
         assert_eq!(set("idle_timeout=0").unwrap().idle_timeout, None);
-        for accepted in ["hashpower=20", "no_lru_crawler", "no_drop_privileges"] {
+        for accepted in ["hashpower=20", "no_lru_crawler", "no_drop_privileges", "maxconns_fast"] {
             set(accepted).unwrap();
         }
         assert!(is_ignored("no_lru_crawler") && !is_ignored("idle_timeout"));
@@ -389,6 +383,7 @@ mod tests {
             "ssl_min_version=tlsv1.0",
             "ssl_ciphers=x",
             "drop_privileges",
+            "no_maxconns_fast",
         ] {
             let error = set(wrong).unwrap_err();
             assert!(error.contains(wrong), "{error}");

@@ -39,15 +39,12 @@ struct Pipes {
 
 /// Starts a guardian. Call it while the process is still root: it restores the host's settings when
 /// this process no longer can.
-pub fn start(in_background: bool) -> io::Result<Guardian> {
-    // The guardian of a daemon must not keep the terminal or a pipe open.
-    let stderr = if in_background { Stdio::null() } else { Stdio::inherit() };
+pub fn start() -> io::Result<Guardian> {
     let mut child = Command::new(std::env::current_exe()?)
         .env(GUARDIAN_VARIABLE, "1")
         .current_dir("/")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
-        .stderr(stderr)
         .spawn()?;
     let (Some(requests), Some(answers)) = (child.stdin.take(), child.stdout.take()) else {
         return Err(io::Error::other("the guardian has no pipes"));

@@ -16,7 +16,7 @@ use runtime::signal::SignalKind;
 use servers::memcached::{Config, Server, VERSION, logging};
 
 use flags::{Flags, interface_of};
-use process::{Background, PidFile, RunAsUser, inherited_listeners, raise_descriptor_limit};
+use process::{PidFile, RunAsUser, inherited_listeners, raise_descriptor_limit};
 
 type Error = Box<dyn std::error::Error>;
 
@@ -47,16 +47,7 @@ fn main() -> ExitCode {
     if let Err(refusal) = RunAsUser::require(flags.user.as_deref()) {
         return fail(&refusal);
     }
-    // Must happen before the process has other threads.
-    let background = if flags.daemon {
-        match process::detach() {
-            Ok(background) => Some(background),
-            Err(code) => return code,
-        }
-    } else {
-        None
-    };
-    match run(&flags, config, background) {
+    match run(&flags, config) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(&error),
     }
@@ -80,19 +71,13 @@ fn log_to_stderr(verbosity: u32) {
     registry().with(lines.with_filter(enabled)).init();
 }
 
-fn run(flags: &Flags, mut config: Config, background: Option<Background>) -> Result<(), Error> {
-    flags.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
+fn run(flags: &Flags, mut config: Config) -> Result<(), Error> {
+    flags.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     let user = flags.user.as_deref().map(RunAsUser::look_up).transpose()?;
     // By default there is at most one worker per core.
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get) as u64;
     let workers = flags.threads.map_or(cores, u64::from);
-    // Those that wait for others to close have a descriptor, too.
-    let waiting = if config.refuse_when_full { 0 } else { config.backlog.unsigned_abs() };
-    let descriptors = config.max_connections as u64 + u64::from(waiting);
-    raise_descriptor_limit(descriptors, workers, config.listen.len() as u64);
-    if flags.coredumps {
-        process::remove_core_limit()?;
-    }
+    raise_descriptor_limit(config.max_connections as u64, workers, config.listen.len() as u64);
     if config.interface.is_none() {
         config.interface = serving_interface(&config);
     }
@@ -101,7 +86,7 @@ fn run(flags: &Flags, mut config: Config, background: Option<Background>) -> Res
     // A process that gives up root can't restore the interface's settings.
     let gives_up_root = user.as_ref().is_some_and(RunAsUser::gives_up_root);
     let guardian = match gives_up_root && interface.is_some() {
-        true => Some(guardian::start(flags.daemon)?),
+        true => Some(guardian::start()?),
         false => None,
     };
     if let Some(guardian) = &guardian {
@@ -109,7 +94,7 @@ fn run(flags: &Flags, mut config: Config, background: Option<Background>) -> Res
     }
     let mut runtime = builder.build()?;
     runtime.applied().iter().for_each(|step| tracing::debug!("{step}"));
-    runtime.block_on(serve(flags, config, user, background))?;
+    runtime.block_on(serve(flags, config, user))?;
     drop(runtime);
     if let Some(guardian) = guardian {
         guardian.release();
@@ -117,12 +102,7 @@ fn run(flags: &Flags, mut config: Config, background: Option<Background>) -> Res
     Ok(())
 }
 
-async fn serve(
-    flags: &Flags,
-    mut config: Config,
-    user: Option<RunAsUser>,
-    background: Option<Background>,
-) -> Result<(), Error> {
+async fn serve(flags: &Flags, mut config: Config, user: Option<RunAsUser>) -> Result<(), Error> {
     let terminated = runtime::signal::terminated()?;
     let mut hangups = runtime::signal::signal(SignalKind::hangup())?;
     let mut inherited = inherited_listeners()?;
@@ -130,12 +110,6 @@ async fn serve(
         // systemd defines the addresses.
         config.port = None;
         config.unix_socket = None;
-    }
-    if flags.lock_memory {
-        // Root may lock any amount. From the switch to another user on, the limit applies.
-        let stays_root =
-            !user.as_ref().is_some_and(RunAsUser::gives_up_root) && rustix::process::geteuid().is_root();
-        process::lock_memory(config.memory, runtime::workers() as u64, stays_root)?;
     }
     // Only the policy needs root, and it is applied. Drop root before anything is written or
     // served.
@@ -158,9 +132,6 @@ async fn serve(
     }
     server.addresses().iter().for_each(|address| tracing::info!("listening on {address}"));
     server.udp_addresses().for_each(|address| tracing::info!("listening on UDP {address}"));
-    if let Some(background) = background {
-        background.notify_ready(flags.verbose > 0)?;
-    }
     // Fails without consequence if systemd does not supervise the process.
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
     let mut stop = std::pin::pin!(select(terminated, Box::pin(server.shutdown_requested())));

@@ -1,13 +1,10 @@
-//! What a server's process sets up: the allocator, the background, limits, inherited sockets, a
-//! file with its ID, and its user.
+//! What a server's process sets up: the allocator, limits, inherited sockets, a file with its ID,
+//! and its user.
 
-use std::io::{self, PipeWriter, Read, Write};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
-use nix::unistd::{ForkResult, Group, User, fork, initgroups, setgid, setsid, setuid};
-use rustix::mm::{MlockAllFlags, mlockall};
+use nix::unistd::{Group, User, initgroups, setgid, setuid};
 use rustix::process::{Resource, Rlimit, geteuid, getrlimit, setrlimit};
 
 /// Allocations from this size on, in bytes, are mapped individually and returned to the kernel when
@@ -22,97 +19,6 @@ pub fn fix_mmap_threshold() {
     // SAFETY: sets a parameter of the allocator before other threads use it. Fails without effect
     // if another allocator is linked.
     unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, MMAP_THRESHOLD) };
-}
-
-/// The background process's end of a pipe to the process that was started.
-pub struct Background(PipeWriter);
-
-/// Sent through the pipe once the server is ready.
-const READY: u8 = b'+';
-
-/// Continues in the background. Returns `Ok` in the background process. The process that was
-/// started waits until the server is ready or has failed, and gets the exit code as `Err`.
-#[allow(unsafe_code)]
-pub fn detach() -> Result<Background, ExitCode> {
-    let fail = |what: &str, error: io::Error| {
-        eprintln!("memcached: cannot run in the background: {what}: {error}");
-        ExitCode::FAILURE
-    };
-    let (mut reader, writer) = io::pipe().map_err(|error| fail("pipe", error))?;
-    // SAFETY: the process has no other threads yet, so the child may call any function.
-    match unsafe { fork() } {
-        Err(error) => Err(fail("fork", error.into())),
-        Ok(ForkResult::Parent { .. }) => {
-            drop(writer);
-            let mut message = Vec::new();
-            match reader.read_to_end(&mut message) {
-                Ok(_) if message == [READY] => Err(ExitCode::SUCCESS),
-                // The background process has printed the error.
-                _ => Err(ExitCode::FAILURE),
-            }
-        }
-        Ok(ForkResult::Child) => {
-            drop(reader);
-            setsid().map_err(|error| fail("setsid", error.into()))?;
-            Ok(Background(writer))
-        }
-    }
-}
-
-impl Background {
-    /// Ends the process that was started with success, and detaches from the terminal unless
-    /// `keep_terminal` is set, for logging.
-    pub fn notify_ready(mut self, keep_terminal: bool) -> io::Result<()> {
-        std::env::set_current_dir("/")?;
-        if !keep_terminal {
-            let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
-            rustix::stdio::dup2_stdin(&null)?;
-            rustix::stdio::dup2_stdout(&null)?;
-            rustix::stdio::dup2_stderr(&null)?;
-        }
-        // Fails without consequence if the process that was started has been killed.
-        let _ = self.0.write_all(&[READY]);
-        Ok(())
-    }
-}
-
-pub fn remove_core_limit() -> Result<(), String> {
-    setrlimit(Resource::Core, UNLIMITED)
-        .map_err(|error| format!("-r: cannot raise the limit of core files: {error}"))
-}
-
-const UNLIMITED: Rlimit = Rlimit { current: None, maximum: None };
-/// Address space that the C library reserves for the heap of one thread, in bytes: it aligns 64 MiB
-/// (`HEAP_MAX_SIZE` of glibc's `malloc/arena.c`). All of it counts as locked.
-const HEAP_RESERVATION: u64 = 128 << 20;
-/// Buffers of connections, and whatever else is not the store's, in bytes.
-const OTHER_MEMORY: u64 = 256 << 20;
-
-/// Locks all memory, now and later. `store` is the store's limit in bytes.
-///
-/// Later allocations fail above the limit of locked memory (`mmap(2)`, `EAGAIN`), so the limit must
-/// leave room for all of them, unless the process keeps `CAP_IPC_LOCK` because it `stays_root`.
-pub fn lock_memory(store: u64, workers: u64, stays_root: bool) -> Result<(), String> {
-    if setrlimit(Resource::Memlock, UNLIMITED).is_err() {
-        let maximum = getrlimit(Resource::Memlock).maximum;
-        // Raising the soft limit to the hard one needs no privilege.
-        let _ = setrlimit(Resource::Memlock, Rlimit { current: maximum, maximum });
-    }
-    let advice = "raise the limit of locked memory (ulimit -l, or LimitMEMLOCK= of systemd), or omit -k";
-    mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE)
-        .map_err(|error| format!("-k: cannot lock memory: {error}; {advice}"))?;
-    let Some(limit) = getrlimit(Resource::Memlock).current.filter(|_| !stays_root) else { return Ok(()) };
-    let status = procfs::process::Process::myself().and_then(|process| process.status());
-    let locked = status.ok().and_then(|status| status.vmlck).unwrap_or(0) * 1024;
-    let needed = locked + store + OTHER_MEMORY + HEAP_RESERVATION * (workers + 1);
-    if limit >= needed {
-        return Ok(());
-    }
-    Err(format!(
-        "-k: up to {} MiB of locked memory are needed, and the limit is {} MiB; {advice}",
-        needed >> 20,
-        limit >> 20
-    ))
 }
 
 /// The listening sockets that systemd passes (socket activation).
@@ -162,9 +68,6 @@ pub struct PidFile(PathBuf);
 impl PidFile {
     /// Writes the file. If the process that it named before still runs, a warning says so.
     pub fn write(path: &Path) -> Result<Self, String> {
-        // A daemon's working directory changes.
-        let absolute = std::path::absolute(path);
-        let path = &absolute.map_err(|error| format!("-P: {}: {error}", path.display()))?;
         if let Some(other) =
             std::fs::read_to_string(path).ok().and_then(|text| text.trim().parse::<i32>().ok())
             && Path::new("/proc").join(other.to_string()).exists()

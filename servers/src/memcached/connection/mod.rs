@@ -9,7 +9,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_lock::SemaphoreGuardArc;
+use adapters::tls::Acceptor;
 use futures_util::AsyncWriteExt;
 use futures_util::io::BufReader;
 use net::Stream;
@@ -17,12 +17,12 @@ use net::Stream;
 use crate::memcached::context::ServerContext;
 use crate::memcached::logging;
 use crate::memcached::stats::connections::{ConnectionInfo, ListedConnection};
-use crate::memcached::tls::Tls;
 use serve::serve;
 
 /// A client that has ended the connection must take the rest of its replies within this time.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long the descriptor of a connection that was reset is waited for.
+/// How long the last replies to a client that is disconnected may take, and then the descriptor of
+/// a connection that was reset.
 const ABORT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Bytes of the read buffer on a TLS connection: a TLS record carries up to 16 KiB.
 const TLS_BUFFER: usize = 16 << 10;
@@ -40,12 +40,12 @@ pub fn handle<K: 'static>(
     let info = Arc::new(ConnectionInfo::new(peer, local, !context.config.requires_authentication()));
     async move {
         let counters = context.counters.worker(runtime::current_worker());
-        let permit = match context.connection_limit.try_acquire() {
-            Some(permit) => Some(permit),
-            // Boxed, so that connections that need not wait reserve no memory for it.
-            None => Box::pin(wait_for_permit(&mut stream, &context)).await,
+        let Some(_permit) = context.connection_permits.try_acquire() else {
+            counters.rejected_connections.add(1);
+            // Fails if the client has disconnected.
+            let _ = stream.write_all(b"ERROR Too many open connections\r\n").await;
+            return;
         };
-        let Some(_permit) = permit else { return };
         counters.total_connections.add(1);
         match stream.incoming_napi_id() {
             0 => counters.without_napi.add(1),
@@ -64,55 +64,22 @@ pub fn handle<K: 'static>(
         };
         let is_kick =
             |error: &io::Error| matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::OutOfMemory);
-        let kicked = result.as_ref().is_err_and(is_kick);
-        let ending = match (kicked, connection.is_stalled()) {
-            (false, _) => Ending::WithReplies,
-            (true, false) => Ending::Now,
-            (true, true) => Ending::Abort,
-        };
+        // Who is disconnected for a time limit or for lack of memory sees the end of the stream, if it
+        // has its replies.
+        let time = if result.as_ref().is_err_and(is_kick) { ABORT_TIMEOUT } else { DRAIN_TIMEOUT };
         // It drops the stream before the permit: a connection that does not count has no
         // descriptor. Boxed, so that open connections reserve no memory for its timers.
-        Box::pin(end(stream, ending)).await;
+        Box::pin(end(stream, time)).await;
         if let Err(error) = result {
             logging::connection_failed(&connection.peer, &error);
         }
     }
 }
 
-/// Waits until another connection closes. `None` if this one is refused.
-async fn wait_for_permit<K>(stream: &mut Stream<K>, context: &ServerContext) -> Option<SemaphoreGuardArc> {
-    let permit = match context.config.refuse_when_full {
-        true => None,
-        false => context.connection_limit.acquire().await,
-    };
-    if permit.is_none() {
-        context.counters.worker(runtime::current_worker()).rejected_connections.add(1);
-        // Fails if the client has disconnected.
-        let _ = stream.write_all(b"ERROR Too many open connections\r\n").await;
-    }
-    permit
-}
-
-#[derive(Debug, Clone, Copy)]
-enum Ending {
-    /// The client may take some time for the rest of its replies.
-    WithReplies,
-    /// It has been disconnected for a time limit or for lack of memory, and has its replies. It
-    /// sees the end of the stream.
-    Now,
-    /// It has been disconnected, and has not taken its replies.
-    Abort,
-}
-
 /// Ends a connection, which still counts as open meanwhile. A ring holds the descriptor until it
-/// has sent everything.
-async fn end<K>(mut stream: Stream<K>, ending: Ending) {
-    let time = match ending {
-        Ending::WithReplies => DRAIN_TIMEOUT,
-        Ending::Now => ABORT_TIMEOUT,
-        Ending::Abort => Duration::ZERO,
-    };
-    if !time.is_zero() && runtime::timeout(time, stream.close()).await.is_ok() {
+/// has sent everything. `time` is how long the client may take for that.
+async fn end<K>(mut stream: Stream<K>, time: Duration) {
+    if runtime::timeout(time, stream.close()).await.is_ok() {
         return;
     }
     // Fails if the connection is broken already.
@@ -123,7 +90,7 @@ async fn end<K>(mut stream: Stream<K>, ending: Ending) {
 
 async fn serve_tls<K>(
     stream: &mut Stream<K>,
-    tls: &Tls,
+    tls: &Acceptor,
     context: &ServerContext,
     connection: &ConnectionInfo,
 ) -> io::Result<()> {
@@ -173,10 +140,10 @@ mod tests {
 
     /// How long ending takes on the clock of the timers, which jumps to the next timer when nothing
     /// happens.
-    async fn time_to_end<K>(stream: Stream<K>, ending: Ending) -> Duration {
+    async fn time_to_end<K>(stream: Stream<K>) -> Duration {
         runtime::time::pause();
         let start = runtime::time::now();
-        end(stream, ending).await;
+        end(stream, DRAIN_TIMEOUT).await;
         let time = runtime::time::now() - start;
         runtime::time::resume();
         time
@@ -202,12 +169,12 @@ mod tests {
         };
         let most = least + ABORT_TIMEOUT;
         let (stream, client) = stalled_tcp().await;
-        let time = time_to_end(stream, Ending::WithReplies).await;
+        let time = time_to_end(stream).await;
         assert!(time >= least && time <= most, "TCP: {time:?}");
         let (_, error) = runtime::spawn_blocking(move || read_all(client)).await.unwrap();
         assert_eq!(error, reset);
         let (stream, client) = stalled_unix().await;
-        let time = time_to_end(stream, Ending::WithReplies).await;
+        let time = time_to_end(stream).await;
         assert!(time >= least && time <= most, "Unix: {time:?}");
         let (_, error) = runtime::spawn_blocking(move || read_all(client)).await.unwrap();
         assert_eq!(error, None);

@@ -175,7 +175,7 @@ fn execute(
             match step {
                 SessionStep::NeedInput => return Ok((used, true)),
                 SessionStep::Close => return Ok((used, false)),
-                SessionStep::Send | SessionStep::Yield | SessionStep::RefreshPolicy => {
+                SessionStep::Send | SessionStep::Yield => {
                     if step == SessionStep::Yield {
                         session.count_yield();
                     }
@@ -183,14 +183,7 @@ fn execute(
                     // could.
                     replies.send(session, connection).await?;
                     pool_buffer(session.take_buffer());
-                    match step {
-                        SessionStep::RefreshPolicy => {
-                            let context = session.context();
-                            // Boxed, as few connections ask for it.
-                            Box::pin(context.policy_section.refresh(&context.counters)).await;
-                        }
-                        _ => runtime::yield_now().await,
-                    }
+                    runtime::yield_now().await;
                     session.update_clock();
                     session.lend_buffer(take_pooled_buffer());
                 }

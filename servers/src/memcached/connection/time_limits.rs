@@ -49,66 +49,37 @@ pub async fn with_time_limits(
     connection: &ConnectionInfo,
 ) -> io::Result<()> {
     let mut serving = std::pin::pin!(serving);
-    let mut limits = TimeLimits::start(context.config.idle_timeout, context.uptime());
+    let start = context.uptime();
     let mut authenticated = connection.is_authenticated();
+    // Checks in a row that have found the client beyond a limit.
+    let mut overdue = 0;
     loop {
-        let Some(wait) = limits.time_to_check(context.uptime(), connection) else { return serving.await };
-        // Ends also when the client logs in: then there may be no limit any more.
+        let login = (!connection.is_authenticated()).then_some(start + AUTHENTICATION_TIMEOUT);
+        let idle = context.config.idle_timeout.map(|limit| connection.last_progress() + limit);
+        // The next limit is reached then, unless the client does something before.
+        let Some(deadline) = login.into_iter().chain(idle).min() else { return serving.await };
+        let left = deadline.saturating_sub(context.uptime());
+        overdue = if left.is_zero() { overdue + 1 } else { 0 };
+        if overdue > CONFIRMING_CHECKS {
+            context.counters.worker(runtime::current_worker()).idle_kicks.add(1);
+            return Err(io::Error::new(
+                io::ErrorKind::TimedOut,
+                "the client was idle or did not authenticate in time",
+            ));
+        }
+        // Ends also when the client logs in, or fails to do so again: then the limits are others.
         let serving_or_login = poll_fn(|task| match serving.as_mut().poll(task) {
             Poll::Ready(result) => Poll::Ready(Some(result)),
             Poll::Pending if authenticated != connection.is_authenticated() => {
-                authenticated = true;
+                authenticated = !authenticated;
                 Poll::Ready(None)
             }
             Poll::Pending => Poll::Pending,
         });
-        match runtime::timeout(wait, serving_or_login).await {
-            Ok(Some(result)) => return result,
-            Ok(None) => {}
-            Err(_) => {
-                if limits.check(context.uptime(), connection) {
-                    context.counters.worker(runtime::current_worker()).idle_kicks.add(1);
-                    return Err(io::Error::new(
-                        io::ErrorKind::TimedOut,
-                        "the client was idle or did not authenticate in time",
-                    ));
-                }
-            }
+        let wait = if overdue > 0 { CHECK_INTERVAL } else { left };
+        if let Ok(Some(result)) = runtime::timeout(wait, serving_or_login).await {
+            return result;
         }
-    }
-}
-
-/// The limits of one connection. All times are uptimes of the server.
-struct TimeLimits {
-    idle_timeout: Option<Duration>,
-    start: Duration,
-    /// Checks in a row that have found the client beyond a limit.
-    overdue: u32,
-}
-
-impl TimeLimits {
-    fn start(idle_timeout: Option<Duration>, now: Duration) -> Self {
-        Self { idle_timeout, start: now, overdue: 0 }
-    }
-
-    /// When the next limit is reached, unless the client does something before. `None`: there is no
-    /// limit.
-    fn deadline(&self, connection: &ConnectionInfo) -> Option<Duration> {
-        let login = (!connection.is_authenticated()).then_some(self.start + AUTHENTICATION_TIMEOUT);
-        let idle = self.idle_timeout.map(|limit| connection.last_progress() + limit);
-        login.into_iter().chain(idle).min()
-    }
-
-    /// How long to wait before [`TimeLimits::check`]. `None`: there is no limit.
-    fn time_to_check(&self, now: Duration, connection: &ConnectionInfo) -> Option<Duration> {
-        let time = self.deadline(connection)?.saturating_sub(now);
-        Some(if self.overdue > 0 { CHECK_INTERVAL } else { time })
-    }
-
-    fn check(&mut self, now: Duration, connection: &ConnectionInfo) -> bool {
-        let is_beyond = self.deadline(connection).is_some_and(|deadline| now >= deadline);
-        self.overdue = if is_beyond { self.overdue + 1 } else { 0 };
-        self.overdue > CONFIRMING_CHECKS
     }
 }
 
@@ -123,7 +94,7 @@ mod tests {
 
     use super::super::serve::serve;
     use super::*;
-    use crate::memcached::config::Config;
+    use crate::memcached::config::{Config, Protocol};
 
     const IDLE_TIMEOUT: Duration = Duration::from_secs(8);
     /// The longest time between a limit and the disconnection: the checks that confirm that the
@@ -255,6 +226,28 @@ mod tests {
             assert!(after >= limit && after <= limit + LAG, "{after:?}, not {limit:?}");
             runtime::time::resume();
         }
+    }
+
+    #[runtime::test]
+    async fn a_second_login_that_fails_ends_the_first_and_keeps_nobody_from_running() {
+        let folder = tempfile::tempdir().unwrap();
+        let users = folder.path().join("users");
+        std::fs::write(&users, "ann:secret\n").unwrap();
+        let config =
+            Config { protocol: Protocol::Binary, sasl: true, users_file: Some(users), ..idle_config() };
+        let config = Config { idle_timeout: Some(Duration::from_secs(3600)), ..config };
+        // Magic, opcode, length of the key, and that of the body; no extras.
+        let login = |password: &str| -> &'static [u8] {
+            let body = format!("PLAIN\0ann\0{password}");
+            let header = [0x80, 0x21, 0, 5, 0, 0, 0, 0, 0, 0, 0, body.len() as u8];
+            Vec::leak([&header[..], &[0; 12], body.as_bytes()].concat())
+        };
+        let second = Duration::from_secs(20);
+        let arrivals = [(Duration::from_secs(1), login("secret")), (second, login("wrong"))];
+        runtime::time::pause();
+        let after = disconnected_after(config, &arrivals).await;
+        assert!(after >= second && after <= second + LAG, "{after:?}");
+        runtime::time::resume();
     }
 
     /// Polls of all tasks within a minute of 10,000 clients that log in and then do nothing. Those

@@ -23,15 +23,6 @@ pub enum StoreReply {
     Binary(ResponseHeader),
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum StoreResult {
-    Outcome(StoreOutcome),
-    /// The data block did not end with its terminator.
-    BadDataBlock,
-    /// The item exceeds the largest item size.
-    TooLarge,
-}
-
 impl StoreReply {
     /// Bytes that terminate a data block in this protocol.
     pub fn terminator_length(self) -> usize {
@@ -40,22 +31,22 @@ impl StoreReply {
 }
 
 impl StoreCommand<'_> {
-    pub fn write_reply(&self, result: StoreResult, out: &mut Vec<u8>) {
+    pub fn write_reply(&self, outcome: StoreOutcome, out: &mut Vec<u8>) {
         match self.reply {
             StoreReply::Classic { noreply: true } => {}
-            StoreReply::Classic { noreply: false } => out.extend_from_slice(classic_reply(result)),
-            StoreReply::Meta { quiet } => self.write_meta_reply(quiet, result, out),
-            StoreReply::Binary(header) => write_binary_reply(header, self.request.condition, result, out),
+            StoreReply::Classic { noreply: false } => out.extend_from_slice(classic_reply(outcome)),
+            StoreReply::Meta { quiet } => self.write_meta_reply(quiet, outcome, out),
+            StoreReply::Binary(header) => write_binary_reply(header, self.request.condition, outcome, out),
         }
     }
 
-    fn write_meta_reply(&self, quiet: bool, result: StoreResult, out: &mut Vec<u8>) {
-        let (code, cas, length) = match result {
-            StoreResult::Outcome(StoreOutcome::Stored { .. }) if quiet => return,
-            StoreResult::Outcome(StoreOutcome::Stored { cas, length }) => (b"HD", cas, length),
-            StoreResult::Outcome(StoreOutcome::NotStored) => (b"NS", 0, self.request.length),
-            StoreResult::Outcome(StoreOutcome::Exists) => (b"EX", 0, self.request.length),
-            StoreResult::Outcome(StoreOutcome::NotFound) => (b"NF", 0, self.request.length),
+    fn write_meta_reply(&self, quiet: bool, outcome: StoreOutcome, out: &mut Vec<u8>) {
+        let (code, cas, length) = match outcome {
+            StoreOutcome::Stored { .. } if quiet => return,
+            StoreOutcome::Stored { cas, length } => (b"HD", cas, length),
+            StoreOutcome::NotStored => (b"NS", 0, self.request.length),
+            StoreOutcome::Exists => (b"EX", 0, self.request.length),
+            StoreOutcome::NotFound => (b"NF", 0, self.request.length),
             error => {
                 // Errors are sent even to quiet commands.
                 out.extend_from_slice(classic_reply(error));
@@ -73,34 +64,39 @@ impl StoreCommand<'_> {
     }
 }
 
-fn classic_reply(result: StoreResult) -> &'static [u8] {
-    match result {
-        StoreResult::Outcome(StoreOutcome::Stored { .. }) => b"STORED\r\n",
-        StoreResult::Outcome(StoreOutcome::NotStored) => b"NOT_STORED\r\n",
-        StoreResult::Outcome(StoreOutcome::Exists) => b"EXISTS\r\n",
-        StoreResult::Outcome(StoreOutcome::NotFound) => b"NOT_FOUND\r\n",
-        StoreResult::Outcome(StoreOutcome::OutOfMemory) => b"SERVER_ERROR out of memory storing object\r\n",
-        StoreResult::BadDataBlock => b"CLIENT_ERROR bad data chunk\r\n",
-        StoreResult::TooLarge => b"SERVER_ERROR object too large for cache\r\n",
+fn classic_reply(outcome: StoreOutcome) -> &'static [u8] {
+    match outcome {
+        StoreOutcome::Stored { .. } => b"STORED\r\n",
+        StoreOutcome::NotStored => b"NOT_STORED\r\n",
+        StoreOutcome::Exists => b"EXISTS\r\n",
+        StoreOutcome::NotFound => b"NOT_FOUND\r\n",
+        StoreOutcome::OutOfMemory => b"SERVER_ERROR out of memory storing object\r\n",
+        StoreOutcome::BadDataBlock => b"CLIENT_ERROR bad data chunk\r\n",
+        StoreOutcome::TooLarge => b"SERVER_ERROR object too large for cache\r\n",
     }
 }
 
-fn write_binary_reply(header: ResponseHeader, condition: Condition, result: StoreResult, out: &mut Vec<u8>) {
-    let status = match result {
-        StoreResult::Outcome(StoreOutcome::Stored { cas, .. }) => {
+fn write_binary_reply(
+    header: ResponseHeader,
+    condition: Condition,
+    outcome: StoreOutcome,
+    out: &mut Vec<u8>,
+) {
+    let status = match outcome {
+        StoreOutcome::Stored { cas, .. } => {
             header.write_success(cas, out);
             return;
         }
-        StoreResult::Outcome(StoreOutcome::Exists) => Status::Exists,
-        StoreResult::Outcome(StoreOutcome::NotFound) => Status::NotFound,
-        StoreResult::Outcome(StoreOutcome::NotStored) => match condition {
+        StoreOutcome::Exists => Status::Exists,
+        StoreOutcome::NotFound => Status::NotFound,
+        StoreOutcome::NotStored => match condition {
             Condition::Absent => Status::Exists,
             Condition::Present => Status::NotFound,
             _ => Status::NotStored,
         },
-        StoreResult::Outcome(StoreOutcome::OutOfMemory) => Status::OutOfMemory,
-        StoreResult::BadDataBlock => Status::Invalid,
-        StoreResult::TooLarge => Status::TooLarge,
+        StoreOutcome::OutOfMemory => Status::OutOfMemory,
+        StoreOutcome::BadDataBlock => Status::Invalid,
+        StoreOutcome::TooLarge => Status::TooLarge,
     };
     header.write_error(status, out);
 }

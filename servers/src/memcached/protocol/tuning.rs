@@ -16,12 +16,8 @@ const MAX_PERCENT: u64 = 80;
 pub fn slabs(arguments: &[&[u8]]) -> &'static [u8] {
     match arguments {
         [b"reassign", _, _] => b"CLIENT_ERROR slab reassignment disabled\r\n",
-        [b"automove", b"ratio" | b"freeratio", rest @ ..] => {
-            match rest.first().and_then(|ratio| float(ratio)) {
-                Some(_) => OK,
-                None => ERROR,
-            }
-        }
+        [b"automove", b"ratio" | b"freeratio", ratio, ..] if float(ratio).is_some() => OK,
+        [b"automove", b"ratio" | b"freeratio", ..] => ERROR,
         [b"automove", b"window", rest @ ..] => {
             match rest.first().and_then(|seconds| numbers::digits_u32(seconds)) {
                 Some(3..=1800) => OK,
@@ -78,43 +74,29 @@ pub fn has_items(classes: &[u8]) -> Option<bool> {
     classes.try_fold(false, |found, class| class.map(|class| found || class == 1))
 }
 
-/// Whether a client has disabled the crawler. Then it may not list keys; expired items are removed
-/// all the same.
-#[derive(Debug, Default)]
-pub struct LruCrawler {
-    disabled: AtomicBool,
-}
-
-impl LruCrawler {
-    pub fn is_enabled(&self) -> bool {
-        !self.disabled.load(Ordering::Relaxed)
-    }
-
-    pub fn execute(&self, arguments: &[&[u8]]) -> &'static [u8] {
-        match arguments {
-            [b"enable"] => match self.disabled.swap(false, Ordering::Relaxed) {
-                true => OK,
-                false => b"ERROR failed to start lru crawler thread\r\n",
-            },
-            [b"disable"] => {
-                self.disabled.store(true, Ordering::Relaxed);
-                OK
-            }
-            [b"crawl" | b"metadump" | b"mgdump", _] if !self.is_enabled() => {
-                b"CLIENT_ERROR lru crawler disabled\r\n"
-            }
-            [b"crawl", classes] => has_items(classes).map_or(BAD_CLASS, |_| OK),
-            [b"tocrawl", number] => match numbers::digits_u32(number) {
-                Some(_) => OK,
-                None => BAD_FORMAT,
-            },
-            [b"sleep", micros] => match numbers::digits_u32(micros) {
-                Some(0..=1_000_000) => OK,
-                Some(_) => b"CLIENT_ERROR sleep must be one second or less\r\n",
-                None => BAD_FORMAT,
-            },
-            _ => ERROR,
+/// `disabled`: whether a client has disabled the crawler. Then it may not list keys; expired items
+/// are removed all the same.
+pub fn lru_crawler(disabled: &AtomicBool, arguments: &[&[u8]]) -> &'static [u8] {
+    match arguments {
+        [b"enable"] => match disabled.swap(false, Ordering::Relaxed) {
+            true => OK,
+            false => b"ERROR failed to start lru crawler thread\r\n",
+        },
+        [b"disable"] => {
+            disabled.store(true, Ordering::Relaxed);
+            OK
         }
+        [b"crawl" | b"metadump" | b"mgdump", _] if disabled.load(Ordering::Relaxed) => {
+            b"CLIENT_ERROR lru crawler disabled\r\n"
+        }
+        [b"crawl", classes] => has_items(classes).map_or(BAD_CLASS, |_| OK),
+        [b"tocrawl", number] => numbers::digits_u32(number).map_or(BAD_FORMAT, |_| OK),
+        [b"sleep", micros] => match numbers::digits_u32(micros) {
+            Some(0..=1_000_000) => OK,
+            Some(_) => b"CLIENT_ERROR sleep must be one second or less\r\n",
+            None => BAD_FORMAT,
+        },
+        _ => ERROR,
     }
 }
 
@@ -140,14 +122,14 @@ mod tests {
 
     #[test]
     fn a_disabled_crawler_lists_nothing_until_it_is_enabled() {
-        let crawler = LruCrawler::default();
-        let disabled = b"CLIENT_ERROR lru crawler disabled\r\n";
-        assert_eq!(crawler.execute(&[b"enable"]), b"ERROR failed to start lru crawler thread\r\n");
-        assert_eq!((crawler.execute(&[b"disable"]), crawler.is_enabled()), (OK, false));
+        let disabled = AtomicBool::new(false);
+        let execute = |arguments: &[&[u8]]| lru_crawler(&disabled, arguments);
+        assert_eq!(execute(&[b"enable"]), b"ERROR failed to start lru crawler thread\r\n");
+        assert_eq!((execute(&[b"disable"]), disabled.load(Ordering::Relaxed)), (OK, true));
         for command in [&b"crawl"[..], b"metadump", b"mgdump"] {
-            assert_eq!(crawler.execute(&[command, b"all"]), disabled);
+            assert_eq!(execute(&[command, b"all"]), b"CLIENT_ERROR lru crawler disabled\r\n");
         }
-        assert_eq!((crawler.execute(&[b"enable"]), crawler.is_enabled()), (OK, true));
-        assert_eq!(crawler.execute(&[b"crawl", b"all"]), OK);
+        assert_eq!((execute(&[b"enable"]), disabled.load(Ordering::Relaxed)), (OK, false));
+        assert_eq!(execute(&[b"crawl", b"all"]), OK);
     }
 }

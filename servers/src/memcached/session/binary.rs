@@ -69,7 +69,7 @@ impl Session<'_> {
             Command::Stat => {
                 let known = stats::write_section(self.context, request.key, &mut |name, value| {
                     header.write_response(Status::Ok, 0, name.as_bytes(), value.as_bytes(), replies);
-                })?;
+                });
                 match known {
                     true => header.write_response(Status::Ok, 0, &[], &[], replies),
                     false => header.write_error(Status::NotFound, replies),

@@ -3,7 +3,7 @@
 use super::{BufferCharge, DataBlock, FREE_BUFFER, PartialValue, PendingInput, Session};
 use crate::memcached::mutation::{self, Condition, StoreOutcome};
 use crate::memcached::protocol::KEY_MAX;
-use crate::memcached::protocol::store_reply::{StoreCommand, StoreReply, StoreResult};
+use crate::memcached::protocol::store_reply::{StoreCommand, StoreReply};
 use crate::memcached::store::NewValue;
 
 /// What terminates a data block of the text protocol.
@@ -19,7 +19,7 @@ impl Session<'_> {
         let block_length = request.length + reply.terminator_length();
         if !store.fits(key.len(), request.flags, request.length) {
             self.counters.store_too_large.add(1);
-            self.refuse_store(command, StoreResult::TooLarge);
+            self.refuse_store(command, StoreOutcome::TooLarge);
             self.discard_input(block_length);
             return 0;
         }
@@ -42,36 +42,29 @@ impl Session<'_> {
         };
         let Ok(value) = value else {
             self.counters.store_no_memory.add(1);
-            self.refuse_store(command, StoreResult::Outcome(StoreOutcome::OutOfMemory));
+            self.refuse_store(command, StoreOutcome::OutOfMemory);
             self.discard_input(block_length);
             return 0;
         };
-        let block = DataBlock {
-            key: key.into(),
-            meta_flags: meta_flags.into(),
-            request,
-            reply,
-            value,
-            terminator: [0; 2],
-            terminator_length: 0,
-        };
+        let block = DataBlock { key: key.into(), meta_flags: meta_flags.into(), request, reply, value };
         self.receive_data_block(Box::new(block), after)
     }
 
     /// Replies that an item is not stored. The client expects its old value to be replaced, so the
     /// old value is removed.
-    fn refuse_store(&mut self, command: StoreCommand<'_>, result: StoreResult) {
+    fn refuse_store(&mut self, command: StoreCommand<'_>, outcome: StoreOutcome) {
         let is_meta = matches!(command.reply, StoreReply::Meta { .. });
         if command.request.condition == Condition::Always || is_meta {
             self.store().lock(command.key, self.now).remove();
         }
-        command.write_reply(result, &mut self.replies);
+        command.write_reply(outcome, &mut self.replies);
     }
 
-    /// Receives the part of a data block at the start of `rest`. Returns its length.
+    /// Receives the part of a data block at the start of `rest`. Returns its length. A terminator is
+    /// received as a whole.
     pub(super) fn receive_data_block(&mut self, mut block: Box<DataBlock>, rest: &[u8]) -> usize {
         let length = block.request.length;
-        let mut used = match &mut block.value {
+        let used = match &mut block.value {
             PartialValue::Small { received: value, .. } => {
                 let used = (length - value.len()).min(rest.len());
                 if value.len() + used > value.capacity() {
@@ -90,21 +83,16 @@ impl Session<'_> {
                 used
             }
         };
-        let terminator_length = block.reply.terminator_length();
-        while block.terminator_length < terminator_length && used < rest.len() {
-            block.terminator[block.terminator_length] = rest[used];
-            block.terminator_length += 1;
-            used += 1;
-        }
         let received = match &block.value {
             PartialValue::Small { received, .. } => received.len(),
             PartialValue::Large { filled, .. } => *filled,
         };
-        if received < length || block.terminator_length < terminator_length {
+        let terminator = rest[used..].get(..block.reply.terminator_length());
+        let Some(terminator) = terminator.filter(|_| received == length) else {
             self.pending = PendingInput::DataBlock(block);
             return used;
-        }
-        let DataBlock { key, meta_flags, request, reply, value, terminator, .. } = *block;
+        };
+        let DataBlock { key, meta_flags, request, reply, value } = *block;
         let bytes;
         let value = match value {
             PartialValue::Small { received, .. } => {
@@ -114,8 +102,8 @@ impl Session<'_> {
             PartialValue::Large { value, .. } => NewValue::Large(value),
         };
         let command = StoreCommand { key: &key, meta_flags: &meta_flags, request, reply };
-        self.finish_store(command, value, &terminator[..terminator_length]);
-        used
+        self.finish_store(command, value, terminator);
+        used + terminator.len()
     }
 
     /// The missing bytes of a large value that is being received. The caller may read directly into
@@ -153,7 +141,7 @@ impl Session<'_> {
         let counters = self.counters;
         counters.cmd_set.add(1);
         if terminator.len() == TERMINATOR.len() && terminator != TERMINATOR {
-            command.write_reply(StoreResult::BadDataBlock, &mut self.replies);
+            command.write_reply(StoreOutcome::BadDataBlock, &mut self.replies);
             return;
         }
         let outcome = mutation::store_item(self.store(), command.key, &command.request, value, self.now);
@@ -166,12 +154,12 @@ impl Session<'_> {
         }
         if outcome == StoreOutcome::OutOfMemory {
             counters.store_no_memory.add(1);
-            self.refuse_store(command, StoreResult::Outcome(outcome));
+            self.refuse_store(command, outcome);
             return;
         }
         if matches!(outcome, StoreOutcome::Stored { .. }) {
             counters.total_items.add(1);
         }
-        command.write_reply(StoreResult::Outcome(outcome), &mut self.replies);
+        command.write_reply(outcome, &mut self.replies);
     }
 }

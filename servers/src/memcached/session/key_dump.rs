@@ -55,17 +55,13 @@ impl Session<'_> {
         let (store, now) = (self.store(), self.now);
         let begins = self.dump.is_none();
         let dump = self.dump.take().or_else(|| {
-            let ticket = self.context.dump_slot.begin(now)?;
-            Some(Box::new(KeyDump { ticket, position: WalkPosition::default(), keys: 0, bytes: 0 }))
+            let permit = self.context.dump_permit.try_acquire()?;
+            Some(Box::new(KeyDump { _permit: permit, position: WalkPosition::default(), keys: 0, bytes: 0 }))
         });
         let Some(mut dump) = dump else {
             self.reply(format.busy());
             return Ok(0);
         };
-        // The client may have taken nothing for so long that another's list has begun.
-        if !dump.ticket.step(now) {
-            return Err(SessionStep::Close);
-        }
         if begins {
             self.reply(format.start());
         }

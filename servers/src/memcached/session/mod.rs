@@ -14,9 +14,10 @@ mod text;
 
 use std::sync::Arc;
 
+use async_lock::SemaphoreGuard;
+
 use crate::memcached::config::Protocol;
 use crate::memcached::context::ServerContext;
-use crate::memcached::dump_slot::DumpTicket;
 use crate::memcached::mutation::StoreRequest;
 use crate::memcached::protocol::binary::REQUEST_MAGIC;
 use crate::memcached::protocol::store_reply::StoreReply;
@@ -41,8 +42,6 @@ pub enum SessionStep {
     Send,
     /// The client's turn is over: other connections should run.
     Yield,
-    /// The section `policy` of `stats` must be refreshed before the next request.
-    RefreshPolicy,
     /// The connection closes once the replies are sent.
     Close,
 }
@@ -64,9 +63,6 @@ struct DataBlock {
     request: StoreRequest,
     reply: StoreReply,
     value: PartialValue,
-    /// The received bytes of the block's terminator.
-    terminator: [u8; 2],
-    terminator_length: usize,
 }
 
 enum PartialValue {
@@ -76,7 +72,7 @@ enum PartialValue {
 
 /// A list of keys that is being sent.
 struct KeyDump<'a> {
-    ticket: DumpTicket<'a>,
+    _permit: SemaphoreGuard<'a>,
     position: WalkPosition,
     keys: u32,
     bytes: usize,
@@ -95,7 +91,7 @@ impl BufferCharge {
         let bytes = bytes as u64;
         if bytes <= FREE_BUFFER as u64 {
             self.0 = None;
-        } else if self.0.as_ref().is_none_or(|counted| counted.bytes() != bytes) {
+        } else if self.0.as_ref().is_none_or(|counted| counted.bytes != bytes) {
             self.0 = None;
             let store = &context.store;
             self.0 = Some(Box::new(store.shards().reserve_buffer(bytes, store.clock().now())?));
@@ -313,7 +309,11 @@ impl<'a> Session<'a> {
                     used += now;
                     self.discard_input(left - now);
                 }
-                PendingInput::DataBlock(block) => used += self.receive_data_block(block, rest),
+                PendingInput::DataBlock(block) => match self.receive_data_block(block, rest) {
+                    // Half of a terminator.
+                    0 => return (used, SessionStep::NeedInput),
+                    more => used += more,
+                },
                 PendingInput::Request => {
                     let outcome = match self.turn_requests_left {
                         0 => Err(SessionStep::Yield),

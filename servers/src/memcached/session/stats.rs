@@ -1,10 +1,15 @@
 //! The sections of `stats`. Each lists its names in memcached's order; what has no meaning here has
 //! the value of a memcached without the feature, which stands beside the name.
 
-use super::SessionStep;
-use crate::memcached::config::{ClientCertificates, Protocol, TlsConfig, VERSION};
+use std::sync::atomic::Ordering;
+
+use adapters::tls::ClientCertificates;
+
+use crate::memcached::config::{Protocol, TlsConfig, VERSION};
 use crate::memcached::context::ServerContext;
+use crate::memcached::logging;
 use crate::memcached::stats::counters::CounterTotals;
+use crate::memcached::stats::policy_section::worker_lines;
 use crate::memcached::store::StoreUsage;
 
 /// Every name of memcached 1.6.45, and some of this server.
@@ -45,7 +50,7 @@ const SETTINGS: &str = "\
     maxbytes maxconns tcpport udpport inter verbosity oldest=0 evictions domain_socket umask \
     shutdown_command growth_factor=1.25 chunk_size=48 num_threads num_threads_per_udp stat_key_prefix=: \
     detail_enabled=no reqs_per_event cas_enabled tcp_backlog binding_protocol auth_enabled_sasl \
-    auth_enabled_ascii item_size_max maxconns_fast hashpower_init=0 slab_reassign=no slab_automove=0 \
+    auth_enabled_ascii item_size_max maxconns_fast=yes hashpower_init=0 slab_reassign=no slab_automove=0 \
     slab_automove_ratio=0.80 slab_automove_window=30 slab_chunk_max lru_crawler lru_crawler_sleep=0 \
     lru_crawler_tocrawl=0 tail_repair_time=0 flush_enabled dump_enabled hash_algorithm=foldhash \
     lru_maintainer_thread=no lru_segmented=no hot_lru_pct=0 warm_lru_pct=0 hot_max_factor=0.00 \
@@ -60,14 +65,7 @@ type Write<'a> = dyn FnMut(&str, &str) + 'a;
 
 /// Calls `write` with each name and value of a section. The empty section is the general one.
 /// Returns false if there is no such section.
-///
-/// # Errors
-/// [`SessionStep::RefreshPolicy`] if the section `policy` must be made first.
-pub fn write_section(
-    context: &ServerContext,
-    section: &[u8],
-    write: &mut Write<'_>,
-) -> Result<bool, SessionStep> {
+pub fn write_section(context: &ServerContext, section: &[u8], write: &mut Write<'_>) -> bool {
     match section {
         b"" => {
             let figures = Figures::of(context);
@@ -95,13 +93,12 @@ pub fn write_section(
         b"conns" => connections(context, write),
         // Lull's own section.
         b"policy" => {
-            let section = &context.policy_section;
-            let lines = section.is_fresh().then(|| section.lines()).ok_or(SessionStep::RefreshPolicy)?;
-            lines.iter().for_each(|(name, value)| write(name, value));
+            worker_lines(&context.counters).for_each(|(name, value)| write(&name, &value));
+            write("busy_poll_share", &context.busy_poll_share.latest());
         }
-        _ => return Ok(false),
+        _ => return false,
     }
-    Ok(true)
+    true
 }
 
 /// Writes what a list names: `name=value`, or a name whose `value` is looked up, if it has one.
@@ -162,9 +159,11 @@ impl<'a> Figures<'a> {
                 return Some(format!("{:.6}", ticks as f64 / procfs::ticks_per_second() as f64));
             }
             "max_connections" => config.max_connections as u64,
-            "curr_connections" | "connection_structures" => context.connection_limit.open() as u64,
-            "accepting_conns" => u64::from(!context.connection_limit.is_reached()),
-            "listen_disabled_num" => context.connection_limit.times_reached(),
+            "curr_connections" | "connection_structures" => {
+                (config.max_connections - context.connection_permits.available_permits()) as u64
+            }
+            "accepting_conns" => u64::from(context.connection_permits.available_permits() > 0),
+            "listen_disabled_num" => totals.rejected_connections,
             "response_obj_oom" => totals.reply_no_memory,
             "read_buf_oom" => totals.read_no_memory,
             "cmd_get" => totals.get_hits + totals.get_misses,
@@ -225,7 +224,7 @@ fn setting(context: &ServerContext, name: &str) -> String {
             let listen: Vec<String> = config.listen.iter().map(|(ip, _)| ip.to_string()).collect();
             return listen.join(",");
         }
-        "verbosity" => return context.verbosity().to_string(),
+        "verbosity" => return logging::verbosity().to_string(),
         "evictions" if config.evict => "on",
         "evictions" => "off",
         "domain_socket" => return path(config.unix_socket.as_ref(), "NULL"),
@@ -244,9 +243,8 @@ fn setting(context: &ServerContext, name: &str) -> String {
         "auth_enabled_sasl" => yes_or_no(config.sasl),
         "auth_enabled_ascii" => return path(config.users_file.as_ref().filter(|_| !config.sasl), "no"),
         "item_size_max" => return config.max_item.to_string(),
-        "maxconns_fast" => yes_or_no(config.refuse_when_full),
         "slab_chunk_max" => return context.store.shards().segment_size.to_string(),
-        "lru_crawler" => yes_or_no(context.lru_crawler.is_enabled()),
+        "lru_crawler" => yes_or_no(!context.crawler_disabled.load(Ordering::Relaxed)),
         "flush_enabled" => yes_or_no(config.flush_allowed),
         "dump_enabled" => yes_or_no(config.dump_allowed),
         "idle_timeout" => return config.idle_timeout.map_or(0, |timeout| timeout.as_secs()).to_string(),
@@ -254,10 +252,10 @@ fn setting(context: &ServerContext, name: &str) -> String {
         "ssl_chain_cert" => return path(tls.map(|tls| &tls.certificates), "NULL"),
         "ssl_key" => return path(tls.map(|tls| &tls.key), "NULL"),
         "ssl_ca_cert" => return path(tls.and_then(|tls| tls.authorities.as_ref()), "NULL"),
-        "ssl_verify_mode" => match tls.map(|tls| tls.client_certificates).unwrap_or_default() {
-            ClientCertificates::Ignored => "0",
-            ClientCertificates::Optional => "1",
-            ClientCertificates::Required => "2",
+        "ssl_verify_mode" => match tls.and_then(|tls| tls.client_certificates) {
+            None => "0",
+            Some(ClientCertificates::Optional) => "1",
+            Some(ClientCertificates::Required) => "2",
         },
         "ssl_min_version" if tls.is_some_and(|tls: &TlsConfig| tls.require_tls13) => "tlsv1.3",
         "ssl_min_version" => "tlsv1.2",

@@ -28,7 +28,6 @@ fn converse(context: &ServerContext, input: &[u8], chunk_size: usize) -> (Vec<u8
             match step {
                 SessionStep::NeedInput => break,
                 SessionStep::Send | SessionStep::Yield => {}
-                SessionStep::RefreshPolicy => panic!("`stats policy` needs a runtime"),
                 SessionStep::Close => return (replies, false),
             }
         }
@@ -151,8 +150,7 @@ fn connections_come_and_go_while_they_are_listed() {
             });
             let waited = is_done.recv_timeout(std::time::Duration::from_secs(30));
             assert!(waited.is_ok(), "a connection waits for the list");
-        })
-        .unwrap();
+        });
     });
     assert_eq!(listed, 8);
 }

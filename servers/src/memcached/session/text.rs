@@ -1,7 +1,10 @@
 //! Executes the classic text commands: storage, administration, authentication.
 
+use std::sync::atomic::Ordering;
+
 use super::{Outcome, Session, SessionStep, stats};
 use crate::memcached::config::{MIN_MEMORY_LIMIT, VERSION};
+use crate::memcached::logging;
 use crate::memcached::mutation::{self, Delta, DeltaOutcome, StoreRequest};
 use crate::memcached::numbers;
 use crate::memcached::protocol::classic::{self, BAD_EXPIRY, Command, DumpFormat, StoreLine};
@@ -192,11 +195,12 @@ impl Session<'_> {
             return Ok(0);
         };
         let noreply = has_noreply(tokens);
+        let crawler_disabled = context.crawler_disabled.load(Ordering::Relaxed);
         let reply: &[u8] = match (name, arguments) {
             (b"flush_all", _) => self.flush_all(arguments, noreply),
             (b"verbosity", _) => match arguments.first().and_then(|level| numbers::digits_u32(level)) {
                 Some(level) => {
-                    context.set_verbosity(level.min(MAX_VERBOSITY));
+                    logging::set_verbosity(level.min(MAX_VERBOSITY));
                     OK
                 }
                 None => BAD_FORMAT,
@@ -225,13 +229,13 @@ impl Session<'_> {
             },
             (b"slabs", _) => tuning::slabs(arguments),
             (b"lru", _) => tuning::lru(arguments),
-            (b"lru_crawler", [b"metadump", classes]) if context.lru_crawler.is_enabled() => {
+            (b"lru_crawler", [b"metadump", classes]) if !crawler_disabled => {
                 return self.dump_classes(DumpFormat::Metadump, classes);
             }
-            (b"lru_crawler", [b"mgdump", classes]) if context.lru_crawler.is_enabled() => {
+            (b"lru_crawler", [b"mgdump", classes]) if !crawler_disabled => {
                 return self.dump_classes(DumpFormat::Mgdump, classes);
             }
-            (b"lru_crawler", _) => context.lru_crawler.execute(arguments),
+            (b"lru_crawler", _) => tuning::lru_crawler(&context.crawler_disabled, arguments),
             _ if tokens.len() > 1 && tokens[tokens.len() - 1].starts_with(b"HTTP/") => {
                 return Err(SessionStep::Close);
             }
@@ -324,7 +328,7 @@ impl Session<'_> {
                     for part in ["STAT ", name, " ", value, "\r\n"] {
                         replies.extend_from_slice(part.as_bytes());
                     }
-                })?;
+                });
                 self.reply(match (known, section) {
                     (false, _) => ERROR,
                     (true, b"reset") => b"RESET\r\n",

@@ -1,7 +1,7 @@
 //! The section `policy` of `stats`: one line per worker with its policy, driver, alignment and
 //! time, and the share of busy polls.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use policies::counters::{RxPackets, busy_poll_rx_packets};
@@ -10,70 +10,11 @@ use runtime::policy::QueueStatus;
 
 use super::counters::Counters;
 
-/// How long a snapshot is used.
+/// How long a reading of the share is used.
 const MAX_AGE: Duration = Duration::from_secs(1);
 
-pub type Lines = Arc<[(String, String)]>;
-
-/// Reads the share of busy polls, or why there is none, as it is shown.
-type ReadShare = Arc<dyn Fn() -> String + Send + Sync>;
-
-/// The section as it was up to a second ago.
-///
-/// The share comes from files in `/proc` and by netlink, for each queue: some hundred microseconds
-/// or more, in which a worker would serve nobody. So a thread for blocking work reads it, once a
-/// second at most, however many clients ask.
-pub struct PolicySection {
-    read_share: ReadShare,
-    latest: Mutex<Option<(Instant, Lines)>>,
-    /// Held by who makes a snapshot. The others wait for that one.
-    making: futures_util::lock::Mutex<()>,
-}
-
-impl PolicySection {
-    pub fn new(read_share: impl Fn() -> String + Send + Sync + 'static) -> Self {
-        Self {
-            read_share: Arc::new(read_share),
-            latest: Mutex::default(),
-            making: futures_util::lock::Mutex::default(),
-        }
-    }
-
-    fn latest(&self) -> MutexGuard<'_, Option<(Instant, Lines)>> {
-        self.latest.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whether there is a snapshot that is not too old.
-    pub fn is_fresh(&self) -> bool {
-        let age = |taken| runtime::time::now().saturating_duration_since(taken);
-        self.latest().as_ref().is_some_and(|(taken, _)| age(*taken) < MAX_AGE)
-    }
-
-    pub fn lines(&self) -> Lines {
-        self.latest().as_ref().map(|(_, lines)| Arc::clone(lines)).unwrap_or_default()
-    }
-
-    /// Makes a snapshot, unless there is one.
-    pub async fn refresh(&self, counters: &Counters) {
-        let _making = self.making.lock().await;
-        if self.is_fresh() {
-            return;
-        }
-        let read_share = Arc::clone(&self.read_share);
-        let share = runtime::spawn_blocking(move || read_share()).await;
-        let share = share.unwrap_or_else(|error| format!("none ({error})"));
-        let lines = worker_lines(counters).chain([("busy_poll_share".to_owned(), share)]).collect();
-        *self.latest() = Some((runtime::time::now(), lines));
-    }
-}
-
-impl std::fmt::Debug for PolicySection {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("PolicySection").finish_non_exhaustive()
-    }
-}
-
-fn worker_lines(counters: &Counters) -> impl Iterator<Item = (String, String)> {
+/// A name and a value for each worker.
+pub fn worker_lines(counters: &Counters) -> impl Iterator<Item = (String, String)> {
     runtime::reports().into_iter().zip(runtime::metrics()).map(|(report, metrics)| {
         let (aligned, misaligned, without_napi) = counters.alignment(report.worker);
         let napi = report.napi.as_ref().map_or(0, |napi| napi.id);
@@ -118,7 +59,10 @@ fn queue_fields(queue: &QueueStatus) -> String {
 
 /// The share of an interface's packets that busy polling received.
 #[derive(Debug)]
-pub struct BusyPollShare(Option<Result<(Interface, Packets), String>>);
+pub struct BusyPollShare {
+    start: Option<Result<(Interface, Packets), String>>,
+    latest: Mutex<Option<(Instant, String)>>,
+}
 
 /// Packets received so far.
 #[derive(Debug, Clone, Copy)]
@@ -138,16 +82,28 @@ impl Packets {
 impl BusyPollShare {
     /// Begins to count on an interface.
     pub fn start(interface: Option<&str>) -> Self {
-        Self(interface.map(|name| {
+        let start = interface.map(|name| {
             let interface = host::interface(name).map_err(|error| error.to_string())?;
             let packets = Packets::read(&interface)?;
             Ok((interface, packets))
-        }))
+        });
+        Self { start, latest: Mutex::default() }
     }
 
-    /// The value for `stats policy`: the share since the start, 0 to 1, or why there is none.
-    pub fn display(&self) -> String {
-        let share = match &self.0 {
+    /// The value for `stats policy`, of at most a second ago: it takes a file in `/proc` and a
+    /// message to the kernel, some hundred microseconds in which the worker serves nobody.
+    pub fn latest(&self) -> String {
+        let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = runtime::time::now();
+        match &*latest {
+            Some((taken, share)) if now.saturating_duration_since(*taken) < MAX_AGE => share.clone(),
+            _ => latest.insert((now, self.read())).1.clone(),
+        }
+    }
+
+    /// The share since the start, 0 to 1, or why there is none.
+    fn read(&self) -> String {
+        let share = match &self.start {
             None => Err("no interface".to_owned()),
             Some(Err(error)) => Err(error.clone()),
             Some(Ok((interface, start))) => Packets::read(interface).map(|now| {
@@ -163,8 +119,6 @@ impl BusyPollShare {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicU32, Ordering};
-
     use policies::controller::{Budgets, Comparison, QueueSettings, Reason};
 
     use super::*;
@@ -191,26 +145,5 @@ mod tests {
             queue_fields(&QueueStatus::new(&fixed, None)),
             " mode=interrupt-first grace_time_us=20 spin_us=0 why=fixed"
         );
-    }
-
-    #[runtime::test]
-    async fn many_who_ask_share_one_snapshot_a_second_which_no_worker_makes() {
-        runtime::time::pause();
-        let made = Arc::new(AtomicU32::new(0));
-        let (counted, worker) = (Arc::clone(&made), std::thread::current().id());
-        let section = PolicySection::new(move || {
-            assert_ne!(std::thread::current().id(), worker);
-            (counted.fetch_add(1, Ordering::Relaxed) + 1).to_string()
-        });
-        let counters = Counters::new(1);
-        for round in 1..=3 {
-            assert!(!section.is_fresh());
-            futures_util::future::join_all((0..100).map(|_| section.refresh(&counters))).await;
-            assert_eq!(made.load(Ordering::Relaxed), round);
-            let lines = section.lines();
-            assert_eq!(lines.last(), Some(&("busy_poll_share".to_owned(), round.to_string())));
-            runtime::time::advance(MAX_AGE).await;
-        }
-        runtime::time::resume();
     }
 }

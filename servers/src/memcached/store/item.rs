@@ -77,7 +77,6 @@ const KEY_LENGTH: usize = 24;
 const BITS: usize = 25;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct ItemHeader {
     /// The CAS unique: changes whenever the item changes.
     pub cas: u64,

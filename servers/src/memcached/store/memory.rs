@@ -14,7 +14,7 @@ pub struct OutOfMemory;
 
 /// Buffers of connections up to the limit divided by this don't count against it, so that a few
 /// slow clients evict nothing.
-const FREE_BUFFERS_DIVISOR: u64 = 32;
+pub(super) const FREE_BUFFERS_DIVISOR: u64 = 32;
 
 /// A number of bytes that several threads change.
 #[derive(Debug, Default)]
@@ -50,7 +50,7 @@ pub struct MemoryBudget {
     /// received or were replaced while being sent, and buffers of connections.
     pub unstored: Bytes,
     /// All reserved buffers of connections. The first ones are not part of `used`.
-    buffers: Bytes,
+    pub(super) buffers: Bytes,
 }
 
 impl MemoryBudget {
@@ -72,31 +72,10 @@ impl MemoryBudget {
 /// more counts here.
 #[derive(Debug)]
 pub struct BufferReservation {
-    bytes: u64,
-    counted: bool,
-    memory: Arc<MemoryBudget>,
-}
-
-impl BufferReservation {
-    pub(super) fn new(bytes: u64, memory: &Arc<MemoryBudget>) -> Self {
-        Self { bytes, counted: false, memory: Arc::clone(memory) }
-    }
-
-    /// Adds the buffer to the budget. Returns whether it counts against the limit.
-    pub(super) fn add(&self) -> bool {
-        let before = self.memory.buffers.add(self.bytes);
-        before.saturating_add(self.bytes) > self.memory.limit.get() / FREE_BUFFERS_DIVISOR
-    }
-
-    /// The bytes were also reserved against the limit.
-    pub(super) fn mark_counted(&mut self) {
-        self.counted = true;
-        self.memory.unstored.add(self.bytes);
-    }
-
-    pub fn bytes(&self) -> u64 {
-        self.bytes
-    }
+    pub bytes: u64,
+    /// Whether the bytes were also reserved against the limit.
+    pub(super) counted: bool,
+    pub(super) memory: Arc<MemoryBudget>,
 }
 
 impl Drop for BufferReservation {

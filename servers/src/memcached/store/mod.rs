@@ -27,7 +27,6 @@ pub use memory::{BufferReservation, LargeValue, OutOfMemory};
 pub use shard_set::{LockedEntry, ShardSet};
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct StoreUsage {
     /// Items, including expired ones that were not removed yet.
     pub items: u64,
@@ -63,8 +62,6 @@ const MAX_SHARD_MEMORY: u64 = 8 << 30;
 const SEGMENTS_PER_SHARD: u64 = 64;
 /// The smallest and the largest segment, in bytes.
 const SEGMENT_SIZES: (u64, u64) = (16 << 10, 4 << 20);
-/// Segments that the crawler examines under one lock.
-const CRAWL_STEP: usize = 1;
 /// Items that a walk examines under one lock.
 const WALK_STEP: usize = 1000;
 /// A shard needs a segment for each queue, one for moving items, and one that is being freed.
@@ -191,8 +188,7 @@ impl Store {
         let mut idle = 0;
         while idle < self.shards.len() && start.elapsed() < time {
             let index = self.shards.next_index();
-            let examined = self.shards.lock(index).crawl(now, CRAWL_STEP, memory);
-            idle = if examined < CRAWL_STEP { idle + 1 } else { 0 };
+            idle = if self.shards.lock(index).crawl(now, memory) { 0 } else { idle + 1 };
         }
     }
 

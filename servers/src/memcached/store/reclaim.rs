@@ -7,6 +7,8 @@
 //! need for cache eviction", SOSP 2023). Bytes of deleted and replaced items are reclaimed first:
 //! segments with enough of them are compacted by moving their live items.
 
+use std::hash::BuildHasher;
+
 use super::item::{self, ItemBits, ItemHeader};
 use super::memory::MemoryBudget;
 use super::segment_log::{ItemLocation, Queue, Segment, live_items};
@@ -89,7 +91,7 @@ impl Shard {
         for (offset, header) in live_items(&map, used) {
             let item = &map[offset..offset + header.size()];
             let from = self.log.location(index, offset);
-            let hash = self.hasher.hash(item::key(item));
+            let hash = self.hasher.hash_one(item::key(item));
             let accesses = header.bits.access_count();
             let expired = header.has_expired(now);
             let (target, bits) = match (retain, queue) {
@@ -164,25 +166,21 @@ impl Shard {
         self.counters.crawled += checked;
         self.log.set_first_expiry(index, first);
         for (location, header) in expired {
-            let hash = self.hasher.hash(item::key(self.log.item(location)));
+            let hash = self.hasher.hash_one(item::key(self.log.item(location)));
             self.remove(hash, location);
             self.count_expired(&header);
         }
     }
 
-    /// Removes the expired items of at most `max` segments and gives freed memory back to the
-    /// kernel. Returns how many segments were examined.
-    pub fn crawl(&mut self, now: u32, max: usize, memory: &MemoryBudget) -> usize {
-        let due: Vec<u32> = {
-            let is_due = |(index, segment): &(u32, &Segment)| {
-                segment.first_expiry <= now || (segment.live == 0 && !self.log.is_open(*index))
-            };
-            let segments = || self.log.segments().filter(is_due);
-            let after = segments().filter(|(index, _)| *index >= self.crawl_cursor);
-            let before = segments().filter(|(index, _)| *index < self.crawl_cursor);
-            after.chain(before).map(|(index, _)| index).take(max).collect()
+    /// Removes the expired items of a segment, and gives a free one back to the kernel. Returns
+    /// whether there was one to examine.
+    pub fn crawl(&mut self, now: u32, memory: &MemoryBudget) -> bool {
+        let is_due = |(index, segment): &(u32, &Segment)| {
+            segment.first_expiry <= now || (segment.live == 0 && !self.log.is_open(*index))
         };
-        for &index in &due {
+        let due = || self.log.segments().filter(is_due).map(|(index, _)| index);
+        let next = due().find(|index| *index >= self.crawl_cursor).or_else(|| due().next());
+        if let Some(index) = next {
             self.crawl_cursor = index + 1;
             self.expire_segment(index, now);
             let size = self.log.segment_size();
@@ -193,8 +191,8 @@ impl Shard {
                 self.free_segment(index, Retain::All, now);
             }
         }
-        self.release_free_segments(memory, max);
-        due.len()
+        self.release_free_segments(memory, 1);
+        next.is_some()
     }
 }
 

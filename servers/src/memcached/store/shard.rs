@@ -1,11 +1,10 @@
 //! A shard: a hash table of item locations and the segment log that they point into, under one
 //! lock.
 
-use std::hash::{BuildHasher, Hasher};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use foldhash::quality::{FixedState, RandomState};
+use foldhash::quality::FixedState;
 use hashbrown::HashTable;
 use memmap2::MmapMut;
 use slab::Slab;
@@ -15,7 +14,6 @@ use super::memory::{LargeValue, MemoryBudget};
 use super::segment_log::{ItemLocation, Queue, SegmentLog, items_from};
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct StoreCounters {
     pub evictions: u64,
     /// Evicted items that were never fetched.
@@ -66,11 +64,11 @@ pub struct Shard {
     /// Changes whenever items are moved or evicted.
     pub generation: u64,
     pub(super) crawl_cursor: u32,
-    pub(super) hasher: KeyHasher,
+    pub(super) hasher: FixedState,
 }
 
 impl Shard {
-    pub fn new(segment_size: usize, hasher: KeyHasher) -> Self {
+    pub fn new(segment_size: usize, hasher: FixedState) -> Self {
         Self {
             table: HashTable::new(),
             log: SegmentLog::new(segment_size),
@@ -270,22 +268,6 @@ impl Shard {
         self.ghosts = GhostQueue::default();
         self.log.clear();
         self.update_table_bytes(memory);
-    }
-}
-
-/// Hashes keys with a seed that is random per store, so clients cannot construct colliding keys.
-#[derive(Debug, Clone)]
-pub struct KeyHasher(FixedState);
-
-impl KeyHasher {
-    pub fn with_random_seed() -> Self {
-        Self(FixedState::with_seed(RandomState::default().hash_one(0u8)))
-    }
-
-    pub fn hash(&self, key: &[u8]) -> u64 {
-        let mut hasher = self.0.build_hasher();
-        hasher.write(key);
-        hasher.finish()
     }
 }
 

@@ -1,13 +1,18 @@
 //! All shards of a store, how they make room for each other under the common memory limit, and a
 //! key's entry while its shard is locked.
 
+use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use foldhash::quality::{FixedState, RandomState};
+
 use super::item::{self, ItemBits, ItemHeader, NewItem, NewValue, StoredValue};
-use super::memory::{BufferReservation, LargeValue, MemoryBudget, OutOfMemory, footprint};
+use super::memory::{
+    BufferReservation, FREE_BUFFERS_DIVISOR, LargeValue, MemoryBudget, OutOfMemory, footprint,
+};
 use super::segment_log::ItemLocation;
-use super::shard::{KeyHasher, Shard};
+use super::shard::Shard;
 
 /// A value larger than a segment divided by this is stored as a large value.
 const LARGE_VALUE_DIVISOR: usize = 4;
@@ -18,7 +23,8 @@ const MAX_RECLAIM_TRIES: usize = 10_000;
 pub struct ShardSet {
     shards: Box<[CachePadded<Mutex<Shard>>]>,
     pub memory: Arc<MemoryBudget>,
-    pub hasher: KeyHasher,
+    /// Its seed is random, so that clients can't construct keys that collide.
+    pub hasher: FixedState,
     /// The shard that gives up memory next, and that the crawler visits next; modulo the number of
     /// shards.
     next_shard: AtomicUsize,
@@ -35,7 +41,7 @@ impl ShardSet {
     pub fn new(shards: u64, segment_size: usize, limit: u64, evict: bool) -> Self {
         let memory = Arc::<MemoryBudget>::default();
         memory.limit.set(limit);
-        let hasher = KeyHasher::with_random_seed();
+        let hasher = FixedState::with_seed(RandomState::default().hash_one(0u8));
         let shard = || CachePadded(Mutex::new(Shard::new(segment_size, hasher.clone())));
         Self {
             shards: (0..shards).map(|_| shard()).collect(),
@@ -129,11 +135,13 @@ impl ShardSet {
     /// # Errors
     /// [`OutOfMemory`] as for a large value.
     pub fn reserve_buffer(&self, bytes: u64, now: u32) -> Result<BufferReservation, OutOfMemory> {
-        let mut reservation = BufferReservation::new(bytes, &self.memory);
+        let before = self.memory.buffers.add(bytes);
         // It takes the buffer back also if its memory can't be reserved.
-        if reservation.add() {
+        let mut reservation = BufferReservation { bytes, counted: false, memory: Arc::clone(&self.memory) };
+        if before.saturating_add(bytes) > self.memory.limit.get() / FREE_BUFFERS_DIVISOR {
             self.reserve_unstored(bytes, now)?;
-            reservation.mark_counted();
+            self.memory.unstored.add(bytes);
+            reservation.counted = true;
         }
         Ok(reservation)
     }
@@ -169,7 +177,7 @@ pub struct LockedEntry<'a> {
 
 impl<'a> LockedEntry<'a> {
     pub(super) fn new(shards: &'a ShardSet, key: &'a [u8], now: u32) -> Self {
-        let hash = shards.hasher.hash(key);
+        let hash = shards.hasher.hash_one(key);
         let mut shard = shards.lock(shards.index_of(hash));
         let mut location = shard.find(hash, key);
         if let Some(found) = location {
