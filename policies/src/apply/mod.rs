@@ -1,7 +1,6 @@
 //! Carries out a plan: journals the old values, writes and verifies each knob, restores on drop.
 
 mod adapted_queue;
-mod coalescing;
 mod guard;
 mod left_entries;
 #[cfg(feature = "tools")]
@@ -202,11 +201,6 @@ impl Guard {
             if self.applied.iter().any(is_step) {
                 continue;
             }
-            if let Knob::Coalesce { .. } = step.knob {
-                // All parameters by one request.
-                self.set_coalescing(device, others)?;
-                continue;
-            }
             self.set(&step.knob, &step.target, device, others)?;
             if self.applied.last().is_some_and(Applied::ends_policy) {
                 self.step_down(device)?;
@@ -300,10 +294,21 @@ impl Guard {
             Some(refusal) => (refusal, Some(target.clone())),
             None => write_verified(knob, target, device),
         };
-        self.record_outcome(knob, target, outcome, owned)?;
-        let outcome = self.applied.last().map(|applied| &applied.outcome);
+        if (knob.has_limit() || knob.is_rounded())
+            && let Some(owned) = owned
+            && let Some(undo) = lock(&self.undo).as_mut()
+        {
+            // What the device makes of the target is known: any other value is somebody else's.
+            undo.journal.finalize(knob, &owned);
+            undo.write(&self.directory)?;
+        }
         // Also for a size that reads back as another: the rings may have been rebuilt.
-        if *knob == Knob::RxRing && !matches!(outcome, Some(Outcome::Already | Outcome::Failed { .. })) {
+        let rebuilds = *knob == Knob::RxRing && !matches!(outcome, Outcome::Already | Outcome::Failed { .. });
+        let applied =
+            Applied { knob: knob.clone(), target: target.clone(), policy: self.plan.policy, outcome };
+        tracing::debug!(interface = self.plan.interface, "{applied}");
+        self.applied.push(applied);
+        if rebuilds {
             device.invalidate_queues();
             wait_for_queues(self.plan.ifindex, None)?;
         }
@@ -311,7 +316,7 @@ impl Guard {
     }
 
     /// Why a knob is not set: another process holds it.
-    pub(super) fn refusal_of_others(
+    fn refusal_of_others(
         &self,
         knob: &Knob,
         target: &Value,
@@ -328,29 +333,5 @@ impl Guard {
         let what =
             if changes_queues { "holds queues of the device" } else { "has set it for the whole device" };
         Some(Outcome::Failed { reason: format!("process {} {what}", holder.writer.pid) })
-    }
-
-    /// Records what came of a knob. `owned` is the only value that is the writer's from now on;
-    /// `None` if it is not known.
-    pub(super) fn record_outcome(
-        &mut self,
-        knob: &Knob,
-        target: &Value,
-        outcome: Outcome,
-        owned: Option<Value>,
-    ) -> Result<(), Error> {
-        if (knob.has_limit() || knob.is_rounded())
-            && let Some(owned) = owned
-            && let Some(undo) = lock(&self.undo).as_mut()
-        {
-            // What the device makes of the target is known: any other value is somebody else's.
-            undo.journal.finalize(knob, &owned);
-            undo.write(&self.directory)?;
-        }
-        let applied =
-            Applied { knob: knob.clone(), target: target.clone(), policy: self.plan.policy, outcome };
-        tracing::debug!(interface = self.plan.interface, "{applied}");
-        self.applied.push(applied);
-        Ok(())
     }
 }

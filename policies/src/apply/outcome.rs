@@ -6,7 +6,7 @@ use std::io;
 use serde::Serialize;
 
 use crate::host::device::Device;
-use crate::knob::{Knob, Value};
+use crate::knob::{Knob, Value, is_refusal};
 use crate::policy::Policy;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -17,7 +17,7 @@ pub enum Outcome {
     Already,
     /// The knob was set, and reads back as the target value.
     Set,
-    /// The driver refused the target, and took a smaller value: its limit, if that is known.
+    /// The driver refused the target, and took a half of it, a quarter, or a smaller part.
     AtLimit {
         value: String,
         /// The kernel's error for the target.
@@ -91,13 +91,13 @@ impl fmt::Display for Applied {
 }
 
 /// Sets a knob and verifies the result. The second value is the only one that is the writer's from
-/// now on: the target, or what the driver rounded the target to. `None` if it is not known.
+/// now on: the target, or what the driver made of it. `None` if it is not known.
 pub(super) fn write_verified(knob: &Knob, target: &Value, device: &Device) -> (Outcome, Option<Value>) {
     let before = knob.read(device).ok();
     if before.as_ref() == Some(target) {
         return (pending(knob, target, device).unwrap_or(Outcome::Already), before);
     }
-    let written = knob.write(device, target);
+    let written = write_largest(knob, target, before.as_ref(), |value| knob.write(device, value));
     let (outcome, owned) = judge(knob, target, before.as_ref(), written, knob.read(device));
     match outcome {
         Outcome::Set => (pending(knob, target, device).unwrap_or(Outcome::Set), owned),
@@ -105,22 +105,54 @@ pub(super) fn write_verified(knob: &Knob, target: &Value, device: &Device) -> (O
     }
 }
 
+/// A value that was taken, and the error for the target if that is another one.
+type Taken = (Value, Option<io::Error>);
+
+/// Writes the target. No driver reports its limit for a knob that has one: half of a value that it
+/// refuses is tried next, as long as that is more than the present value.
+fn write_largest(
+    knob: &Knob,
+    target: &Value,
+    before: Option<&Value>,
+    mut write: impl FnMut(&Value) -> io::Result<()>,
+) -> io::Result<Taken> {
+    let refusal = match write(target) {
+        Ok(()) => return Ok((target.clone(), None)),
+        Err(refusal) if knob.has_limit() && is_refusal(&refusal) => refusal,
+        Err(error) => return Err(error),
+    };
+    let present = before.and_then(Value::number).unwrap_or(0);
+    let mut number = target.number().unwrap_or(0) / 2;
+    while number > present {
+        match write(&Value::Number(number)) {
+            Ok(()) => return Ok((Value::Number(number), Some(refusal))),
+            Err(error) if is_refusal(&error) => number /= 2,
+            Err(_) => break,
+        }
+    }
+    // The one for the value that was asked for.
+    Err(refusal)
+}
+
 fn judge(
     knob: &Knob,
     target: &Value,
     before: Option<&Value>,
-    written: io::Result<()>,
+    written: io::Result<Taken>,
     now: io::Result<Value>,
 ) -> (Outcome, Option<Value>) {
     let is_changed = |now: &Value| before.is_some_and(|before| before != now);
     let outcome = match (written, &now) {
         (Err(error), _) => Outcome::Failed { reason: error.to_string() },
-        (Ok(()), Ok(now)) if now == target => Outcome::Set,
-        (Ok(()), Ok(now)) if knob.is_rounded() && is_changed(now) => {
+        (Ok(_), Ok(now)) if now == target => Outcome::Set,
+        (Ok((taken, Some(refusal))), Ok(now)) if *now == taken => {
+            Outcome::AtLimit { value: now.to_string(), refusal: refusal.to_string() }
+        }
+        (Ok(_), Ok(now)) if knob.is_rounded() && is_changed(now) => {
             Outcome::Rounded { value: now.to_string() }
         }
-        (Ok(()), Ok(now)) => Outcome::ReadsBack { value: now.to_string() },
-        (Ok(()), Err(error)) => Outcome::ReadsBack { value: format!("nothing ({error})") },
+        (Ok(_), Ok(now)) => Outcome::ReadsBack { value: now.to_string() },
+        (Ok(_), Err(error)) => Outcome::ReadsBack { value: format!("nothing ({error})") },
     };
     let owned = match now {
         Ok(now) if outcome.is_ok() => Some(now),
@@ -137,15 +169,59 @@ fn pending(knob: &Knob, target: &Value, device: &Device) -> Option<Outcome> {
 
 #[cfg(test)]
 mod tests {
+    use rustix::io::Errno;
+
     use super::*;
     use crate::journal::{Entry, OwnedValues};
+    use crate::netlink::ethtool::Coalescing;
 
     fn number(number: u64) -> Value {
         Value::Number(number)
     }
 
     fn ring(before: u64, target: u64, now: io::Result<Value>) -> (Outcome, Option<Value>) {
-        judge(&Knob::RxRing, &number(target), Some(&number(before)), Ok(()), now)
+        let written = Ok((number(target), None));
+        judge(&Knob::RxRing, &number(target), Some(&number(before)), written, now)
+    }
+
+    /// What comes of a delay that is to become 65,534 µs, where the driver takes at most `most`, and
+    /// how often it is written.
+    fn delay(before: u64, most: u64, error: Errno) -> (Outcome, Option<Value>, usize) {
+        let knob = Knob::Coalesce { parameter: Coalescing::RxUsecs };
+        let (mut now, mut writes) = (number(before), 0);
+        let written = write_largest(&knob, &number(65_534), Some(&number(before)), |value| {
+            writes += 1;
+            if value.number() > Some(most) {
+                return Err(error.into());
+            }
+            now = value.clone();
+            Ok(())
+        });
+        let (outcome, owned) = judge(&knob, &number(65_534), Some(&number(before)), written, Ok(now));
+        (outcome, owned, writes)
+    }
+
+    #[test]
+    fn a_delay_beyond_the_drivers_limit_is_halved_until_it_is_taken_but_never_shortened() {
+        assert_eq!(delay(3, 65_534, Errno::INVAL), (Outcome::Set, Some(number(65_534)), 1));
+        for (error, most, taken, writes) in
+            [(Errno::INVAL, 10_000, 8191, 4), (Errno::RANGE, 4095, 4095, 5), (Errno::INVAL, 1022, 511, 8)]
+        {
+            let refusal = io::Error::from(error).to_string();
+            let at_limit = Outcome::AtLimit { value: taken.to_string(), refusal };
+            assert_eq!(delay(3, most, error), (at_limit, Some(number(taken)), writes));
+        }
+        let (outcome, owned, writes) = delay(8000, 100, Errno::INVAL);
+        assert!(matches!(outcome, Outcome::Failed { .. }), "{outcome:?}");
+        // What others set later is theirs.
+        assert_eq!((owned, writes), (Some(number(65_534)), 4));
+    }
+
+    #[test]
+    fn a_process_that_may_not_set_a_delay_tries_once() {
+        let (outcome, _, writes) = delay(3, 0, Errno::PERM);
+        assert!(matches!(outcome, Outcome::Failed { reason } if reason.contains("not permitted")));
+        assert_eq!(writes, 1);
     }
 
     #[test]

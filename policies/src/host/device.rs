@@ -4,7 +4,6 @@ use std::cell::RefCell;
 use std::io;
 
 use super::discover::interface_by_index;
-use super::facts;
 use super::interface::Interface;
 use super::irq::Direction;
 use crate::cpus::Pid;
@@ -28,11 +27,6 @@ impl Device {
 
     pub(crate) fn name(&self) -> &str {
         &self.name
-    }
-
-    /// The name of its driver; `None` for a virtual device.
-    pub(crate) fn driver(&self) -> Option<String> {
-        facts::driver(&self.name)
     }
 
     /// The interface's index, if the index still has the expected name.

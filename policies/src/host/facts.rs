@@ -226,7 +226,7 @@ fn numa_node(interface: &str) -> Option<u32> {
 }
 
 /// The name of the interface's driver; `None` for a virtual device.
-pub(super) fn driver(interface: &str) -> Option<String> {
+fn driver(interface: &str) -> Option<String> {
     let link = fs::read_link(sysfs::class_net(interface).join("device/driver")).ok()?;
     Some(link.file_name()?.to_str()?.to_owned())
 }

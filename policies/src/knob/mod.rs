@@ -1,10 +1,11 @@
 //! Single settings of the host: what they are called, who may set them, how they are read and
 //! written, and what a policy loses without one.
 
-pub(crate) mod coalescing_limits;
 pub(crate) mod permission;
 mod read;
 mod write;
+
+pub(crate) use write::is_refusal;
 
 use std::fmt;
 

@@ -73,8 +73,7 @@ impl Knob {
 /// Which kernel a thread that polls all the time needs, where the kernel's error says that it knows
 /// none: `ERANGE` since Linux 6.17, `EINVAL` since 6.13, and `EOPNOTSUPP` before.
 fn explain_refused_thread(error: io::Error) -> io::Error {
-    let unknown = [Errno::RANGE, Errno::INVAL, Errno::OPNOTSUPP].map(|errno| Some(errno.raw_os_error()));
-    if !unknown.contains(&errno(&error)) {
+    if !is_refusal(&error) {
         return error;
     }
     // The release is a hint for the reader: what decides is the kernel's refusal.
@@ -84,6 +83,13 @@ fn explain_refused_thread(error: io::Error) -> io::Error {
         error.kind(),
         format!("{error}; a kernel thread that polls all the time needs Linux 6.19{here}"),
     )
+}
+
+/// Whether an error says that the kernel or the driver does not take this value, and not that it
+/// takes none from this process.
+pub(crate) fn is_refusal(error: &io::Error) -> bool {
+    let refusals = [Errno::INVAL, Errno::RANGE, Errno::OPNOTSUPP].map(|errno| Some(errno.raw_os_error()));
+    refusals.contains(&errno(error))
 }
 
 fn set_affinity(irq: u32, cpus: &Cpus) -> io::Result<()> {

@@ -11,7 +11,7 @@ use crate::netlink::ethtool::Coalescing;
 use crate::policy::Policy;
 
 /// The device's interrupt coalescing under suppression. Defaults are those of Cai and Karsten
-/// (2023), section 4.2.1; a device with a lower limit is set to its limit.
+/// (2023), section 4.2.1; of a value that the device refuses, half is tried, a quarter and so on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct SuppressionValues {
     /// Microseconds from a received packet to its interrupt; 65534 by default.
