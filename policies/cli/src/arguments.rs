@@ -8,7 +8,7 @@ use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 use policies::controller::{LatencyBudget, QueueSettings};
 use policies::counters::{RxPackets, Snapshot};
-use policies::host::{Receiving, Recording};
+use policies::host::Recording;
 use policies::{Cpus, GraceTime, Interface, Plan, Policy, Settings, SuppressionValues, host, nearest_cores};
 
 use crate::attach::{AttachArguments, RunArguments, TargetArguments};
@@ -129,13 +129,6 @@ impl InterfaceOrRecording {
 }
 
 impl Subject {
-    pub fn receiving(&self) -> Receiving {
-        match self {
-            Self::Host(interface) => Receiving::of(interface),
-            Self::Recording(_, recording) => recording.receiving().clone(),
-        }
-    }
-
     pub fn interface(&self) -> &Interface {
         match self {
             Self::Host(interface) | Self::Recording(interface, _) => interface,

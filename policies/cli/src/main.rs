@@ -52,10 +52,8 @@ fn run(cli: &Cli) -> Result<ExitCode, CommandError> {
         }
         Command::Show { interface } => {
             let subject = interface.read()?;
-            let (interface, receiving) = (subject.interface(), subject.receiving());
-            let mut shown = json!(interface);
-            shown["receiving"] = json!(receiving);
-            cli.format.print(&shown, || print_interface(interface, &receiving));
+            let interface = subject.interface();
+            cli.format.print(&json!(interface), || print_interface(interface));
             Ok(ExitCode::SUCCESS)
         }
         Command::Plan { interface, plan: arguments } => {

@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use clap::ValueEnum;
 use comfy_table::{Table, presets};
 use policies::explain::{Explanation, Finding, Severity};
-use policies::host::Receiving;
 use policies::netlink::netdev::THREADED_BUSY_POLL;
 use policies::{Interface, Plan, Recovery, RestoreReport, missing_capabilities};
 
@@ -94,7 +93,7 @@ pub fn list_table(interfaces: &[Interface]) -> Table {
     table
 }
 
-pub fn print_interface(interface: &Interface, receiving: &Receiving) {
+pub fn print_interface(interface: &Interface) {
     print_line!(
         "{} ({}), index {}, {}",
         interface.name,
@@ -120,9 +119,7 @@ pub fn print_interface(interface: &Interface, receiving: &Receiving) {
             .collect();
         print_line!("coalescing: {}", values.join(", "));
     }
-    print_receiving(receiving);
-    let counts_drops = !receiving.queue_drops.is_empty();
-    let mut header = vec![
+    let mut table = table(&[
         "queue",
         "NAPI",
         "irq",
@@ -133,9 +130,7 @@ pub fn print_interface(interface: &Interface, receiving: &Receiving) {
         "gro-flush-timeout ns",
         "irq-suspend-timeout ns",
         "threaded",
-    ];
-    header.extend(counts_drops.then_some("drops"));
-    let mut table = table(&header);
+    ]);
     for queue in &interface.queues {
         let napi = queue.napi.as_ref();
         let threaded = napi.and_then(|napi| match (napi.threaded, napi.pid) {
@@ -148,7 +143,7 @@ pub fn print_interface(interface: &Interface, receiving: &Receiving) {
             .rps_cpus
             .as_ref()
             .map(|cpus| if cpus.is_empty() { "off".to_owned() } else { cpus.to_string() });
-        let mut row = vec![
+        table.add_row([
             format!("rx-{}", queue.index),
             or_dash(napi.map(|napi| napi.id)),
             or_dash(queue.irq),
@@ -162,9 +157,7 @@ pub fn print_interface(interface: &Interface, receiving: &Receiving) {
             or_dash(napi.and_then(|napi| napi.gro_flush_timeout)),
             or_dash(napi.and_then(|napi| napi.irq_suspend_timeout)),
             or_dash(threaded),
-        ];
-        row.extend(counts_drops.then(|| or_dash(receiving.drops_of(queue.index))));
-        table.add_row(row);
+        ]);
     }
     print_line!("{table}");
     let by_order = interface.queues.iter().any(|queue| queue.napi.is_some() && !queue.napi_reported);
@@ -172,28 +165,6 @@ pub fn print_interface(interface: &Interface, receiving: &Receiving) {
         print_line!("note: the driver does not link queues to NAPIs; they are matched by order");
     }
     interface.notes.iter().for_each(|note| print_line!("note: {note}"));
-}
-
-fn print_receiving(receiving: &Receiving) {
-    let mut steering = Vec::new();
-    if let Some(rss) = &receiving.rss {
-        let entries: Vec<String> =
-            rss.entries.iter().map(|(queue, count)| format!("rx-{queue} {count}")).collect();
-        steering.push(format!("RSS table: {}", entries.join(", ")));
-        steering.extend(rss.contexts.map(|count| format!("{count} other RSS contexts")));
-    }
-    steering.extend(receiving.ntuple_rules.map(|count| format!("{count} ntuple rules")));
-    if !steering.is_empty() {
-        print_line!("{}", steering.join("; "));
-    }
-    if let Some(control) = receiving.flow_control {
-        let on = |is_on: bool| if is_on { "on" } else { "off" };
-        let how = if control.autonegotiated { ", autonegotiated" } else { "" };
-        print_line!("flow control: rx {}, tx {}{how}", on(control.rx), on(control.tx));
-    }
-    if let (Some(missed), Some(dropped)) = (receiving.missed, receiving.dropped) {
-        print_line!("dropped packets: rx_missed_errors {missed}, rx_dropped {dropped}");
-    }
 }
 
 pub fn print_plan(plan: &Plan) {

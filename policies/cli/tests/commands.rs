@@ -101,53 +101,6 @@ fn a_device_keeps_no_more_queues_than_workers_poll() {
     }
 }
 
-#[test]
-fn how_a_recorded_device_spreads_and_drops_packets_is_shown_and_explained() {
-    let whole = fs::read_to_string(folder().join("igb.json")).unwrap();
-    let mut recording: serde_json::Value = serde_json::from_str(&whole).unwrap();
-    recording["receiving"] = serde_json::json!({
-        "rss": { "entries": [[0, 96], [1, 32]], "contexts": 1 },
-        "ntuple_rules": 2,
-        "flow_control": { "autonegotiated": true, "rx": false, "tx": true },
-        "queue_drops": [[0, 5], [1, 0]],
-        "missed": 7,
-        "dropped": 3,
-    });
-    let file = tempfile::NamedTempFile::new().unwrap();
-    fs::write(file.path(), recording.to_string()).unwrap();
-    let text = |command: &str| String::from_utf8(policies(command, file.path()).stdout).unwrap();
-    let shown = text("show");
-    for line in [
-        "RSS table: rx-0 96, rx-1 32; 1 other RSS contexts; 2 ntuple rules",
-        "flow control: rx off, tx on, autonegotiated",
-        "dropped packets: rx_missed_errors 7, rx_dropped 3",
-    ] {
-        assert!(shown.lines().any(|shown| shown == line), "{line}: {shown}");
-    }
-    let drops = |queue: &str| {
-        let row = shown.lines().find(|line| line.trim_start().starts_with(queue));
-        row.unwrap().split_whitespace().last().unwrap().to_owned()
-    };
-    assert_eq!(["rx-0", "rx-1", "rx-2"].map(drops), ["5", "0", "-"]);
-    let explained = text("explain");
-    for finding in [
-        "2 ntuple rules and 1 RSS context choose queues beside the RSS table",
-        "sends pause frames",
-        "has had no room for 7 packets",
-    ] {
-        assert!(explained.contains(finding), "{finding}: {explained}");
-    }
-    let missing = "The RSS table sends no packets to rx-2, rx-3.";
-    assert!(!explained.contains(missing), "rules may lead there: {explained}");
-    let json: serde_json::Value = serde_json::from_str(&text("--format json show")).unwrap();
-    assert_eq!((&json["receiving"], &json["schema"]), (&recording["receiving"], &serde_json::json!(1)));
-    recording["receiving"]["ntuple_rules"] = 0.into();
-    recording["receiving"]["rss"]["contexts"] = 0.into();
-    fs::write(file.path(), recording.to_string()).unwrap();
-    let explained = text("explain");
-    assert!(explained.contains(missing), "{explained}");
-}
-
 /// As of virtio on MMIO.
 #[test]
 fn an_interrupt_that_queues_share_is_placed_once() {

@@ -25,7 +25,7 @@ use crate::counters::Snapshot;
 use crate::error::Error;
 use crate::host::machine::{has_net_admin, in_initial_user_namespace};
 use crate::host::process::network_namespace;
-use crate::host::{HostFacts, Interface, Receiving, Recording, RxQueue};
+use crate::host::{HostFacts, Interface, Recording, RxQueue};
 use crate::journal::{JournalDir, LeftJournal, queue_holders};
 use crate::netlink::netdev::Napi;
 use crate::status;
@@ -76,7 +76,7 @@ impl Explanation {
         findings.check_queues(interface, &host);
         findings.check_nearness(interface, &host, status::workers(journals, interface.index));
         findings.check_steering(interface);
-        findings.check_receiving(interface, &Receiving::of(interface));
+        findings.check_moderation(interface);
         findings.check_other_processes(interface, &host, journals)?;
         findings.check_settings(interface, &host);
         if interface.up {
@@ -94,7 +94,7 @@ impl Explanation {
         findings.check_queues(&interface, host);
         findings.check_nearness(&interface, host, Vec::new());
         findings.check_steering(&interface);
-        findings.check_receiving(&interface, recording.receiving());
+        findings.check_moderation(&interface);
         findings.check_settings(&interface, host);
         let origin = &recording.origin;
         findings.add_ok(format!(
@@ -355,47 +355,10 @@ impl FindingList {
         }
     }
 
-    /// What an operator looks for with ethtool.
-    fn check_receiving(&mut self, interface: &Interface, receiving: &Receiving) {
-        let name = &interface.name;
-        if interface.napi_ids().is_empty() {
-            return;
-        }
-        if let Some((what, remedy)) = interface.moderation() {
-            self.add_problem(
-                Severity::Degrades,
-                format!("{name} {what}, which adds to the latency at low load."),
-                remedy,
-            );
-        }
-        let contexts = receiving.rss.as_ref().and_then(|rss| rss.contexts).unwrap_or(0) as usize;
-        let rules = receiving.ntuple_rules.unwrap_or(0) as usize;
-        let without = receiving.queues_without_entry(interface);
-        // Rules and contexts may lead to those queues.
-        if !without.is_empty() && contexts + rules == 0 {
-            let queues: Vec<String> = without.iter().map(|queue| format!("rx-{queue}")).collect();
-            self.add_problem(
-                Severity::Degrades,
-                format!("The RSS table sends no packets to {}.", queues.join(", ")),
-                format!("ethtool -X {name} default"),
-            );
-        }
-        if contexts + rules > 0 {
-            self.add_ok(format!(
-                "{} and {} choose queues beside the RSS table (ethtool -n, -x); policies leave them.",
-                plural(rules, "ntuple rule"),
-                plural(contexts, "RSS context")
-            ));
-        }
-        if receiving.flow_control.is_some_and(|control| control.tx) {
-            self.add_ok(format!(
-                "{name} sends pause frames when it can't take more (flow control), which stops all queues for a full one."
-            ));
-        }
-        if let Some(missed) = receiving.missed.filter(|missed| *missed > 0) {
-            self.add_ok(format!(
-                "{name} has had no room for {missed} packets so far (rx_missed_errors); `--rx-ring` gives it more."
-            ));
+    fn check_moderation(&mut self, interface: &Interface) {
+        if let Some((what, remedy)) = interface.moderation().filter(|_| !interface.napi_ids().is_empty()) {
+            let summary = format!("{} {what}, which adds to the latency at low load.", interface.name);
+            self.add_problem(Severity::Degrades, summary, remedy);
         }
     }
 

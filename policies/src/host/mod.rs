@@ -11,7 +11,6 @@ pub(crate) mod machine;
 pub(crate) mod net_namespace;
 pub(crate) mod numa;
 pub(crate) mod process;
-mod receiving;
 mod recording;
 pub mod scheduler;
 
@@ -22,5 +21,4 @@ pub(crate) use interface::sysfs;
 pub use interface::{Interface, NapiThreadSettings, RxQueue, TxQueue};
 pub(crate) use machine::HostFacts;
 pub use machine::Machine;
-pub use receiving::Receiving;
 pub use recording::{Recording, UnusableRecording};

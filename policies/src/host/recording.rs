@@ -11,7 +11,6 @@ use super::discover;
 use super::facts::InterfaceFacts;
 use super::interface::Interface;
 use super::machine::HostFacts;
-use super::receiving::Receiving;
 use crate::cpus::Cpus;
 use crate::error::Error;
 
@@ -31,9 +30,6 @@ pub struct Recording {
     pub origin: String,
     pub(crate) host: HostFacts,
     interface: InterfaceFacts,
-    /// Recordings that were written after a driver's source lack it.
-    #[serde(default)]
-    receiving: Receiving,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -59,8 +55,7 @@ impl Recording {
     pub fn of(interface: &str) -> Result<Self, Error> {
         let (host, interface) = (HostFacts::read(), discover::facts(interface)?);
         let origin = format!("policies {} on Linux {}", env!("CARGO_PKG_VERSION"), host.kernel);
-        let receiving = Receiving::of(&Interface::from_facts(&interface));
-        Ok(Self { format: FORMAT.to_owned(), version: VERSION, origin, host, interface, receiving })
+        Ok(Self { format: FORMAT.to_owned(), version: VERSION, origin, host, interface })
     }
 
     /// Reads a file.
@@ -123,11 +118,6 @@ impl Recording {
 
     pub fn interface(&self) -> Interface {
         Interface::from_facts(&self.interface)
-    }
-
-    /// How it spreads packets, and what it has dropped.
-    pub fn receiving(&self) -> &Receiving {
-        &self.receiving
     }
 
     /// As [`nearest_cores`](crate::nearest_cores), on the recorded host.

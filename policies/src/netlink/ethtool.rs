@@ -1,5 +1,4 @@
-//! The `ethtool` family: interrupt coalescing, rings, channels, features, receive-side scaling,
-//! flow control.
+//! The `ethtool` family: interrupt coalescing, rings, channels, features.
 //!
 //! Numbers from `include/uapi/linux/ethtool_netlink_generated.h`; semantics from
 //! `Documentation/networking/ethtool-netlink.rst`.
@@ -20,8 +19,6 @@ const CHANNELS_GET: u8 = 17;
 const CHANNELS_SET: u8 = 18;
 const COALESCE_GET: u8 = 19;
 const COALESCE_SET: u8 = 20;
-const PAUSE_GET: u8 = 21;
-const RSS_GET: u8 = 38;
 
 /// Identifies the interface, in every message.
 const HEADER: u16 = 1;
@@ -37,17 +34,6 @@ mod channels {
 mod rings {
     pub const RX_MAX: u16 = 2;
     pub const RX: u16 = 6;
-}
-
-mod pause {
-    pub const AUTONEGOTIATED: u16 = 2;
-    pub const RX: u16 = 3;
-    pub const TX: u16 = 4;
-}
-
-mod rss {
-    pub const CONTEXT: u16 = 2;
-    pub const TABLE: u16 = 4;
 }
 
 mod features {
@@ -134,29 +120,6 @@ pub struct Channels {
 pub struct RxRing {
     pub size: u32,
     pub max: u32,
-}
-
-/// Ethernet flow control by pause frames (`ethtool -a`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct FlowControl {
-    /// Whether the link's partners agree on it.
-    pub autonegotiated: bool,
-    /// Whether the device stops sending when it gets a pause frame.
-    pub rx: bool,
-    /// Whether the device sends pause frames when its receive buffers fill.
-    pub tx: bool,
-}
-
-/// Receive-side scaling: which queue a flow's hash leads to (`ethtool -x`).
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct Rss {
-    /// The entries of the table that name a queue: `(queue, entries)`, by queue.
-    pub entries: Vec<(u32, u32)>,
-    /// The number of tables beside the default one; `None` before Linux 6.11, which can't list
-    /// them.
-    pub contexts: Option<u32>,
 }
 
 #[derive(Debug)]
@@ -251,44 +214,6 @@ impl Ethtool {
         self.set(CHANNELS_SET, ifindex, Attribute::number(kind, count))
     }
 
-    /// The device's flow control.
-    ///
-    /// # Errors
-    /// `EOPNOTSUPP` if the device reports none, `ENODEV` if there is no such interface.
-    pub fn flow_control(&mut self, ifindex: u32) -> io::Result<FlowControl> {
-        let frame = self.get(PAUSE_GET, ifindex)?;
-        let is_on = |kind| frame.number(kind) == Some(1);
-        Ok(FlowControl {
-            autonegotiated: is_on(pause::AUTONEGOTIATED),
-            rx: is_on(pause::RX),
-            tx: is_on(pause::TX),
-        })
-    }
-
-    /// The device's receive-side scaling.
-    ///
-    /// # Errors
-    /// `EOPNOTSUPP` before Linux 6.3, or if the device has none, `ENODEV` if there is no such
-    /// interface.
-    pub fn rss(&mut self, ifindex: u32) -> io::Result<Rss> {
-        let frame = self.get(RSS_GET, ifindex)?;
-        let table = frame.bytes(rss::TABLE).ok_or(io::ErrorKind::Unsupported)?;
-        let mut entries = std::collections::BTreeMap::new();
-        for queue in table.chunks_exact(4) {
-            let queue = u32::from_ne_bytes([queue[0], queue[1], queue[2], queue[3]]);
-            *entries.entry(queue).or_insert(0) += 1;
-        }
-        let all = self.0.request(RSS_GET, &[header(ifindex)], Request::Dump);
-        let others = |frames: Vec<Frame>| {
-            frames
-                .iter()
-                .filter(|frame| frame.number(rss::CONTEXT).is_some_and(|context| context > 0))
-                .count()
-        };
-        let contexts = all.ok().and_then(|frames| u32::try_from(others(frames)).ok());
-        Ok(Rss { entries: entries.into_iter().collect(), contexts })
-    }
-
     /// Whether a feature (`ethtool -k` lists their names) is on.
     ///
     /// # Errors
@@ -366,7 +291,5 @@ mod tests {
         assert_eq!(ethtool.coalescing(index).unwrap_err().raw_os_error(), unsupported);
         assert_eq!(ethtool.channels(index).unwrap_err().raw_os_error(), unsupported);
         assert_eq!(ethtool.rx_ring(index).unwrap_err().raw_os_error(), unsupported);
-        assert_eq!(ethtool.rss(index).unwrap_err().raw_os_error(), unsupported);
-        assert_eq!(ethtool.flow_control(index).unwrap_err().raw_os_error(), unsupported);
     }
 }

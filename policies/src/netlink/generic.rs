@@ -43,11 +43,6 @@ impl Frame {
         number_in(&self.0, kind)
     }
 
-    /// The bytes of the first attribute of a type.
-    pub fn bytes(&self, kind: u16) -> Option<&[u8]> {
-        self.0.iter().find(|attribute| attribute.kind() == kind).map(Attribute::value)
-    }
-
     /// The attributes in the first one of a type; empty if there is none.
     pub fn inner(&self, kind: u16) -> Vec<Attribute> {
         let found = self.0.iter().find(|attribute| attribute.kind() == kind);

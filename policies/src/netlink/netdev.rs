@@ -43,8 +43,6 @@ mod qstats {
     pub const SCOPE: u16 = 4;
     pub const SCOPE_QUEUE: u32 = 1;
     pub const RX_PACKETS: u16 = 8;
-    pub const RX_HW_DROPS: u16 = 13;
-    pub const RX_HW_DROP_OVERRUNS: u16 = 14;
 }
 
 /// The value of [`NapiSetting::Threaded`] for a kernel thread that polls all the time and keeps the
@@ -202,19 +200,6 @@ impl Netdev {
     /// # Errors
     /// `EOPNOTSUPP` on older kernels.
     pub fn rx_packets(&mut self, ifindex: u32) -> io::Result<Vec<(u32, u64)>> {
-        self.rx_counts(ifindex, &[qstats::RX_PACKETS])
-    }
-
-    /// Packets that the device has dropped by queue (Linux 6.11), as [`Netdev::rx_packets`].
-    ///
-    /// # Errors
-    /// `EOPNOTSUPP` on older kernels.
-    pub fn rx_drops(&mut self, ifindex: u32) -> io::Result<Vec<(u32, u64)>> {
-        self.rx_counts(ifindex, &[qstats::RX_HW_DROPS, qstats::RX_HW_DROP_OVERRUNS])
-    }
-
-    /// The first of the counters that each receive queue has.
-    fn rx_counts(&mut self, ifindex: u32, counters: &[u16]) -> io::Result<Vec<(u32, u64)>> {
         let attributes = [
             Attribute::number(qstats::IFINDEX, ifindex),
             Attribute::number(qstats::SCOPE, qstats::SCOPE_QUEUE),
@@ -222,8 +207,7 @@ impl Netdev {
         let frames = self.0.request(QSTATS_GET, &attributes, Request::Dump)?;
         let is_rx = |frame: &&Frame| frame.number(qstats::QUEUE_TYPE) == Some(queue::TYPE_RX);
         let count = |frame: &Frame| {
-            let count = counters.iter().find_map(|counter| frame.number(*counter));
-            Some((frame.number(qstats::QUEUE_ID)? as u32, count?))
+            Some((frame.number(qstats::QUEUE_ID)? as u32, frame.number(qstats::RX_PACKETS)?))
         };
         Ok(frames.iter().filter(is_rx).filter_map(count).collect())
     }

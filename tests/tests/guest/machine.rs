@@ -214,9 +214,6 @@ impl Machine {
     pub fn settings(&mut self, interface: &str) -> Value {
         let mut settings = self.json(&format!("policies --format json show {interface}"));
         settings["notes"].take();
-        for counter in ["queue_drops", "missed", "dropped"] {
-            settings["receiving"][counter].take();
-        }
         for queue in settings["queues"].as_array_mut().into_iter().flatten() {
             queue["irq_effective"].take();
             // The id of the thread.
