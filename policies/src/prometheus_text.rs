@@ -1,8 +1,7 @@
 //! Pages in [Prometheus' text exposition
-//! format](https://prometheus.io/docs/instrumenting/exposition_formats/), version 0.0.4, as
-//! `policies watch --format prometheus` and the runtime's metrics print them. The one writer of
-//! both: the crate `prometheus-client` writes OpenMetrics, and brings parking_lot and a derive
-//! macro along.
+//! format](https://prometheus.io/docs/instrumenting/exposition_formats/), version 0.0.4, as the
+//! runtime's metrics print them. The crate `prometheus-client` writes OpenMetrics, and brings
+//! parking_lot and a derive macro along.
 //!
 //! ```
 //! use policies::prometheus_text::{Kind, Page};

@@ -5,7 +5,6 @@
 mod arguments;
 mod attach;
 mod output;
-mod prometheus;
 mod status;
 mod watch;
 
@@ -38,10 +37,6 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: &Cli) -> Result<ExitCode, CommandError> {
-    if cli.format == Format::Prometheus && !matches!(cli.command, Command::Watch(_)) {
-        eprintln!("policies: --format prometheus is valid for `policies watch` only; use table or json");
-        return Ok(ExitCode::from(2));
-    }
     let journals = JournalDir::default();
     match &cli.command {
         Command::List => {
@@ -92,12 +87,7 @@ fn run(cli: &Cli) -> Result<ExitCode, CommandError> {
         Command::Attach(arguments) => attach::attach(arguments, &journals, cli.format),
         Command::Run(arguments) => attach::run(arguments, &journals),
         Command::Watch(arguments) => {
-            match cli.format {
-                Format::Prometheus => {
-                    print_line!("{}", prometheus::metrics(&arguments.interface, &journals)?.trim_end())
-                }
-                Format::Json | Format::Table => watch::run(arguments, &journals, cli.format)?,
-            }
+            watch::run(arguments, &journals, cli.format)?;
             Ok(ExitCode::SUCCESS)
         }
         Command::Restore { interface, ended, dry_run } => {

@@ -36,16 +36,13 @@ pub enum Format {
     #[default]
     Table,
     Json,
-    /// Prometheus text format, for `watch` only; prints the metrics once
-    Prometheus,
 }
 
 impl Format {
     pub fn print(self, json: &serde_json::Value, print_table: impl FnOnce()) {
         match self {
             Format::Json => print_line!("{:#}", with_schema(json.clone())),
-            // `main` accepts Prometheus for `watch` only, which does not call this.
-            Format::Table | Format::Prometheus => print_table(),
+            Format::Table => print_table(),
         }
     }
 }

@@ -90,20 +90,29 @@ pub fn load_received_on(guest: &mut Machine, nic: usize, core: usize, what: &str
     counted
 }
 
+/// What an interface has received since it is there, and its receive queues' interrupts.
 fn counters(guest: &mut Machine, nic: usize) -> Counted {
     let interface = guest.interfaces[nic].clone();
-    let page = guest.run(&format!("policies --format prometheus watch {interface}"));
-    let sum = |metric: &str, label: &str| -> f64 {
-        page.lines()
-            .filter(|line| line.starts_with(metric) && line.contains(label))
-            .map(|line| line.rsplit_once(' ').unwrap().1.parse::<f64>().unwrap())
-            .sum()
+    let shown = guest.json(&format!("policies --format json show {interface}"));
+    let queues = shown["queues"].as_array().unwrap();
+    let irqs: Vec<u64> = queues.iter().filter_map(|queue| queue["irq"].as_u64()).collect();
+    // A line is `38:  0  345  PCI-MSIX-0000:00:03.0  1-edge  eth0-rx-0`, with a count for each CPU.
+    let interrupts = |line: &str| -> Option<u64> {
+        let (irq, counts) = line.split_once(':')?;
+        let is_ours = irqs.contains(&irq.trim().parse().ok()?);
+        is_ours.then(|| counts.split_whitespace().map_while(|count| count.parse::<u64>().ok()).sum())
     };
+    let rx_interrupts: u64 = guest.run("cat /proc/interrupts").lines().filter_map(interrupts).sum();
+    let netstat = guest.run("grep TcpExt /proc/net/netstat");
+    let mut lines = netstat.lines().map(str::split_whitespace);
+    let (names, values) = (lines.next().unwrap(), lines.next().unwrap());
+    let (_, polled) = names.zip(values).find(|(name, _)| *name == "BusyPollRxPackets").unwrap();
+    let packets = guest.run(&format!("cat /sys/class/net/{interface}/statistics/rx_packets"));
     Counted {
         rate: 0.0,
-        packets: sum("lull_queue_received_packets_total", "") + sum("lull_received_packets_total", ""),
-        rx_interrupts: sum("lull_queue_interrupts_total", "queue=\"rx-"),
-        polled: sum("lull_busy_poll_packets_total", ""),
+        packets: packets.trim().parse().unwrap(),
+        rx_interrupts: rx_interrupts as f64,
+        polled: polled.parse().unwrap(),
     }
 }
 

@@ -338,7 +338,7 @@ fn on_uring_the_controller_drives_the_queue_and_a_fixed_grace_time_is_polled_wit
 #[test]
 #[isolated(root, drivers = "epoll, uring")]
 #[serial]
-fn watch_and_prometheus_show_mode_budget_and_reason() {
+fn watch_shows_mode_budget_and_reason() {
     let _testbed = enter(1);
     let budget = LatencyBudget::new(Duration::from_micros(20)).unwrap();
     let mut runtime = server_builder(Policy::KernelPolling, 1).latency_budget(budget).build().unwrap();
@@ -351,17 +351,6 @@ fn watch_and_prometheus_show_mode_budget_and_reason() {
     let queue = &sample["queues"][0]["worker"]["queue"];
     assert_eq!((&queue["mode"], &queue["latency_budget_us"]), (&"plain".into(), &20.into()), "{sample}");
     assert!(queue["reason"].is_string(), "{sample}");
-    let metrics = policies(&format!("--format prometheus watch {SERVER_INTERFACE}"));
-    let labels = format!("interface=\"{SERVER_INTERFACE}\",queue=\"rx-0\"");
-    for metric in [
-        format!("lull_queue_mode{{{labels},mode=\"plain\"}} 1"),
-        format!("lull_queue_mode{{{labels},mode=\"grace\"}} 0"),
-        format!("lull_latency_budget_nanoseconds{{{labels}}} 20000"),
-        format!("lull_queue_grace_time_nanoseconds{{{labels}}} 0"),
-        format!("lull_queue_spin_nanoseconds{{{labels}}} 0"),
-    ] {
-        assert!(metrics.lines().any(|line| line == metric), "{metric}: {metrics}");
-    }
     drop(runtime);
 }
 

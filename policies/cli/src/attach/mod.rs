@@ -203,7 +203,7 @@ fn has_own_journal(journals: &JournalDir) -> bool {
 /// Says what prevents attaching.
 fn refuse(observation: &Observation, format: Format) {
     match format {
-        Format::Table | Format::Prometheus => {
+        Format::Table => {
             text::print_observation(observation);
             write_error("nothing was changed");
         }

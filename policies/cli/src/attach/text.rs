@@ -53,7 +53,7 @@ fn fitness(instance: &ObservedInstance) -> &'static str {
 pub fn print_event(event: &AttachEvent, format: Format) {
     match format {
         Format::Json => print_line!("{}", with_schema(json!({ "event": event.to_string() }))),
-        Format::Table | Format::Prometheus => print_line!("{event}"),
+        Format::Table => print_line!("{event}"),
     }
 }
 
@@ -64,7 +64,7 @@ pub fn print_event_on_stderr(event: &AttachEvent) {
 pub fn print_status(status: &AttachStatus, format: Format) {
     match format {
         Format::Json => print_line!("{}", with_schema(json!(status))),
-        Format::Table | Format::Prometheus => {
+        Format::Table => {
             if status.queues.is_empty() {
                 print_line!(
                     "{} processes, {} epoll instances; nothing is attached: no connection comes through one queue",

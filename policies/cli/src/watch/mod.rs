@@ -16,7 +16,7 @@ use sample::{InterfaceSample, Sampler, WorkerShares};
 #[derive(Args)]
 pub struct WatchArguments {
     /// Interface, for example eth0
-    pub interface: String,
+    interface: String,
     /// Seconds between samples
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = parse_interval)]
     interval: f64,
@@ -56,7 +56,7 @@ pub fn run(arguments: &WatchArguments, journals: &JournalDir, format: Format) ->
         };
         let text = match format {
             Format::Json => with_schema(serde_json::json!(sample)).to_string(),
-            _ => render(&sample),
+            Format::Table => render(&sample),
         };
         // The reader of a pipe may have closed it.
         if writeln!(io::stdout(), "{before}{text}").is_err() {
@@ -66,7 +66,7 @@ pub fn run(arguments: &WatchArguments, journals: &JournalDir, format: Format) ->
     Ok(())
 }
 
-pub fn render(sample: &InterfaceSample) -> String {
+fn render(sample: &InterfaceSample) -> String {
     let mut rows = table(&[
         "queue",
         "NAPI",
