@@ -91,8 +91,8 @@ pub(super) enum ThreadWait {
     Runs,
     /// `epoll_wait` and its successors, on this descriptor.
     Epoll(i32),
+    /// `poll`, `select` and their successors.
     Poll,
-    Select,
     /// `io_uring_enter`.
     Ring,
     /// Anything else: a lock, a file, a receive.
@@ -120,20 +120,14 @@ fn parse_wait(text: &str) -> ThreadWait {
         return ThreadWait::Runs;
     };
     let first = words.next().and_then(|word| i64::from_str_radix(word.trim_start_matches("0x"), 16).ok());
+    let epoll = || first.map_or(ThreadWait::Other, |descriptor| ThreadWait::Epoll(descriptor as i32));
     match number {
-        libc::SYS_epoll_pwait | libc::SYS_epoll_pwait2 => {
-            first.map_or(ThreadWait::Other, |descriptor| ThreadWait::Epoll(descriptor as i32))
-        }
+        libc::SYS_epoll_pwait | libc::SYS_epoll_pwait2 => epoll(),
         #[cfg(target_arch = "x86_64")]
-        libc::SYS_epoll_wait => {
-            first.map_or(ThreadWait::Other, |descriptor| ThreadWait::Epoll(descriptor as i32))
-        }
+        libc::SYS_epoll_wait => epoll(),
         #[cfg(target_arch = "x86_64")]
-        libc::SYS_poll => ThreadWait::Poll,
-        #[cfg(target_arch = "x86_64")]
-        libc::SYS_select => ThreadWait::Select,
-        libc::SYS_ppoll => ThreadWait::Poll,
-        libc::SYS_pselect6 => ThreadWait::Select,
+        libc::SYS_poll | libc::SYS_select => ThreadWait::Poll,
+        libc::SYS_ppoll | libc::SYS_pselect6 => ThreadWait::Poll,
         libc::SYS_io_uring_enter => ThreadWait::Ring,
         _ => ThreadWait::Other,
     }
@@ -171,12 +165,6 @@ pub(super) fn run_times(pid: u32, thread: i32) -> io::Result<RunTimes> {
 /// The name of a process, of at most 15 bytes.
 pub(super) fn name(pid: u32) -> String {
     fs::read_to_string(format!("/proc/{pid}/comm")).map(|name| name.trim().to_owned()).unwrap_or_default()
-}
-
-/// The name of the file that a process runs.
-pub(super) fn program(pid: u32) -> String {
-    let path = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
-    path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -222,6 +210,6 @@ mod tests {
         let pid = std::process::id();
         let thread = threads(pid).unwrap()[0];
         assert!(run_times(pid, thread).unwrap().turns > 0);
-        assert!(!name(pid).is_empty() && !program(pid).is_empty());
+        assert!(!name(pid).is_empty());
     }
 }

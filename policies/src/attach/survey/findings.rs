@@ -1,12 +1,11 @@
 //! What is seen of a server: its processes, their epoll instances, the queues of their sockets. And
 //! what it means: what prevents kernel polling from outside, and what would fix it.
 
-use std::collections::BTreeSet;
 use std::io;
 
 use serde::Serialize;
 
-use super::waits::{ThreadWaits, Timeouts, Waits};
+use super::waits::{ThreadWaits, Waits};
 use crate::attach::instance::{QueueMap, QueueName};
 use crate::epoll_params::EpollParams;
 use crate::explain::{Finding, Severity};
@@ -66,12 +65,9 @@ pub(super) struct AccessError {
 #[derive(Debug)]
 pub(super) struct Survey {
     pub(super) processes: Vec<ObservedProcess>,
-    pub(super) programs: BTreeSet<String>,
     /// The first thing that could not be looked at.
     pub(super) access: Option<AccessError>,
     pub(super) waits: Waits,
-    /// Threads that never sleep, with the timeouts of their waits where those could be traced.
-    pub(super) restless: Vec<(u32, i32, Option<Timeouts>)>,
     pub(super) queues: QueueMap,
     /// Other processes that hold queues of interfaces.
     pub(super) holders: Vec<(String, QueueHolder)>,
@@ -81,11 +77,10 @@ pub(super) struct Survey {
 
 pub(super) fn explain(survey: &Survey, interface: Option<&str>) -> Vec<Finding> {
     let mut findings = Findings(Vec::new());
-    findings.check_sandbox(survey);
     findings.check_kernel(survey);
     findings.check_access(survey);
     findings.check_waits(survey);
-    findings.check_timeouts(survey);
+    findings.check_restless(survey);
     findings.check_instances(survey, interface);
     findings.check_queues(survey);
     findings.0
@@ -108,16 +103,6 @@ impl Findings {
 
     fn ok(&mut self, summary: impl Into<String>) {
         self.add(Severity::Ok, summary.into(), None);
-    }
-
-    fn check_sandbox(&mut self, survey: &Survey) {
-        if survey.programs.iter().any(|program| program.starts_with("runsc")) {
-            self.prevents(
-                "The processes are those of a gVisor sandbox, which has a network stack of its own: the server in it does \
-                 not wait in the host's kernel.",
-                "run the server in a container of another runtime (runc, crun)",
-            );
-        }
     }
 
     fn check_kernel(&mut self, survey: &Survey) {
@@ -195,7 +180,7 @@ impl Findings {
                 "The server waits in io_uring. A ring's NAPI polling can't be set from outside.",
                 "use the server's epoll backend, if it has one, or set its own NAPI polling (io_uring_register_napi)",
             );
-        } else if seen(|waits| waits.polls) || seen(|waits| waits.selects) {
+        } else if seen(|waits| waits.polls) {
             self.prevents(
                 "The server waits in poll or select, which can't suspend interrupts.",
                 "use the server's epoll backend, if it has one",
@@ -208,28 +193,17 @@ impl Findings {
         }
     }
 
-    fn check_timeouts(&mut self, survey: &Survey) {
-        for (pid, thread, timeouts) in &survey.restless {
-            match timeouts {
-                Some(timeouts) if timeouts.zero > 0 && timeouts.zero >= timeouts.other * 9 => self.prevents(
-                    format!(
-                        "Thread {thread} of process {pid} waits with a timeout of 0: {} of {} waits. Such a wait returns \
-                         before it polls the queue.",
-                        timeouts.zero,
-                        timeouts.zero + timeouts.other
-                    ),
-                    "turn off the server's busy polling, if it has such a setting",
+    /// Whether their waits have a timeout of 0 shows when they are attached: the watchdog sees that
+    /// busy polls receive nothing.
+    fn check_restless(&mut self, survey: &Survey) {
+        for ((pid, thread), _) in survey.waits.iter().filter(|(_, waits)| waits.never_sleeps()) {
+            self.degrades(
+                format!(
+                    "Thread {thread} of process {pid} never sleeps: it is overloaded, or its waits have a timeout of 0 and \
+                     return before they poll the queue."
                 ),
-                Some(_) => {}
-                None => self.degrades(
-                    format!(
-                        "Thread {thread} of process {pid} never sleeps. If its waits have a timeout of 0, they never poll \
-                         the queue. (Tracing, which would tell, is not available.)"
-                    ),
-                    "turn off the server's busy polling, if it has such a setting; else it is only overloaded. To tell: \
-                     mount -t tracefs tracefs /sys/kernel/tracing",
-                ),
-            }
+                "turn off the server's busy polling, if it has such a setting",
+            );
         }
     }
 
@@ -260,7 +234,7 @@ impl Findings {
                              queue would wait for up to the suspend timeout.",
                             queues()
                         ),
-                        alignment_remedy(&process.name),
+                        ALIGNMENT,
                     ),
                     Fitness::Nested => self.degrades(
                         format!("{name} is in another epoll instance, whose wait never polls the queue. It is left alone."),
@@ -314,24 +288,7 @@ impl Findings {
 }
 
 /// What would give each epoll instance of a server the connections of one queue.
-fn alignment_remedy(process: &str) -> &'static str {
-    match process {
-        "memcached" => {
-            "start memcached with -N (one thread for each NAPI) and as many threads as queues, or reduce the queues to 1: \
-             ethtool -L INTERFACE combined 1"
-        }
-        "redis-server" | "valkey-server" => {
-            "one thread serves all connections: steer its port to one queue (ethtool -N INTERFACE flow-type tcp4 dst-port \
-             PORT action QUEUE), or reduce the queues to 1: ethtool -L INTERFACE combined 1"
-        }
-        "nginx" | "haproxy" => {
-            "one worker or thread for each queue, each with its own listener (nginx: `reuseport` on its listen directives; \
-             haproxy: `shards by-thread` on its bind lines), and `policies attach --steer`; or reduce the queues to 1: \
-             ethtool -L INTERFACE combined 1"
-        }
-        _ => {
-            "reduce the queues to 1 (ethtool -L INTERFACE combined 1); or use one thread or process, and steer its port to one \
-             queue (ethtool -N INTERFACE flow-type tcp4 dst-port PORT action QUEUE)"
-        }
-    }
-}
+const ALIGNMENT: &str = "reduce the queues to 1 (ethtool -L INTERFACE combined 1); or steer the port of a server with one \
+                         thread to one queue (ethtool -N INTERFACE flow-type tcp4 dst-port PORT action QUEUE), start \
+                         memcached with -N and as many threads as queues, or give nginx (`reuseport`) and haproxy \
+                         (`shards by-thread`) a listener for each queue and run `policies attach --steer`";

@@ -22,7 +22,7 @@ use crate::host::net_namespace::NetNamespace;
 use crate::host::process::{ProcessIdentity, network_namespace};
 use crate::journal::{JournalDir, queue_holders};
 use findings::{AccessError, Survey, explain};
-use waits::{Timeouts, Waits, trace_timeouts};
+use waits::Waits;
 
 pub use findings::{Fitness, ObservedInstance, ObservedProcess};
 
@@ -63,13 +63,16 @@ pub fn observe(
             Survey::inaccessible(AccessError { pid: *first, step: "open the network namespace", error })
         }
         Ok(namespace) => {
-            // Here, where tracing is mounted: another mount namespace may not show it.
-            let (waits, restless, access) = watch_threads(&pids);
+            let step = "read the waits of the threads";
+            let (waits, access) = match waits::sample(pids.iter().copied()) {
+                Ok(waits) => (waits, None),
+                Err(error) => (Waits::new(), Some(AccessError { pid: *first, step, error })),
+            };
             let other_namespace = namespace.inode() != network_namespace();
             let survey = namespace
                 .run(|| Survey::of(&pids, interface, journals))
                 .map_err(Error::kernel(format!("enter the network namespace of process {first}")))??;
-            Survey { waits, restless, other_namespace, access: survey.access.or(access), ..survey }
+            Survey { waits, other_namespace, access: survey.access.or(access), ..survey }
         }
     };
     let findings = explain(&survey, interface);
@@ -110,31 +113,12 @@ fn threads_on(waits: &Waits, pid: u32, descriptor: i32) -> Vec<i32> {
     on_it.map(|((_, thread), _)| *thread).collect()
 }
 
-type Restless = Vec<(u32, i32, Option<Timeouts>)>;
-
-fn watch_threads(pids: &BTreeSet<u32>) -> (Waits, Restless, Option<AccessError>) {
-    match waits::sample(pids.iter().copied()) {
-        Ok(waits) => {
-            let restless = waits.iter().filter(|(_, waits)| waits.never_sleeps());
-            let restless =
-                restless.map(|((pid, thread), _)| (*pid, *thread, trace_timeouts(*thread).ok())).collect();
-            (waits, restless, None)
-        }
-        Err(error) => {
-            let step = "read the waits of the threads";
-            (Waits::new(), Vec::new(), pids.first().map(|&pid| AccessError { pid, step, error }))
-        }
-    }
-}
-
 impl Survey {
     fn inaccessible(access: AccessError) -> Self {
         Self {
             processes: Vec::new(),
-            programs: BTreeSet::new(),
             access: Some(access),
             waits: Waits::new(),
-            restless: Vec::new(),
             queues: QueueMap::default(),
             holders: Vec::new(),
             other_namespace: false,
@@ -158,10 +142,8 @@ impl Survey {
         let reader = EpollReader::new().map_err(Error::kernel("open a socket"))?;
         let mut survey = Self {
             processes: Vec::new(),
-            programs: pids.iter().map(|pid| process::program(*pid)).collect(),
             access: None,
             waits: Waits::new(),
-            restless: Vec::new(),
             queues,
             holders,
             other_namespace: false,
