@@ -98,9 +98,8 @@ pub use host::{Interface, RxQueue, TxQueue};
 #[cfg(fuzzing)]
 pub use journal::fuzzing;
 pub use journal::{
-    JournalDir, JournalSummary, JournalsOfProcess, LeftJournal, Lifetime, QueueHolder, Recovery,
-    RestoreOutcome, RestoreReport, journals_of, queue_holders, recover, restore_all, restore_ended,
-    restore_preview, summaries,
+    JournalDir, JournalSummary, JournalsOfProcess, LeftJournal, Lifetime, Recovery, RestoreOutcome,
+    RestoreReport, journals_of, recover, restore, restore_preview, summaries,
 };
 pub use knob::permission::{NotPermitted, may_set};
 pub use knob::{Knob, Value};

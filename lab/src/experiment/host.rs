@@ -90,7 +90,7 @@ fn host_turn(before: &HostReading, after: &HostReading, server: ServerCores, rep
         (Figure::CpuPerRequest, used * 1e6 / replies),
         (Figure::KernelThreadCpu, kernel_threads * 1e6 / replies),
         (Figure::Wakes, wakes as f64 / replies),
-        (Figure::PacketsPerInterrupt, delta.packets_per_interrupt().value),
+        (Figure::PacketsPerInterrupt, delta.packets_per_interrupt()),
         (Figure::BusyPollShare, delta.busy_poll_share() * 100.0),
         (Figure::CoreBusy, busy(server.cores.server) * 100.0),
         (Figure::App, user * 100.0),

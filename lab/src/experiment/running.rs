@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use loadgen::Workload;
 use policies::controller::{QueueMode, QueueSettings};
-use policies::counters::{PerfCounters, PerfTarget, Snapshot};
+use policies::counters::{PerfCounters, Snapshot};
 use policies::host::Interface;
 use policies::netlink::netdev::Netdev;
 use policies::{Policy, host};
@@ -90,7 +90,7 @@ impl RunningContender {
             server,
             testbed,
             interface,
-            perf: PerfCounters::start(PerfTarget::Cpu(cores.server)).ok(),
+            perf: PerfCounters::start(cores.server).ok(),
             cores: server_cores,
             sets_receiver,
             adapts: contender.polls(),

@@ -1,13 +1,11 @@
 //! The command line.
 
 use std::path::PathBuf;
-use std::thread;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 use policies::controller::{LatencyBudget, QueueSettings};
-use policies::counters::{RxPackets, Snapshot};
 use policies::host::Recording;
 use policies::{Cpus, GraceTime, Interface, Plan, Policy, Settings, SuppressionValues, host, nearest_cores};
 
@@ -159,9 +157,6 @@ fn parse_workers(text: &str) -> Result<Workers, String> {
     }
 }
 
-/// What a queue is expected to receive at most: about what one core serves of small requests.
-const PEAK_PACKET_RATE: u32 = 100_000;
-
 #[derive(Args)]
 pub struct PlanArguments {
     #[arg(long, help = Policy::names())]
@@ -189,10 +184,10 @@ pub struct PlanArguments {
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(0..=i32::MAX as u64))]
     defer_hard_irqs: Option<u64>,
     /// Kernel polling: packets per second that a queue receives at most, so that its ring does not
-    /// overflow before the suspend timeout [default: 100000, or what the interface receives now if
-    /// that is more]
-    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
-    peak_packet_rate: Option<u32>,
+    /// overflow before the suspend timeout
+    // About what one core serves of small requests.
+    #[arg(long, value_name = "COUNT", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..))]
+    peak_packet_rate: u32,
     /// Number of receive queues to configure (ethtool channels) [default: unchanged; under a policy
     /// that polls at most one for each worker]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
@@ -227,7 +222,7 @@ impl PlanArguments {
             defer_hard_irqs: values.defer_hard_irqs,
             gro_flush_timeout: GraceTime::Fixed(values.grace_time),
             latency_budget: self.latency_budget,
-            peak_packet_rate: self.peak_packet_rate(subject),
+            peak_packet_rate: self.policy.suspends_interrupts().then_some(self.peak_packet_rate),
             suppression: SuppressionValues { rx_usecs: self.rx_usecs, ..SuppressionValues::default() },
             ..Settings::default()
         };
@@ -242,19 +237,6 @@ impl PlanArguments {
     fn planned_queues(&self, interface: &Interface) -> usize {
         let all = self.channels.map_or(interface.queues.len(), |count| count as usize);
         self.queues.as_ref().map_or(all, Cpus::len).max(1)
-    }
-
-    /// The packet rate for which the suspend timeout is bounded.
-    fn peak_packet_rate(&self, subject: &Subject) -> Option<u32> {
-        match (self.peak_packet_rate, subject) {
-            (Some(given), _) => Some(given),
-            (None, _) if !self.policy.suspends_interrupts() => None,
-            (None, Subject::Recording(..)) => Some(PEAK_PACKET_RATE),
-            (None, Subject::Host(interface)) => {
-                let is_ours = |queue| self.queues.as_ref().is_none_or(|queues| queues.contains(queue));
-                Some(PEAK_PACKET_RATE.max(highest_packet_rate(interface, is_ours)))
-            }
-        }
     }
 
     /// The values of deferral. A grace time given by hand has the deferrals that it has in a
@@ -272,55 +254,9 @@ impl PlanArguments {
     }
 }
 
-/// The highest packet rate of one of the queues within a tenth of a second, per second; 0 if the
-/// counters can't be read. A driver that counts for the whole interface may have all packets in one
-/// queue.
-fn highest_packet_rate(interface: &Interface, is_ours: impl Fn(u32) -> bool) -> u32 {
-    let mut snapshots = vec![Snapshot::take(interface)];
-    for _ in 0..5 {
-        thread::sleep(Duration::from_millis(20));
-        snapshots.push(Snapshot::take(interface));
-    }
-    let rate = |pair: &[Result<Snapshot, policies::Error>]| match pair {
-        [Ok(before), Ok(after)] => {
-            let delta = after.since(before);
-            let packets = match &delta.rx_packets {
-                RxPackets::PerQueue(queues) => {
-                    let ours = queues.iter().filter(|(queue, _)| is_ours(*queue));
-                    ours.map(|(_, packets)| *packets).max().unwrap_or(0)
-                }
-                RxPackets::Interface(packets) => *packets,
-            };
-            packets as f64 / delta.elapsed.as_secs_f64()
-        }
-        _ => 0.0,
-    };
-    snapshots.windows(2).map(rate).fold(0.0, f64::max) as u32
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Of datagrams on loopback, for longer than the sample.
-    #[test]
-    fn the_packet_rate_of_a_busy_interface_is_seen() {
-        let loopback = host::interface("lo").unwrap();
-        let receiver = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-        let address = receiver.local_addr().unwrap();
-        let stop = std::sync::atomic::AtomicBool::new(false);
-        let measured = thread::scope(|scope| {
-            scope.spawn(|| {
-                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
-                    receiver.send_to(b"datagram", address).unwrap();
-                }
-            });
-            let measured = highest_packet_rate(&loopback, |_| true);
-            stop.store(true, std::sync::atomic::Ordering::Relaxed);
-            measured
-        });
-        assert!(measured > 1000, "{measured}");
-    }
 
     fn deferral(flags: &str) -> (u64, u128) {
         let line = ["policies", "plan", "lo"].into_iter().chain(flags.split_whitespace());

@@ -62,7 +62,7 @@ fn run(cli: &Cli) -> Result<ExitCode, CommandError> {
             apply(&plan.plan(&subject)?, &journals, cli.format)
         }
         Command::Explain { interface, target: Some(target), .. } => {
-            attach::explain(target.into(), interface.as_deref(), &journals, cli.format)
+            attach::explain(target.target(), interface.as_deref(), &journals, cli.format)
         }
         Command::Explain { from: Some(file), .. } => {
             Ok(explain(&Explanation::of_recording(&Recording::read(file)?), cli.format))
@@ -91,11 +91,8 @@ fn run(cli: &Cli) -> Result<ExitCode, CommandError> {
             Ok(ExitCode::SUCCESS)
         }
         Command::Restore { interface, ended, dry_run } => {
-            let restore = if *ended { policies::restore_ended } else { policies::restore_all };
-            let recovery = match dry_run {
-                true => policies::restore_preview(&journals, interface.as_deref(), *ended)?,
-                false => restore(&journals, interface.as_deref())?,
-            };
+            let restore = if *dry_run { policies::restore_preview } else { policies::restore };
+            let recovery = restore(&journals, interface.as_deref(), *ended)?;
             cli.format.print(&json!({ "reports": recovery.reports }), || {
                 print_restore_reports(&recovery.reports, *dry_run)
             });

@@ -12,7 +12,7 @@ mod snapshot;
 #[cfg(feature = "tools")]
 pub use self::{
     napi_threads::NapiThread,
-    perf::{PerfCounters, PerfReading, PerfTarget},
-    snapshot::{CpuTime, Delta, PacketsPer, Snapshot},
+    perf::{PerfCounters, PerfReading},
+    snapshot::{CpuTime, Delta, Snapshot},
 };
 pub use received::{RxPackets, busy_poll_rx_packets};

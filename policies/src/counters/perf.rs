@@ -4,16 +4,8 @@ use std::io;
 
 use perf_event::events::Hardware;
 use perf_event::{Builder, Counter};
+use rustix::io::Errno;
 use serde::Serialize;
-
-/// Where to count cycles, instructions and cache misses.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum PerfTarget {
-    /// One CPU, including softirqs and other processes. Needs `CAP_PERFMON`.
-    Cpu(u32),
-    ThisThread,
-}
 
 #[derive(Debug)]
 pub struct PerfCounters {
@@ -36,21 +28,17 @@ pub struct PerfReading {
 }
 
 impl PerfCounters {
-    /// Starts counting.
+    /// Starts counting on a CPU, including softirqs and other processes. Needs `CAP_PERFMON`.
     ///
     /// # Errors
     /// `Unsupported` if the machine (often a virtual one) has no such counters; `PermissionDenied`
     /// if `kernel.perf_event_paranoid` forbids it.
-    pub fn start(observed: PerfTarget) -> io::Result<Self> {
+    pub fn start(cpu: u32) -> io::Result<Self> {
         let open = |event| {
             let mut builder = Builder::new(event);
             // Network processing runs in the kernel, which the perf_event crate excludes by
             // default.
-            builder.include_kernel();
-            match observed {
-                PerfTarget::Cpu(cpu) => builder.any_pid().one_cpu(cpu as usize),
-                PerfTarget::ThisThread => builder.observe_self().any_cpu(),
-            };
+            builder.include_kernel().any_pid().one_cpu(cpu as usize);
             let mut counter = builder.build()?;
             counter.enable()?;
             io::Result::Ok(counter)
@@ -62,8 +50,8 @@ impl PerfCounters {
                 cache_misses: open(Hardware::CACHE_MISSES).ok(),
             })
         })();
-        counters.map_err(|error: io::Error| match error.raw_os_error() {
-            Some(errno::ENOENT | errno::EOPNOTSUPP | errno::ENODEV) => io::Error::new(
+        counters.map_err(|error: io::Error| match Errno::from_io_error(&error) {
+            Some(Errno::NOENT | Errno::OPNOTSUPP | Errno::NODEV) => io::Error::new(
                 io::ErrorKind::Unsupported,
                 "not supported: this machine has no hardware performance counters",
             ),
@@ -80,19 +68,13 @@ impl PerfCounters {
     }
 }
 
-mod errno {
-    pub(super) const ENOENT: i32 = rustix::io::Errno::NOENT.raw_os_error();
-    pub(super) const ENODEV: i32 = rustix::io::Errno::NODEV.raw_os_error();
-    pub(super) const EOPNOTSUPP: i32 = rustix::io::Errno::OPNOTSUPP.raw_os_error();
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn counters_count_or_are_reported_as_not_supported() {
-        match PerfCounters::start(PerfTarget::ThisThread) {
+        match PerfCounters::start(0) {
             Ok(mut counters) => assert!(counters.read().unwrap().instructions > 0),
             Err(error) if error.kind() == io::ErrorKind::Unsupported => {
                 assert!(error.to_string().contains("not supported"));

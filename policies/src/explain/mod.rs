@@ -26,7 +26,7 @@ use crate::error::Error;
 use crate::host::machine::{has_net_admin, in_initial_user_namespace};
 use crate::host::process::network_namespace;
 use crate::host::{HostFacts, Interface, Recording, RxQueue};
-use crate::journal::{JournalDir, LeftJournal, queue_holders};
+use crate::journal::{JournalDir, LeftJournal, summaries};
 use crate::netlink::netdev::Napi;
 use crate::status;
 
@@ -206,7 +206,14 @@ impl FindingList {
                 "use the device's coalescing (ethtool -C), or the policy kernel-thread or packing",
             );
         }
-        self.check_interrupts(interface);
+        let unknown = interface.queues_of_unknown_interrupts();
+        if !unknown.is_empty() {
+            self.add_problem(
+                Severity::Degrades,
+                format!("The interrupts of {unknown} were not found, so a policy leaves them where they are."),
+                format!("find them in /proc/interrupts while {name} receives, and set /proc/irq/N/smp_affinity_list"),
+            );
+        }
         if napis > 0 && !interface.has_interrupts() && interface.device.is_none() {
             self.add_ok(format!("{name} has no interrupts, so the sender's core polls its queues."));
         }
@@ -220,34 +227,6 @@ impl FindingList {
                 "a running Lull process sets them again; otherwise run `policies apply` again",
             );
         }
-    }
-
-    /// What could not be found is unknown, and not absent.
-    fn check_interrupts(&mut self, interface: &Interface) {
-        let unknown: Vec<String> = interface
-            .queues
-            .iter()
-            .filter(|queue| queue.napi.is_some() && interface.irq_is_unknown(queue))
-            .map(|queue| format!("rx-{}", queue.index))
-            .collect();
-        if unknown.is_empty() {
-            return;
-        }
-        let (name, queues) = (&interface.name, unknown.join(", "));
-        let names = &interface.interrupt_names;
-        self.add_problem(
-            Severity::Degrades,
-            if names.is_empty() {
-                format!("The interrupts of {queues} were not found, so a policy leaves them where they are.")
-            } else {
-                format!(
-                    "Which interrupt is whose of {queues} was not found, so a policy leaves them where they are. The \
-                     device has {}.",
-                    names.join(", ")
-                )
-            },
-            format!("find them in /proc/interrupts while {name} receives, and set /proc/irq/N/smp_affinity_list"),
-        );
     }
 
     fn check_permission(&mut self, interface: &Interface, host: &HostFacts) {
@@ -382,7 +361,8 @@ impl FindingList {
                 left.remedy,
             );
         }
-        for holder in queue_holders(&interface.name, journals)? {
+        let (held, _) = summaries(journals)?;
+        for holder in held.iter().filter(|holder| holder.is_held() && holder.interface == interface.name) {
             let (name, queues) = (&interface.name, &holder.queues);
             let all = interface.queues.iter().all(|queue| queues.contains(queue.index));
             self.add_problem(

@@ -158,7 +158,7 @@ impl Interface {
             }
         };
         let queues = indices.iter().enumerate().map(queue).collect();
-        let interface = Self {
+        let mut interface = Self {
             name: facts.name.clone(),
             index: facts.index,
             up: facts.up,
@@ -177,28 +177,18 @@ impl Interface {
             gro_flush_timeout: facts.gro_flush_timeout,
             notes,
         };
-        interface.with_note_on_interrupts()
-    }
-
-    fn with_note_on_interrupts(mut self) -> Self {
-        let unknown: Vec<String> = self
-            .queues
-            .iter()
-            .filter(|queue| queue.napi.is_some() && self.irq_is_unknown(queue))
-            .map(|queue| format!("rx-{}", queue.index))
-            .collect();
+        let unknown = interface.queues_of_unknown_interrupts();
         if !unknown.is_empty() {
-            self.notes.push(format!(
-                "the interrupts of {} were not found: the driver reports none for their NAPIs, and {}. They stay where they \
-                 are; look at /proc/interrupts, and at /proc/irq/N/smp_affinity_list",
-                unknown.join(", "),
-                match self.interrupt_names.as_slice() {
-                    [] => format!("none is of {} by its name", self.device.as_deref().unwrap_or(&self.name)),
+            interface.notes.push(format!(
+                "the interrupts of {unknown} were not found: the driver reports none for their NAPIs, and {}. They stay where \
+                 they are; look at /proc/interrupts, and at /proc/irq/N/smp_affinity_list",
+                match interface.interrupt_names.as_slice() {
+                    [] => format!("none is of {} by its name", facts.device.as_deref().unwrap_or(&facts.name)),
                     names => format!("the names of the device's interrupts don't tell the queue ({})", names.join(", ")),
                 }
             ));
         }
-        self
+        interface
     }
 }
 

@@ -148,6 +148,13 @@ impl Interface {
         queue.irq.is_none() && self.device.is_some()
     }
 
+    /// The queues whose interrupts were not found, as `rx-0, rx-1`; empty if there is none.
+    pub(crate) fn queues_of_unknown_interrupts(&self) -> String {
+        let is_unknown = |queue: &&RxQueue| queue.napi.is_some() && self.irq_is_unknown(queue);
+        let names = self.queues.iter().filter(is_unknown).map(|queue| format!("rx-{}", queue.index));
+        names.collect::<Vec<_>>().join(", ")
+    }
+
     /// Whether sockets get no NAPI id from the driver as it is set, so that nobody can poll for
     /// them.
     pub(crate) fn hides_napis(&self) -> bool {

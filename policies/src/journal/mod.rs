@@ -7,9 +7,9 @@ pub(crate) mod files;
 mod found;
 #[cfg(fuzzing)]
 pub mod fuzzing;
-mod queue_holders;
 mod record;
 mod restore;
+mod summary;
 #[cfg(test)]
 mod tests;
 
@@ -23,10 +23,8 @@ pub use entries::RestoreOutcome;
 pub(crate) use entries::{EpollEntry, ListenerEntry};
 pub(crate) use found::FoundJournal;
 pub use found::LeftJournal;
-pub use queue_holders::{
-    JournalSummary, JournalsOfProcess, QueueHolder, journals_of, queue_holders, summaries,
-};
 pub use record::Lifetime;
 pub(crate) use record::{Journal, Originals};
-pub use restore::{Recovery, RestoreReport, recover, restore_all, restore_ended, restore_preview};
+pub use restore::{Recovery, RestoreReport, recover, restore, restore_preview};
 pub(crate) use restore::{restore_journal, restore_where};
+pub use summary::{JournalSummary, JournalsOfProcess, journals_of, summaries};

@@ -77,20 +77,21 @@ pub fn recover(directory: &JournalDir) -> Result<Recovery, Error> {
     restore_everywhere(directory, None, FoundJournal::is_abandoned)
 }
 
-/// As [`recover`], on one interface or on all. What `policies apply` set stays.
-pub fn restore_ended(directory: &JournalDir, interface: Option<&str>) -> Result<Recovery, Error> {
-    restore_on(directory, interface, FoundJournal::is_abandoned)
+/// Restores what ended processes left set and, unless only that of `ended` ones is asked for, what
+/// `policies apply` set; on one interface or on all. Also in the network namespaces of the processes
+/// that ended processes had attached to. Settings of running processes stay.
+///
+/// # Errors
+/// As [`recover`].
+pub fn restore(directory: &JournalDir, interface: Option<&str>, ended: bool) -> Result<Recovery, Error> {
+    let index = index_of(interface);
+    restore_everywhere(directory, index, |found| is_selected(found, interface, index, ended))
 }
 
-/// Restores what `policies apply` set and what ended processes left set, on one interface or on
-/// all. Also in the network namespaces of the processes that ended processes had attached to.
-/// Settings of running processes stay.
-pub fn restore_all(directory: &JournalDir, interface: Option<&str>) -> Result<Recovery, Error> {
-    restore_on(directory, interface, |found| found.journal.lifetime == Lifetime::Host || found.is_abandoned())
-}
-
-/// What [`restore_all`], or with `ended` [`restore_ended`], would do now in this network namespace.
-/// Changes nothing, and needs no privilege.
+/// What [`restore`] would do now in this network namespace. Changes nothing, and needs no privilege.
+///
+/// # Errors
+/// [`Error::Journal`] if the directory of journals can't be read.
 pub fn restore_preview(
     directory: &JournalDir,
     interface: Option<&str>,
@@ -98,20 +99,21 @@ pub fn restore_preview(
 ) -> Result<Recovery, Error> {
     let index = index_of(interface);
     let contents = directory.read()?;
-    let is_selected = |found: &&FoundJournal| {
-        let journal = &found.journal;
-        let is_named =
-            interface.is_none_or(|name| name == journal.interface || index == Some(journal.ifindex));
-        is_named && (found.is_abandoned() || !ended && journal.lifetime == Lifetime::Host)
-    };
-    let reports = contents.journals.iter().filter(is_selected).map(|found| preview(&found.journal));
+    let selected = contents.journals.iter().filter(|found| is_selected(found, interface, index, ended));
     let own = network_namespace();
     let unreadable =
         contents.unreadable.iter().filter(|it| it.is_held != Some(true) && it.may_concern(own, index));
     Ok(Recovery {
-        reports: reports.collect(),
+        reports: selected.map(|found| preview(&found.journal)).collect(),
         left: unreadable.map(|unreadable| unreadable.left.clone()).collect(),
     })
+}
+
+/// `index`: that of the interface, which may have been renamed since.
+fn is_selected(found: &FoundJournal, interface: Option<&str>, index: Option<u32>, ended: bool) -> bool {
+    let journal = &found.journal;
+    let is_named = interface.is_none_or(|name| name == journal.interface || index == Some(journal.ifindex));
+    is_named && (found.is_abandoned() || !ended && journal.lifetime == Lifetime::Host)
 }
 
 fn preview(journal: &Journal) -> RestoreReport {
@@ -134,20 +136,6 @@ fn preview(journal: &Journal) -> RestoreReport {
 fn index_of(interface: Option<&str>) -> Option<u32> {
     let name = interface?;
     route::links().ok()?.into_iter().find(|link| link.name == name).map(|link| link.index)
-}
-
-fn restore_on(
-    directory: &JournalDir,
-    interface: Option<&str>,
-    select: impl Fn(&FoundJournal) -> bool + Sync,
-) -> Result<Recovery, Error> {
-    // The interface may have been renamed since.
-    let index = index_of(interface);
-    restore_everywhere(directory, index, |found| {
-        let journal = &found.journal;
-        interface.is_none_or(|name| name == journal.interface || index == Some(journal.ifindex))
-            && select(found)
-    })
 }
 
 /// In the calling thread's network namespace, and in those of attached processes. A namespace that

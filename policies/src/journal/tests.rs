@@ -10,9 +10,9 @@ use rustix::fs::{CWD, FileType, Mode, mknodat};
 use serde_json::{Value, json};
 
 use super::directory::{Contents, JournalDir, JournalFile};
-use super::queue_holders::journals_of;
 use super::record::{Journal, Lifetime};
-use super::restore::{recover, restore_all};
+use super::restore::{recover, restore};
+use super::summary::journals_of;
 use crate::host::process::ProcessIdentity;
 use crate::policy::Policy;
 
@@ -248,8 +248,8 @@ fn an_unreadable_journal_of_a_running_process_or_of_elsewhere_is_not_left_behind
     assert!(directory.read().unreadable.iter().all(|unreadable| unreadable.is_held == Some(true)));
     // Of an interface: its index is in the name.
     fs::write(held.path.with_file_name(format!("{namespace}-7-host-s1.json")), "{").unwrap();
-    assert_eq!(restore_all(&directory.journals, None).unwrap().left.len(), 1);
-    assert_eq!(restore_all(&directory.journals, Some("lo")).unwrap().left, []);
+    assert_eq!(restore(&directory.journals, None, false).unwrap().left.len(), 1);
+    assert_eq!(restore(&directory.journals, Some("lo"), false).unwrap().left, []);
     let_go(held);
     assert_eq!(recover(&directory.journals).unwrap().left.len(), 2);
 }

@@ -267,7 +267,7 @@ fn without_capabilities_a_worker_polls_a_prepared_queue_and_keeps_its_values() {
     assert!(share > 0.0, "busy polling received nothing");
     assert_eq!(napi(), prepared);
     set_capabilities(None, sets).unwrap();
-    policies::restore_all(&journals, None).unwrap();
+    policies::restore(&journals, None, false).unwrap();
     assert_eq!(napi(), fresh);
 }
 

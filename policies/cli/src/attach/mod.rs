@@ -45,7 +45,7 @@ pub struct TargetArguments {
 }
 
 impl TargetArguments {
-    fn target(&self) -> Target {
+    pub fn target(&self) -> Target {
         match (self.pid, &self.unit, &self.cgroup) {
             (Some(pid), ..) => Target::Process(pid),
             (_, Some(unit), _) => Target::Unit(unit.clone()),
@@ -208,11 +208,5 @@ fn refuse(observation: &Observation, format: Format) {
             write_error("nothing was changed");
         }
         Format::Json => print_line!("{:#}", with_schema(json!(observation))),
-    }
-}
-
-impl From<&TargetArguments> for Target {
-    fn from(arguments: &TargetArguments) -> Self {
-        arguments.target()
     }
 }

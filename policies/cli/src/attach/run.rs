@@ -12,7 +12,6 @@ use policies::attach::{Attachment, Target};
 use policies::{JournalDir, signals};
 use rustix::process::{Pid, Signal, kill_process, set_child_subreaper};
 
-use super::text;
 use super::{PollingArguments, TICK};
 use crate::output::CommandError;
 use crate::output::{print_left_journals, write_error};
@@ -47,7 +46,7 @@ pub fn run(arguments: &RunArguments, journals: &JournalDir) -> Result<ExitCode, 
     let config = arguments.polling.config(Target::DescendantsOf(std::process::id()), journals);
     let attachment = Attachment::start(config, move |event| {
         if verbose {
-            text::print_event_on_stderr(event);
+            write_error(event);
         }
     });
     // The command runs without it, too.

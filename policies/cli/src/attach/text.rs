@@ -4,7 +4,7 @@ use comfy_table::Table;
 use policies::attach::{AttachEvent, AttachStatus, Fitness, InstanceName, Observation, ObservedInstance};
 use serde_json::json;
 
-use crate::output::{Format, or_dash, print_findings, print_line, table, with_schema, write_error};
+use crate::output::{Format, or_dash, print_findings, print_line, table, with_schema};
 
 /// Rates of less than this number of seconds say little.
 const SHORTEST_INTERVAL: f64 = 0.5;
@@ -57,10 +57,6 @@ pub fn print_event(event: &AttachEvent, format: Format) {
     }
 }
 
-pub fn print_event_on_stderr(event: &AttachEvent) {
-    write_error(event);
-}
-
 pub fn print_status(status: &AttachStatus, format: Format) {
     match format {
         Format::Json => print_line!("{}", with_schema(json!(status))),
@@ -97,12 +93,6 @@ fn rates(status: &AttachStatus) -> Table {
 }
 
 fn attached(instances: &[InstanceName]) -> String {
-    let mut text = String::new();
-    for instance in instances {
-        if !text.is_empty() {
-            text.push_str(", ");
-        }
-        text.push_str(&format!("{} {}", instance.process, instance.pid));
-    }
-    text
+    let names = instances.iter().map(|instance| format!("{} {}", instance.process, instance.pid));
+    names.collect::<Vec<_>>().join(", ")
 }

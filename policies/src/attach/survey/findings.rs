@@ -10,7 +10,7 @@ use crate::attach::instance::{QueueMap, QueueName};
 use crate::epoll_params::EpollParams;
 use crate::explain::{Finding, Severity};
 use crate::host::machine::{has_net_admin, in_initial_user_namespace};
-use crate::journal::QueueHolder;
+use crate::journal::JournalSummary;
 
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
@@ -69,8 +69,8 @@ pub(super) struct Survey {
     pub(super) access: Option<AccessError>,
     pub(super) waits: Waits,
     pub(super) queues: QueueMap,
-    /// Other processes that hold queues of interfaces.
-    pub(super) holders: Vec<(String, QueueHolder)>,
+    /// Of other processes that hold queues.
+    pub(super) holders: Vec<JournalSummary>,
     /// Whether the server is in another network namespace than this process.
     pub(super) other_namespace: bool,
 }
@@ -265,8 +265,8 @@ impl Findings {
             }
         }
         for (queue, count) in &shared {
-            for (_, holder) in survey.holders.iter().filter(|(interface, holder)| {
-                *interface == queue.interface && holder.queues.contains(queue.queue)
+            for holder in survey.holders.iter().filter(|holder| {
+                holder.interface == queue.interface && holder.queues.contains(queue.queue)
             }) {
                 self.prevents(
                     format!("{queue} is in use by process {} ({}).", holder.pid, holder.policy),

@@ -20,7 +20,7 @@ use crate::error::Error;
 use crate::explain::{Finding, Severity};
 use crate::host::net_namespace::NetNamespace;
 use crate::host::process::{ProcessIdentity, network_namespace};
-use crate::journal::{JournalDir, queue_holders};
+use crate::journal::{JournalDir, summaries};
 use findings::{AccessError, Survey, explain};
 use waits::Waits;
 
@@ -131,14 +131,8 @@ impl Survey {
             crate::host::interface(name)?;
         }
         let queues = QueueMap::read()?;
-        let mut holders = Vec::new();
-        for interface in &queues.interfaces {
-            let held = queue_holders(&interface.name, journals)?.into_iter();
-            holders.extend(
-                held.filter(|holder| holder.pid != std::process::id())
-                    .map(|holder| (interface.name.clone(), holder)),
-            );
-        }
+        let (mut holders, _) = summaries(journals)?;
+        holders.retain(|holder| holder.is_held() && holder.pid != std::process::id());
         let reader = EpollReader::new().map_err(Error::kernel("open a socket"))?;
         let mut survey = Self {
             processes: Vec::new(),

@@ -1,4 +1,4 @@
-//! The processes that hold queues of an interface, or have left settings of their own.
+//! Journals in short, for who looks at them: which processes hold queues, or have left settings.
 
 use std::path::PathBuf;
 
@@ -11,30 +11,6 @@ use crate::error::Error;
 use crate::host::Cpus;
 use crate::host::process::ProcessStat;
 use crate::policy::Policy;
-
-/// Queues of an interface on which a running process has applied a policy.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
-pub struct QueueHolder {
-    pub pid: u32,
-    pub policy: Policy,
-    pub queues: Cpus,
-}
-
-/// The running processes that hold queues of an interface. A process whose journal can't be read is
-/// not among them.
-pub fn queue_holders(interface: &str, journals: &JournalDir) -> Result<Vec<QueueHolder>, Error> {
-    let running = journals.read()?.journals.into_iter().filter(|found| !found.is_abandoned());
-    Ok(running
-        .map(|found| found.journal)
-        .filter(|journal| journal.interface == interface && journal.lifetime == Lifetime::Process)
-        .map(|journal| QueueHolder {
-            pid: journal.writer.pid,
-            policy: journal.policy,
-            queues: journal.queues.iter().copied().collect(),
-        })
-        .collect())
-}
 
 /// A journal in short: who has set what since when.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -59,6 +35,14 @@ pub struct JournalSummary {
     pub knobs: usize,
     /// The number of epoll instances and listeners of other processes that were set.
     pub others: usize,
+}
+
+impl JournalSummary {
+    /// Whether a running process holds the queues.
+    #[cfg(feature = "tools")]
+    pub(crate) fn is_held(&self) -> bool {
+        self.lifetime == Lifetime::Process && !self.is_left
+    }
 }
 
 /// The journals of this network namespace, the newest first, and those that can't be read.
