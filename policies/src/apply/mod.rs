@@ -50,7 +50,8 @@ pub fn apply(plan: &Plan, lifetime: Lifetime, directory: &JournalDir) -> Result<
         Some(error) => prepare_without_lock(plan, lifetime, directory, error),
     };
     let applied = prepared.map(|(mut guard, others)| {
-        let result = guard.set_all(&others);
+        let device = Device::new(&guard.plan.interface, guard.plan.ifindex);
+        let result = guard.set_steps(&device, &others);
         (guard, result)
     });
     // Unlocked before an error drops the guard, whose restore takes the lock.
@@ -186,14 +187,6 @@ fn check_conflicts(plan: &Plan, lifetime: Lifetime, others: &[Journal]) -> Resul
 }
 
 impl Guard {
-    fn set_all(&mut self, others: &[Journal]) -> Result<(), Error> {
-        let device = Device::new(&self.plan.interface, self.plan.ifindex);
-        if self.plan.queue_count_change().is_some() {
-            self.change_queue_count(&device, others)?;
-        }
-        self.set_steps(&device, others)
-    }
-
     /// Sets the knobs of the steps that have not been carried out.
     fn set_steps(&mut self, device: &Device, others: &[Journal]) -> Result<(), Error> {
         for step in self.plan.steps.clone() {
@@ -206,7 +199,15 @@ impl Guard {
                 self.step_down(device)?;
                 return self.set_steps(device, others);
             }
-            if step.knob == Knob::RxRing && self.fit_ring(&step, device)? {
+            let outcome = self.applied.last().map(|applied| &applied.outcome);
+            let is_planned_again = match step.knob {
+                // Those that failed are the queues that the plan was made for.
+                Knob::Channels { .. } => matches!(outcome, Some(Outcome::Set)),
+                Knob::RxRing => !matches!(outcome, Some(Outcome::Already | Outcome::Set)),
+                _ => false,
+            };
+            if is_planned_again {
+                self.plan_again(&step, device)?;
                 return self.set_steps(device, others);
             }
         }
@@ -239,51 +240,37 @@ impl Guard {
         Ok(())
     }
 
-    /// Adapts the plan to the size that the receive rings have now, which may be another than was
-    /// planned. Returns whether a step has changed.
-    fn fit_ring(&mut self, step: &Step, device: &Device) -> Result<bool, Error> {
-        // A size that can't be read is the old or the new one.
-        let size = match Knob::RxRing.read(device) {
-            Ok(size) => size.number(),
-            Err(_) => {
-                let sizes = [step.target.number(), step.current.as_ref().and_then(Value::number)];
-                sizes.into_iter().flatten().min()
-            }
-        };
-        let Some(size) = size.and_then(|size| u32::try_from(size).ok()) else { return Ok(false) };
-        let fitted = self.plan.fit_ring(size);
-        if fitted.is_empty() {
-            return Ok(false);
-        }
-        if let Some(undo) = lock(&self.undo).as_mut() {
-            for fitted in &fitted {
-                undo.journal.retarget(&fitted.knob, &fitted.target);
-            }
-            undo.journal.record_plan(&self.plan, device);
-            undo.write(&self.directory)?;
-        }
-        Ok(true)
-    }
-
-    fn change_queue_count(&mut self, device: &Device, others: &[Journal]) -> Result<(), Error> {
-        let Some(step) = self.plan.queue_count_change().cloned() else { return Ok(()) };
-        self.set(&step.knob, &step.target, device, others)?;
-        if self.applied.last().is_some_and(|applied| !applied.outcome.is_ok()) {
-            // The queues are still those that the plan was made for.
-            return Ok(());
-        }
+    /// Plans the steps again that follow one after which the queues, or the size of their rings, are
+    /// others than before.
+    fn plan_again(&mut self, step: &Step, device: &Device) -> Result<(), Error> {
         device.invalidate_queues();
-        let interface = wait_for_queues(self.plan.ifindex, step.target.number())?;
-        let mut plan = Plan::new(self.plan.policy, &interface, &self.plan.settings);
-        plan.steps.retain(|planned| planned.knob != step.knob);
+        let mut settings = self.plan.settings.clone();
+        let interface = if step.knob == Knob::RxRing {
+            // The size that the rings have counts, and not the one that was asked for.
+            settings.rx_ring = None;
+            interface_by_index(self.plan.ifindex)?
+        } else {
+            wait_for_queues(self.plan.ifindex, step.target.number())?
+        };
+        let mut plan = Plan::new(self.plan.policy, &interface, &settings);
+        plan.settings.rx_ring = self.plan.settings.rx_ring;
+        let end = self.plan.steps.iter().position(|other| other.knob == step.knob).map_or(0, |at| at + 1);
+        let done = &self.plan.steps[..end];
+        plan.steps.retain(|planned| done.iter().all(|done| done.knob != planned.knob));
         if let Some(undo) = lock(&self.undo).as_mut() {
             undo.journal.queues.clone_from(&plan.queues);
+            for planned in &plan.steps {
+                undo.journal.retarget(&planned.knob, &planned.target);
+            }
             undo.journal.record_plan(&plan, device);
             undo.write(&self.directory)?;
         }
-        plan.steps.insert(0, step);
-        let taken = self.plan.notes.iter().filter(|note| matches!(note, Note::QueuesTaken { .. }));
-        plan.notes.extend(taken.cloned());
+        plan.steps.splice(0..0, done.iter().cloned());
+        let stays = |note: &&Note| {
+            matches!(note, Note::QueuesTaken { .. } | Note::RingsRebuilt) && !plan.notes.contains(note)
+        };
+        let notes: Vec<Note> = self.plan.notes.iter().filter(stays).cloned().collect();
+        plan.notes.extend(notes);
         self.plan = plan;
         Ok(())
     }

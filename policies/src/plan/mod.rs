@@ -55,12 +55,6 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The step that changes the number of queues, after which the other steps must be planned
-    /// again; `None` if the number does not change.
-    pub(crate) fn queue_count_change(&self) -> Option<&Step> {
-        self.steps.first().filter(|step| matches!(step.knob, Knob::Channels { .. }) && !step.is_done())
-    }
-
     pub(crate) fn rebuilds_queues(&self) -> bool {
         self.steps.iter().any(|step| step.knob.rebuilds_queues() && !step.is_done())
     }
