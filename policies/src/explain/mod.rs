@@ -74,7 +74,7 @@ impl Explanation {
         findings.check_device(interface);
         findings.check_permission(interface, &host);
         findings.check_queues(interface, &host);
-        findings.check_nearness(interface, &host, status::workers(journals, interface.index));
+        findings.check_nearness(interface, &host, &status::workers(journals, interface.index));
         findings.check_steering(interface);
         findings.check_moderation(interface);
         findings.check_other_processes(interface, &host, journals)?;
@@ -92,7 +92,7 @@ impl Explanation {
         findings.check_kernel(host);
         findings.check_device(&interface);
         findings.check_queues(&interface, host);
-        findings.check_nearness(&interface, host, Vec::new());
+        findings.check_nearness(&interface, host, &[]);
         findings.check_steering(&interface);
         findings.check_moderation(&interface);
         findings.check_settings(&interface, host);
