@@ -216,8 +216,6 @@ pub struct CpuTime {
     pub busy: Duration,
     /// Part of `busy`: softirqs, except those that ran on behalf of a system call.
     pub softirq: Duration,
-    /// Idle, or waiting for I/O.
-    pub idle: Duration,
     /// Taken by the hypervisor.
     pub steal: Duration,
 }
@@ -227,7 +225,6 @@ pub struct CpuTime {
 pub(super) struct CpuTicks {
     busy: u64,
     softirq: u64,
-    idle: u64,
     steal: u64,
 }
 
@@ -243,7 +240,6 @@ impl CpuTicks {
                 Self {
                     busy: cpu.user + cpu.nice + cpu.system + cpu.irq.unwrap_or(0) + softirq,
                     softirq,
-                    idle: cpu.idle + cpu.iowait.unwrap_or(0),
                     steal: cpu.steal.unwrap_or(0),
                 }
             })
@@ -256,7 +252,6 @@ impl CpuTicks {
         CpuTime {
             busy: time(self.busy, before.busy),
             softirq: time(self.softirq, before.softirq),
-            idle: time(self.idle, before.idle),
             steal: time(self.steal, before.steal),
         }
     }

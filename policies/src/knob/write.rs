@@ -21,7 +21,7 @@ impl Knob {
         match (self, value) {
             (Knob::Coalesce { parameter }, Value::Number(target)) => {
                 let target = u32::try_from(*target).map_err(|_| io::ErrorKind::InvalidInput)?;
-                Ethtool::open()?.set_coalescing(index, &[(*parameter, target)])?;
+                Ethtool::open()?.set_coalescing(index, *parameter, target)?;
             }
             (Knob::Channels { combined }, Value::Number(count)) => {
                 let count = u32::try_from(*count).map_err(|_| io::ErrorKind::InvalidInput)?;

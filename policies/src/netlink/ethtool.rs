@@ -122,12 +122,14 @@ pub struct RxRing {
     pub max: u32,
 }
 
+/// A connection to the family. Requests fail with `EOPNOTSUPP` for what the device does not support
+/// (a veth has neither coalescing nor rings), `ENODEV` if there is no such interface, and to set
+/// something also with `EPERM` without `CAP_NET_ADMIN` in the network namespace, and with `EINVAL`
+/// or `ERANGE` for a value beyond the device's limit.
 #[derive(Debug)]
 pub struct Ethtool(GenericConnection);
 
 impl Ethtool {
-    /// Opens a connection.
-    ///
     /// # Errors
     /// `NotFound` on kernels before 5.6, which lack the family.
     pub fn open() -> io::Result<Self> {
@@ -135,37 +137,20 @@ impl Ethtool {
     }
 
     /// The coalescing parameters that the device supports, with their values.
-    ///
-    /// # Errors
-    /// `EOPNOTSUPP` if the device supports no coalescing (veth), `ENODEV` if there is no such
-    /// interface.
     pub fn coalescing(&mut self, ifindex: u32) -> io::Result<Vec<(Coalescing, u32)>> {
         let frame = self.get(COALESCE_GET, ifindex)?;
         let value = |which: Coalescing| Some((which, frame.number(which.attribute())? as u32));
         Ok(Coalescing::ALL.into_iter().filter_map(value).collect())
     }
 
-    /// Sets parameters by one request: all of them or, mostly, none. Needs `CAP_NET_ADMIN` in the
-    /// network namespace.
-    ///
-    /// # Errors
-    /// `EINVAL` or `ERANGE` for a value beyond the device's limit, or for a parameter that it does
-    /// not have; `EOPNOTSUPP` if it has no coalescing; `EPERM` without the capability.
-    pub fn set_coalescing(&mut self, ifindex: u32, values: &[(Coalescing, u32)]) -> io::Result<()> {
-        let attribute = |&(which, value): &(Coalescing, u32)| {
-            if which.is_switch() {
-                Attribute::byte(which.attribute(), u8::from(value != 0))
-            } else {
-                Attribute::number(which.attribute(), value)
-            }
+    pub fn set_coalescing(&mut self, ifindex: u32, which: Coalescing, value: u32) -> io::Result<()> {
+        let attribute = match which.is_switch() {
+            true => Attribute::byte(which.attribute(), u8::from(value != 0)),
+            false => Attribute::number(which.attribute(), value),
         };
-        self.set_all(COALESCE_SET, ifindex, values.iter().map(attribute))
+        self.set(COALESCE_SET, ifindex, attribute)
     }
 
-    /// The size of the device's receive rings.
-    ///
-    /// # Errors
-    /// `EOPNOTSUPP` if the device reports none (veth), `ENODEV` if there is no such interface.
     pub fn rx_ring(&mut self, ifindex: u32) -> io::Result<RxRing> {
         let frame = self.get(RINGS_GET, ifindex)?;
         let number = |kind| frame.number(kind).map(|number| number as u32);
@@ -174,21 +159,11 @@ impl Ethtool {
     }
 
     /// Sets the size of the device's receive rings, in descriptors. A driver may round it up to a
-    /// multiple that the device needs. It rebuilds its rings, and drops packets meanwhile. Needs
-    /// `CAP_NET_ADMIN` in the network namespace.
-    ///
-    /// # Errors
-    /// `EINVAL` for a size beyond the device's maximum, `EOPNOTSUPP` if the size can't be changed,
-    /// `ENOMEM` without memory for the rings, `EPERM` without the capability.
+    /// multiple that the device needs. It rebuilds its rings, and drops packets meanwhile.
     pub fn set_rx_ring(&mut self, ifindex: u32, size: u32) -> io::Result<()> {
         self.set(RINGS_SET, ifindex, Attribute::number(rings::RX, size))
     }
 
-    /// The device's channels.
-    ///
-    /// # Errors
-    /// `EOPNOTSUPP` if the device does not support channels, `ENODEV` if there is no such
-    /// interface.
     pub fn channels(&mut self, ifindex: u32) -> io::Result<Channels> {
         let frame = self.get(CHANNELS_GET, ifindex)?;
         let number = |kind| frame.number(kind).map_or(0, |number| number as u32);
@@ -203,21 +178,13 @@ impl Ethtool {
     }
 
     /// Sets the number of receive channels. The driver rebuilds its queues and drops packets
-    /// meanwhile; most drivers lose the affinity of their interrupts. Needs `CAP_NET_ADMIN` in the
-    /// network namespace.
-    ///
-    /// # Errors
-    /// `EINVAL` for a number beyond the device's limits, `EOPNOTSUPP` if the device does not
-    /// support channels, `EPERM` without the capability.
+    /// meanwhile; most drivers lose the affinity of their interrupts.
     pub fn set_channels(&mut self, ifindex: u32, combined: bool, count: u32) -> io::Result<()> {
         let kind = if combined { channels::COMBINED_COUNT } else { channels::RX_COUNT };
         self.set(CHANNELS_SET, ifindex, Attribute::number(kind, count))
     }
 
     /// Whether a feature (`ethtool -k` lists their names) is on.
-    ///
-    /// # Errors
-    /// `ENODEV` if there is no such interface.
     pub fn has_feature(&mut self, ifindex: u32, name: &str) -> io::Result<bool> {
         let frame = self.get(FEATURES_GET, ifindex)?;
         // A list of the bits that are on.
@@ -231,11 +198,7 @@ impl Ethtool {
         Ok(bits.iter().any(is_named))
     }
 
-    /// Switches features (`ethtool -k` lists their names) on or off. Needs `CAP_NET_ADMIN` in the
-    /// network namespace.
-    ///
-    /// # Errors
-    /// `EOPNOTSUPP` for an unknown feature, `EPERM` without the capability.
+    /// Switches features (`ethtool -k` lists their names) on or off.
     pub fn set_features(&mut self, ifindex: u32, wanted: &[(&str, bool)]) -> io::Result<()> {
         let bit = |&(name, on): &(&str, bool)| {
             let mut bit = vec![Attribute::text(features::BIT_NAME, name)];
@@ -253,17 +216,7 @@ impl Ethtool {
     }
 
     fn set(&mut self, command: u8, ifindex: u32, attribute: Attribute) -> io::Result<()> {
-        self.set_all(command, ifindex, [attribute])
-    }
-
-    fn set_all(
-        &mut self,
-        command: u8,
-        ifindex: u32,
-        attributes: impl IntoIterator<Item = Attribute>,
-    ) -> io::Result<()> {
-        let attributes: Vec<_> = [header(ifindex)].into_iter().chain(attributes).collect();
-        self.0.request(command, &attributes, Request::Acknowledged(0)).map(drop)
+        self.0.request(command, &[header(ifindex), attribute], Request::Acknowledged(0)).map(drop)
     }
 }
 

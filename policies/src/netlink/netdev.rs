@@ -117,12 +117,12 @@ pub struct ReportedQueue {
     pub napi: Option<u32>,
 }
 
+/// A connection to the family. Requests fail with `EOPNOTSUPP` on kernels that lack them, and with
+/// `ENODEV` if there is no such interface.
 #[derive(Debug)]
 pub struct Netdev(GenericConnection);
 
 impl Netdev {
-    /// Opens a connection.
-    ///
     /// # Errors
     /// `NotFound` on kernels before 6.3, which don't have the family.
     pub fn open() -> io::Result<Self> {
@@ -130,9 +130,6 @@ impl Netdev {
     }
 
     /// The receive queues and the transmit queues of an interface (Linux 6.8).
-    ///
-    /// # Errors
-    /// `EOPNOTSUPP` on older kernels, `ENODEV` if there is no such interface.
     pub fn queues(&mut self, ifindex: u32) -> io::Result<(Vec<ReportedQueue>, Vec<ReportedQueue>)> {
         let frames =
             self.0.request(QUEUE_GET, &[Attribute::number(queue::IFINDEX, ifindex)], Request::Dump)?;
@@ -154,9 +151,6 @@ impl Netdev {
     }
 
     /// The NAPIs of an interface in ascending order of their ids (Linux 6.8).
-    ///
-    /// # Errors
-    /// `EOPNOTSUPP` on older kernels, `ENODEV` if there is no such interface.
     pub fn napis(&mut self, ifindex: u32) -> io::Result<Vec<Napi>> {
         let frames = self.0.request(NAPI_GET, &[Attribute::number(napi::IFINDEX, ifindex)], Request::Dump)?;
         let mut napis: Vec<_> = frames.iter().filter_map(parse_napi).collect();
@@ -164,10 +158,10 @@ impl Netdev {
         Ok(napis)
     }
 
-    /// One NAPI by its id.
+    /// One NAPI by its id (Linux 6.8).
     ///
     /// # Errors
-    /// `NotFound` if there is no such NAPI, `EOPNOTSUPP` before Linux 6.8.
+    /// `NotFound` if there is no such NAPI.
     pub fn napi(&mut self, id: u32) -> io::Result<Napi> {
         let frames =
             self.0.request(NAPI_GET, &[Attribute::number(napi::ID, id)], Request::Acknowledged(0))?;
@@ -178,7 +172,7 @@ impl Netdev {
     ///
     /// # Errors
     /// `InvalidInput` if the value doesn't fit 32 bits, `NotFound` if there is no such NAPI,
-    /// `EPERM` without the capability, `EOPNOTSUPP` on older kernels.
+    /// `EPERM` without the capability.
     pub fn set_napi(&mut self, id: u32, setting: NapiSetting, value: u64) -> io::Result<()> {
         let value = u32::try_from(value).map_err(|_| {
             io::Error::new(io::ErrorKind::InvalidInput, format!("{value} does not fit 32 bits"))
@@ -196,9 +190,6 @@ impl Netdev {
 
     /// Received packets by queue (Linux 6.10): `(queue, packets)`. Empty if the driver doesn't
     /// count them.
-    ///
-    /// # Errors
-    /// `EOPNOTSUPP` on older kernels.
     pub fn rx_packets(&mut self, ifindex: u32) -> io::Result<Vec<(u32, u64)>> {
         let attributes = [
             Attribute::number(qstats::IFINDEX, ifindex),

@@ -10,7 +10,7 @@ use crate::controller::{QueueMode, QueueSettings, Reason};
 use crate::grace_time::{GraceTime, nanos};
 use crate::host::device::Device;
 use crate::host::{HostFacts, Interface, Recording, RxQueue, TxQueue};
-use crate::knob::permission::may_set_on;
+use crate::knob::permission::{NotPermitted, may_set_on};
 use crate::knob::{Knob, Value};
 use crate::netlink::ethtool::Coalescing;
 use crate::policy::{Policy, Processing, WorkerWait};
@@ -19,17 +19,19 @@ impl Plan {
     /// Plans a policy for an interface. Reads the host, changes nothing.
     pub fn new(policy: Policy, interface: &Interface, settings: &Settings) -> Self {
         let device = Device::new(&interface.name, interface.index);
-        Self::on(Source::Device(&device), &HostFacts::read(), policy, interface, settings)
+        let forbids = |knob: &Knob| may_set_on(knob, &device).err();
+        Self::on(&forbids, &HostFacts::read(), policy, interface, settings)
     }
 
     /// Plans a policy for a recorded interface. The steps say nothing of what this process may set.
     pub fn for_recording(policy: Policy, recording: &Recording, settings: &Settings) -> Self {
         let interface = recording.interface();
-        Self::on(Source::Recorded(&interface), &recording.host, policy, &interface, settings)
+        let forbids = |knob: &Knob| knob.managed_irq(&interface);
+        Self::on(&forbids, &recording.host, policy, &interface, settings)
     }
 
     fn on(
-        source: Source<'_>,
+        forbids: Forbids<'_>,
         host: &HostFacts,
         policy: Policy,
         interface: &Interface,
@@ -37,8 +39,9 @@ impl Plan {
     ) -> Self {
         let selected = |index: u32| settings.queues.as_ref().is_none_or(|queues| queues.contains(&index));
         let mut planner = Planner {
-            source,
+            forbids,
             host,
+            interface,
             policy,
             settings,
             rx: interface.queues.iter().filter(|queue| selected(queue.index)).collect(),
@@ -61,32 +64,12 @@ impl Plan {
     }
 }
 
-/// Where the present values of knobs are from.
-#[derive(Clone, Copy)]
-enum Source<'a> {
-    Device(&'a Device),
-    Recorded(&'a Interface),
-}
-
-impl Source<'_> {
-    fn read(self, knob: &Knob) -> Option<Value> {
-        match self {
-            Self::Device(device) => knob.read(device).ok(),
-            Self::Recorded(interface) => knob.recorded(interface),
-        }
-    }
-
-    /// Why a knob can't be set. What another process than that of a recording may do is not known.
-    fn forbids(self, knob: &Knob) -> Option<String> {
-        match self {
-            Self::Device(device) => may_set_on(knob, device).err().map(|reason| reason.to_string()),
-            Self::Recorded(interface) => knob.managed_irq(interface).map(|reason| reason.to_string()),
-        }
-    }
-}
+/// Why a knob can't be set. What another process than that of a recording may do is not known.
+type Forbids<'a> = &'a dyn Fn(&Knob) -> Option<NotPermitted>;
 
 pub(super) struct Planner<'a> {
-    source: Source<'a>,
+    forbids: Forbids<'a>,
+    pub(super) interface: &'a Interface,
     pub(super) host: &'a HostFacts,
     pub(super) policy: Policy,
     pub(super) settings: &'a Settings,
@@ -106,7 +89,8 @@ impl Planner<'_> {
 
     /// Adds a step that sets `knob` to `target`.
     pub(super) fn set(&mut self, knob: Knob, target: Value, purpose: &'static str) {
-        let (current, forbidden) = (self.source.read(&knob), self.source.forbids(&knob));
+        let current = knob.recorded(self.interface);
+        let forbidden = (self.forbids)(&knob).map(|reason| reason.to_string());
         self.steps.push(Step { knob, current, target, purpose, forbidden });
     }
 
@@ -274,7 +258,7 @@ impl Planner<'_> {
     /// A process that adapts a value but may not set it keeps the present one: `policies apply` may
     /// have prepared the queue.
     fn target(&self, knob: &Knob, wanted: u64, present: Option<u64>) -> Value {
-        let keeps = self.adapts() && self.source.forbids(knob).is_some();
+        let keeps = self.adapts() && (self.forbids)(knob).is_some();
         Value::Number(present.filter(|_| keeps).unwrap_or(wanted))
     }
 
@@ -294,14 +278,13 @@ impl Planner<'_> {
         if !self.rx.iter().any(|queue| per_napi(queue)) {
             // Without the netdev family no NAPI is known.
             let device_wide = self.rx.iter().any(|queue| queue.napi.is_some()) || !self.host.has_netdev;
-            if device_wide && self.source.read(&Knob::DeferHardIrqs).is_some() {
-                let present = |knob: &Knob| self.source.read(knob)?.number();
+            if device_wide && interface.defer_hard_irqs.is_some() {
                 // Device-wide values affect other processes, so nobody adapts them.
                 let wanted = if adapts { QueueSettings::fixed(self.settings.latency_budget) } else { wanted };
                 let purposes = Purposes::of(wanted.mode);
                 let (defer, grace) = (Knob::DeferHardIrqs, Knob::GroFlushTimeout);
-                let defer_target = self.target(&defer, wanted.defer_hard_irqs, present(&defer));
-                let grace_target = self.target(&grace, nanos(wanted.grace_time), present(&grace));
+                let defer_target = self.target(&defer, wanted.defer_hard_irqs, interface.defer_hard_irqs);
+                let grace_target = self.target(&grace, nanos(wanted.grace_time), interface.gro_flush_timeout);
                 self.set(defer, defer_target, purposes.defer);
                 self.set(grace, grace_target, purposes.grace);
                 match self.policy.suspends_interrupts() {

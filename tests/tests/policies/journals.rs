@@ -338,7 +338,7 @@ fn a_device_that_makes_another_value_of_the_old_one_is_not_restored_and_the_jour
     let _testbed = enter(1);
     let Some(index) = clamping_device() else { return };
     let mut ethtool = Ethtool::open().unwrap();
-    ethtool.set_coalescing(index, &[(Coalescing::RxFrames, 32)]).unwrap();
+    ethtool.set_coalescing(index, Coalescing::RxFrames, 32).unwrap();
     let (path, mut journal) = left_journal();
     assert!(restore().status.success());
     (journal["interface"], journal["ifindex"]) = (json!("clamps"), json!(index));

@@ -25,12 +25,9 @@ pub struct WatchArguments {
     count: Option<u64>,
 }
 
-#[derive(Debug, thiserror::Error)]
-#[error("expected a number of seconds from 0.1 to 3600")]
-struct InvalidInterval;
-
-fn parse_interval(text: &str) -> Result<f64, InvalidInterval> {
-    text.parse().ok().filter(|seconds| (0.1..=3600.0).contains(seconds)).ok_or(InvalidInterval)
+fn parse_interval(text: &str) -> Result<f64, &'static str> {
+    let seconds = text.parse().ok().filter(|seconds| (0.1..=3600.0).contains(seconds));
+    seconds.ok_or("expected a number of seconds from 0.1 to 3600")
 }
 
 /// Prints a table, or a line of JSON, for each sample. A table replaces the one before on a
@@ -76,7 +73,6 @@ fn render(sample: &InterfaceSample) -> String {
         "tx irqs/s",
         "packets/s",
         "packets/irq",
-        "suspended",
         "kernel thread",
         "its core",
         "its CPU",
@@ -102,7 +98,6 @@ fn render(sample: &InterfaceSample) -> String {
             number(queue.tx_interrupts_per_second),
             number(queue.packets_per_second),
             or_dash(queue.packets_per_interrupt.map(|value| format!("{value:.1}"))),
-            or_dash(queue.suspended),
             or_dash(thread.map(|thread| thread.thread)),
             or_dash(thread.and_then(|thread| thread.core)),
             or_dash(thread.map(|thread| format!("{:.0} %", thread.cpu * 100.0))),
@@ -164,7 +159,6 @@ mod tests {
             tx_interrupts_per_second: None,
             packets_per_second: None,
             packets_per_interrupt: None,
-            suspended: None,
             kernel_thread: (queue == 2).then_some(KernelThreadSample {
                 thread: 258,
                 core: Some(3),

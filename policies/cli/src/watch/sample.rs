@@ -16,9 +16,6 @@ pub struct QueueSample {
     pub tx_interrupts_per_second: Option<f64>,
     pub packets_per_second: Option<f64>,
     pub packets_per_interrupt: Option<f64>,
-    /// Whether the interrupt stayed masked while packets arrived; `None` if neither deferral nor
-    /// suspension is set.
-    pub suspended: Option<&'static str>,
     /// `None` if softirqs poll the queue.
     pub kernel_thread: Option<KernelThreadSample>,
     pub worker: Option<WorkerShares>,
@@ -103,11 +100,6 @@ fn sample(
     let queue_sample = |queue: &RxQueue| {
         let napi = queue.napi.as_ref();
         let (interrupts, received) = (count_of(&delta.irqs, queue.index), count_of(&packets, queue.index));
-        // In timed mode deferral alone keeps it masked.
-        let may_suspend = napi.is_some_and(|napi| {
-            let set = |value: Option<u64>| value.is_some_and(|value| value > 0);
-            set(napi.irq_suspend_timeout) || set(napi.defer_hard_irqs) && set(napi.gro_flush_timeout)
-        });
         QueueSample {
             queue: queue.index,
             napi: napi.map(|napi| napi.id),
@@ -120,7 +112,6 @@ fn sample(
                 .zip(interrupts)
                 .filter(|(received, _)| *received > 0.0)
                 .map(|(received, interrupts)| received / interrupts),
-            suspended: may_suspend.then_some(received.zip(interrupts)).map(suspension),
             kernel_thread: delta.napi_threads.iter().find(|thread| thread.queue == queue.index).map(
                 |thread| KernelThreadSample {
                     thread: thread.thread,
@@ -139,16 +130,6 @@ fn sample(
         busy_poll_share: delta.busy_poll_share(),
         net_rx_softirqs_per_second: delta.net_rx.iter().sum::<u64>() as f64 / seconds,
         queues: interface.queues.iter().map(queue_sample).collect(),
-    }
-}
-
-/// Whether a queue's interrupt stayed masked, judged by packets and interrupts.
-fn suspension(counts: Option<(f64, f64)>) -> &'static str {
-    match counts {
-        Some((received, 0.0)) if received > 0.0 => "yes",
-        Some((received, interrupts)) if interrupts * 10.0 < received => "mostly",
-        Some((received, _)) if received > 0.0 => "no",
-        _ => "-",
     }
 }
 
