@@ -117,6 +117,7 @@ pub(crate) fn supervise(state: &Arc<RuntimeState>, guard: Guard, hooks: HostHook
                 tracing::debug!(%error, "the status file can't be written");
             }
         }),
+        takes_back: true,
     };
     let on_change = move |change: &Change| {
         tracing::debug!(?change, "the interface changed");

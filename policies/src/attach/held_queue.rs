@@ -23,7 +23,7 @@ use crate::host::{Interface, interface_by_index};
 use crate::journal::{Lifetime, RestoreOutcome};
 use crate::knob::Knob;
 use crate::plan::{Plan, Settings};
-use crate::policy::Policy;
+use crate::policy::{Affinity, Policy};
 use crate::status::QueueStatus;
 use crate::supervise::{ChangeStep, QueueChange, QueueRequests, Supervisor, SupervisorHooks};
 
@@ -86,14 +86,19 @@ impl HeldQueue {
         }
         let epolls = guard.epoll_journal();
         let requests = Arc::new(QueueRequests::new().map_err(Error::kernel("open an eventfd"))?);
-        let hooks =
-            SupervisorHooks { requests: Arc::clone(&requests), delegate: None, on_tick: Box::new(|_| {}) };
+        let hooks = SupervisorHooks {
+            requests: Arc::clone(&requests),
+            delegate: None,
+            on_tick: Box::new(|_| {}),
+            // The attachment takes the queues of an interface that is back.
+            takes_back: false,
+        };
         let queue = name.clone();
         let on_change = move |change: &crate::supervise::Change| {
             // The attachment may have ended.
             let _ = events.send(AttachEvent::Queue { queue: queue.clone(), change: change.clone() });
         };
-        let supervisor = Supervisor::start_until_gone(guard, on_change, hooks)
+        let supervisor = Supervisor::start(guard, Affinity::None, on_change, hooks)
             .map_err(Error::kernel("start a supervisor"))?;
         let limits = ControllerLimits { has_to_pay: !config.ignores_polling_costs, ..limits_of(&interface) };
         let budgets = Budgets { latency: config.latency_budget, ..Budgets::default() };

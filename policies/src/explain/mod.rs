@@ -16,12 +16,8 @@
 
 mod nearness;
 
-use std::thread;
-use std::time::Duration;
-
 use serde::Serialize;
 
-use crate::counters::Snapshot;
 use crate::error::Error;
 use crate::host::machine::{has_net_admin, in_initial_user_namespace};
 use crate::host::process::network_namespace;
@@ -59,14 +55,11 @@ pub struct Explanation {
     pub findings: Vec<Finding>,
 }
 
-const OBSERVATION_TIME: Duration = Duration::from_secs(1);
-
 impl Explanation {
-    /// Inspects an interface, including one second of its traffic if it is up. Changes nothing.
+    /// Inspects an interface. Changes nothing.
     ///
     /// # Errors
-    /// [`Error::Journal`] if the directory of journals can't be read, [`Error::Kernel`] if the
-    /// counters can't be read.
+    /// [`Error::Journal`] if the directory of journals can't be read.
     pub fn of(interface: &Interface, journals: &JournalDir) -> Result<Self, Error> {
         let host = HostFacts::read();
         let mut findings = FindingList(Vec::new());
@@ -79,13 +72,10 @@ impl Explanation {
         findings.check_moderation(interface);
         findings.check_other_processes(interface, &host, journals)?;
         findings.check_settings(interface, &host);
-        if interface.up {
-            findings.check_traffic(interface)?;
-        }
         Ok(Self { interface: interface.name.clone(), findings: findings.0 })
     }
 
-    /// Explains a recorded interface: without permissions, other processes and traffic.
+    /// Explains a recorded interface: without permissions and other processes.
     pub fn of_recording(recording: &Recording) -> Self {
         let (interface, host) = (recording.interface(), &recording.host);
         let mut findings = FindingList(Vec::new());
@@ -98,7 +88,7 @@ impl Explanation {
         findings.check_settings(&interface, host);
         let origin = &recording.origin;
         findings.add_ok(format!(
-            "This is a recording ({origin}): permissions, other processes and traffic are not in it."
+            "This is a recording ({origin}): permissions and other processes are not in it."
         ));
         Self { interface: interface.name, findings: findings.0 }
     }
@@ -114,11 +104,10 @@ impl Explanation {
         match (count(Severity::Prevents), count(Severity::Degrades)) {
             (0, 0) => format!("{name} can run kernel polling in full."),
             (0, 1) => format!("{name} can run kernel polling in full; 1 finding below degrades it."),
-            (0, some) => {
-                format!("{name} can run kernel polling in full; {some} findings below degrade it.")
+            (0, some) => format!("{name} can run kernel polling in full; {some} findings below degrade it."),
+            (some, _) => {
+                format!("{name} can't run kernel polling as configured, for {}.", plural(some, "reason"))
             }
-            (1, _) => format!("{name} can't run kernel polling as configured, for 1 reason."),
-            (some, _) => format!("{name} can't run kernel polling as configured, for {some} reasons."),
         }
     }
 }
@@ -403,32 +392,6 @@ impl FindingList {
         }
     }
 
-    /// Compares packets received by busy polling and by softirqs.
-    fn check_traffic(&mut self, interface: &Interface) -> Result<(), Error> {
-        let before = Snapshot::take(interface)?;
-        thread::sleep(OBSERVATION_TIME);
-        let delta = Snapshot::take(interface)?.since(&before);
-        let (packets, polled) = (delta.rx_packets.total(), delta.busy_poll_rx_packets);
-        if packets == 0 {
-            self.add_ok(format!("{} received no packets within a second.", interface.name));
-            return Ok(());
-        }
-        let rest = packets.saturating_sub(polled);
-        let summary = format!(
-            "{} received {packets} packets within a second: {polled} by busy polling, {rest} by softirqs.",
-            interface.name
-        );
-        if polled > 0 && rest > polled {
-            self.add_problem(
-                Severity::Degrades,
-                format!("{summary} Other traffic shares the queues with the polling workers."),
-                "move it to another interface or queue (ethtool -N)",
-            );
-        } else {
-            self.add_ok(summary);
-        }
-        Ok(())
-    }
 }
 
 fn plural(count: usize, word: &str) -> String {

@@ -137,11 +137,7 @@ impl Knob {
             | Knob::NapiThreaded { queue }
             | Knob::NapiThreadAffinity { queue }
             | Knob::NapiThreadPriority { queue } => Some(queue),
-            Knob::Channels { .. }
-            | Knob::RxRing
-            | Knob::Coalesce { .. }
-            | Knob::DeferHardIrqs
-            | Knob::GroFlushTimeout => None,
+            _ => None,
         }
     }
 

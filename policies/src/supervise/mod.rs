@@ -40,6 +40,8 @@ pub struct SupervisorHooks {
     /// Called about once a second with the interface's index, which is another one after it was
     /// taken away and given back.
     pub on_tick: Box<dyn FnMut(u32) + Send>,
+    /// Whether the policy is applied again to an interface that was taken away and is back.
+    pub takes_back: bool,
 }
 
 impl fmt::Debug for SupervisorHooks {
@@ -72,33 +74,9 @@ impl Supervisor {
         on_change: impl FnMut(&Change) + Send + 'static,
         hooks: SupervisorHooks,
     ) -> io::Result<Self> {
-        Self::start_as(guard, affinity, on_change, hooks, true)
-    }
-
-    /// As [`Supervisor::start`], for who holds single queues and takes those of an interface that
-    /// is back by itself.
-    ///
-    /// # Errors
-    /// As [`Supervisor::start`].
-    #[cfg(feature = "tools")]
-    pub(crate) fn start_until_gone(
-        guard: Guard,
-        on_change: impl FnMut(&Change) + Send + 'static,
-        hooks: SupervisorHooks,
-    ) -> io::Result<Self> {
-        Self::start_as(guard, Affinity::None, on_change, hooks, false)
-    }
-
-    fn start_as(
-        guard: Guard,
-        affinity: Affinity,
-        on_change: impl FnMut(&Change) + Send + 'static,
-        hooks: SupervisorHooks,
-        takes_back: bool,
-    ) -> io::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let monitor = LinkMonitor::open()?;
-        let SupervisorHooks { requests, delegate, mut on_tick } = hooks;
+        let SupervisorHooks { requests, delegate, mut on_tick, takes_back } = hooks;
         if delegate.is_some() {
             guard.leave_to_delegate();
         }
@@ -165,7 +143,6 @@ struct SupervisedInterface {
     delegate: Option<Box<QueueDelegate>>,
     is_up: bool,
     is_gone: bool,
-    /// Whether the policy is applied again when the interface is back.
     takes_back: bool,
     /// By what the interface is recognised after it was gone; `None` until it was seen.
     identity: Option<InterfaceIdentity>,

@@ -286,8 +286,8 @@ fn supervised_queue(
     let guard = apply(Policy::KernelPolling, &Settings::default());
     let (sender, changes) = std::sync::mpsc::channel();
     let requests = Arc::new(QueueRequests::new().unwrap());
-    let hooks =
-        SupervisorHooks { requests: Arc::clone(&requests), delegate, on_tick: Box::new(move |_| on_tick()) };
+    let on_tick = Box::new(move |_| on_tick());
+    let hooks = SupervisorHooks { requests: Arc::clone(&requests), delegate, on_tick, takes_back: true };
     let on_change = move |change: &Change| drop(sender.send(change.to_string()));
     (Supervisor::start(guard, Affinity::None, on_change, hooks).unwrap(), requests, changes)
 }
