@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::note::Note;
 use super::planner::Planner;
-use crate::host::{Cpus, Interface, RxQueue};
+use crate::host::{Cpus, RxQueue};
 use crate::knob::{Knob, Value};
 use crate::netlink::netdev::{Napi, THREADED_BUSY_POLL};
 use crate::policy::Processing;
@@ -13,17 +13,18 @@ impl Planner<'_> {
     /// Assigns each queue's receive processing to a core: by interrupt affinity; for a queue
     /// without an interrupt by the affinity of the kernel thread that polls it; or by packet
     /// steering, where it has none.
-    pub(super) fn place_processing(&mut self, interface: &Interface) {
+    pub(super) fn place_processing(&mut self) {
+        let interface = self.interface;
         let processing = self.policy.processing();
         let packing = match processing {
             Processing::WorkerCores => None,
-            Processing::PackingCores => Some(self.packing_cores(interface, 1)),
-            Processing::PollingThreads => self.place_polling_threads(interface),
+            Processing::PackingCores => Some(self.packing_cores(1)),
+            Processing::PollingThreads => self.place_polling_threads(),
         };
         if packing.is_none() && self.settings.worker_cores.is_empty() {
             return self.notes.push(Note::WorkersNotPinned);
         }
-        self.note_remote_workers(interface);
+        self.note_remote_workers();
         self.note_irqbalance();
         let cores = packing.clone().unwrap_or_else(|| self.settings.worker_cores.clone());
         let mut placed: Vec<u32> = Vec::new();
@@ -77,7 +78,7 @@ impl Planner<'_> {
     ///
     /// These steps come before the rest of the placement, because where one of them fails vanilla
     /// runs instead.
-    fn place_polling_threads(&mut self, interface: &Interface) -> Option<Vec<u32>> {
+    fn place_polling_threads(&mut self) -> Option<Vec<u32>> {
         let can_have_thread =
             |queue: &&RxQueue| queue.napi.as_ref().is_some_and(|napi| napi.threaded.is_some());
         let queues: Vec<&RxQueue> = self.rx.iter().copied().filter(can_have_thread).collect();
@@ -90,7 +91,7 @@ impl Planner<'_> {
         if self.host.has_polling_threads == Some(false) {
             self.prevent(Note::NoPollingThreads);
         }
-        let cores = self.packing_cores(interface, queues.len());
+        let cores = self.packing_cores(queues.len());
         self.note_shared_cores(&cores, queues.len());
         for queue in queues {
             let position = self.rx.iter().position(|other| other.index == queue.index).unwrap_or(0);
@@ -157,7 +158,8 @@ impl Planner<'_> {
         }
     }
 
-    fn note_remote_workers(&mut self, interface: &Interface) {
+    fn note_remote_workers(&mut self) {
+        let interface = self.interface;
         let Some(node) = interface.numa_node else { return };
         let near = self.host.topology.node_cpus(Some(node));
         let far: Cpus =
@@ -169,13 +171,13 @@ impl Planner<'_> {
 
     /// The packing cores of the settings, or up to `count` cores without a worker, those of the
     /// device's NUMA node first; without such a core the highest one.
-    fn packing_cores(&self, interface: &Interface, count: usize) -> Vec<u32> {
+    fn packing_cores(&self, count: usize) -> Vec<u32> {
         if !self.settings.packing_cores.is_empty() {
             return self.settings.packing_cores.iter().collect();
         }
         let allowed = self.host.allowed.clone();
         let free = allowed.iter().filter(|cpu| !self.settings.worker_cores.contains(cpu));
-        let near = self.host.topology.node_cpus(interface.numa_node);
+        let near = self.host.topology.node_cpus(self.interface.numa_node);
         let (mut cores, far): (Vec<u32>, Vec<u32>) = free.partition(|cpu| near.contains(*cpu));
         cores.reverse();
         cores.extend(far.into_iter().rev());

@@ -50,7 +50,7 @@ impl Plan {
             notes: interface.notes.iter().cloned().map(Note::Interface).collect(),
             is_prevented: false,
         };
-        planner.add_all(interface);
+        planner.add_all();
         Self {
             policy,
             interface: interface.name.clone(),
@@ -97,7 +97,8 @@ impl Planner<'_> {
     /// The order matters: first the number of queues and the size of their rings, because changing
     /// them rebuilds the device; then coalescing, placement (sysfs, interrupts) and NAPI threads;
     /// last the per-NAPI values, because writing a sysfs default overwrites every NAPI's value.
-    fn add_all(&mut self, interface: &Interface) {
+    fn add_all(&mut self) {
+        let interface = self.interface;
         let policy = self.policy;
         let name = || interface.name.clone();
         if self.rx.iter().all(|queue| queue.napi.is_none()) && policy != Policy::Vanilla {
@@ -116,26 +117,34 @@ impl Planner<'_> {
             }
         }
         self.notes.extend(interface.note_on_lower().map(Note::Interface));
-        self.note_more_queues_than_workers(interface);
+        self.note_more_queues_than_workers();
         for &queue in self.settings.queues.iter().flatten() {
             if !interface.queues.iter().any(|found| found.index == queue) {
                 self.notes.push(Note::NoSuchQueue { interface: name(), queue });
             }
         }
-        self.set_queue_count(interface);
-        self.set_rx_ring(interface);
+        self.set_queue_count();
+        self.set_rx_ring();
         match policy.worker_wait() {
             WorkerWait::Blocks => {}
-            WorkerWait::Polls => self.set_coalescing(interface),
-            WorkerWait::Suspends => self.note_moderation(interface),
+            WorkerWait::Polls => self.set_coalescing(),
+            // Coalescing is of the whole device, and stays. Where interrupts are on, at low load and in
+            // interrupt-first mode, the device's own delay is part of each request's latency.
+            WorkerWait::Suspends => {
+                let moderation = interface.moderation();
+                self.notes.extend(
+                    moderation.map(|(what, remedy)| Note::Moderation { interface: name(), what, remedy }),
+                );
+            }
         }
-        self.place_processing(interface);
+        self.place_processing();
         if policy.busy_polls() {
-            self.set_deferral(interface);
+            self.set_deferral();
         }
     }
 
-    fn note_more_queues_than_workers(&mut self, interface: &Interface) {
+    fn note_more_queues_than_workers(&mut self) {
+        let interface = self.interface;
         let workers = self.settings.worker_cores.len();
         let queues = self.settings.channels.map_or(self.rx.len(), |count| count as usize);
         let on_workers = self.policy.processing() == Processing::WorkerCores;
@@ -148,7 +157,8 @@ impl Planner<'_> {
         self.notes.push(Note::MoreQueuesThanWorkers { queues, workers, polls, can_have_fewer });
     }
 
-    fn set_queue_count(&mut self, interface: &Interface) {
+    fn set_queue_count(&mut self) {
+        let interface = self.interface;
         let Some(wanted) = self.settings.channels else { return };
         let name = interface.name.clone();
         let Some(channels) = interface.channels else {
@@ -169,7 +179,8 @@ impl Planner<'_> {
         }
     }
 
-    fn set_rx_ring(&mut self, interface: &Interface) {
+    fn set_rx_ring(&mut self) {
+        let interface = self.interface;
         let Some(wanted) = self.settings.rx_ring else { return };
         let name = interface.name.clone();
         let Some(ring) = interface.rx_ring else {
@@ -187,7 +198,8 @@ impl Planner<'_> {
     }
 
     /// Delays interrupts as far as the device allows.
-    fn set_coalescing(&mut self, interface: &Interface) {
+    fn set_coalescing(&mut self) {
+        let interface = self.interface;
         if interface.coalescing.is_empty() {
             return self.notes.push(Note::NoCoalescing { interface: interface.name.clone() });
         }
@@ -199,7 +211,7 @@ impl Planner<'_> {
             let supported = interface.coalescing.iter().any(|(which, _)| *which == parameter);
             if supported {
                 let wanted = self.settings.suppression.target(parameter);
-                let target = within_ring(parameter, wanted, self.planned_ring(interface));
+                let target = within_ring(parameter, wanted, self.planned_ring());
                 self.notes.extend(frames_note(target, wanted));
                 self.set(
                     Knob::Coalesce { parameter },
@@ -216,22 +228,13 @@ impl Planner<'_> {
         }
     }
 
-    /// Kernel polling leaves coalescing alone, because it is of the whole device. Where interrupts
-    /// are on, at low load and in interrupt-first mode, the device's own delay is part of each
-    /// request's latency.
-    fn note_moderation(&mut self, interface: &Interface) {
-        if let Some((what, remedy)) = interface.moderation() {
-            self.notes.push(Note::Moderation { interface: interface.name.clone(), what, remedy });
-        }
-    }
-
     /// The size of the receive rings once the plan is applied.
-    fn planned_ring(&self, interface: &Interface) -> Option<u32> {
+    fn planned_ring(&self) -> Option<u32> {
         let size = self.steps.iter().find_map(|step| match (&step.knob, &step.target) {
             (Knob::RxRing, Value::Number(size)) => u32::try_from(*size).ok(),
             _ => None,
         });
-        interface.rx_ring.map(|ring| size.unwrap_or(ring.size))
+        self.interface.rx_ring.map(|ring| size.unwrap_or(ring.size))
     }
 
     /// Whether the controller of the application's workers sets the queues' values.
@@ -255,26 +258,20 @@ impl Planner<'_> {
         }
     }
 
-    /// A process that adapts a value but may not set it keeps the present one: `policies apply` may
-    /// have prepared the queue.
-    fn target(&self, knob: &Knob, wanted: u64, present: Option<u64>) -> Value {
-        let keeps = self.adapts() && (self.forbids)(knob).is_some();
-        Value::Number(present.filter(|_| keeps).unwrap_or(wanted))
+    /// Adds a step for a value of deferral. A process that adapts it but may not set it keeps the
+    /// present one: `policies apply` may have prepared the queue.
+    fn set_value(&mut self, knob: Knob, wanted: u64, purpose: &'static str) {
+        let keeps = self.adapts() && (self.forbids)(&knob).is_some();
+        let present = knob.recorded(self.interface).filter(|_| keeps);
+        self.set(knob, present.unwrap_or(Value::Number(wanted)), purpose);
     }
 
-    /// The suspend timeout of the plan's queues. While a queue is suspended nobody empties its
-    /// ring, and the packets that find it full are lost.
-    fn suspend_timeout_for(&mut self, interface: &Interface) -> Duration {
-        let ring = self.planned_ring(interface);
-        self.notes.extend(suspend_timeout_note(self.settings, ring));
-        bounded_suspend_timeout(self.settings, ring)
-    }
-
-    fn set_deferral(&mut self, interface: &Interface) {
-        let adapts = self.adapts();
+    fn set_deferral(&mut self) {
+        let (interface, adapts) = (self.interface, self.adapts());
         let wanted = self.queue_settings();
         let per_napi =
             |queue: &RxQueue| queue.napi.as_ref().is_some_and(|napi| napi.defer_hard_irqs.is_some());
+        let polling = self.policy.suspends_interrupts();
         if !self.rx.iter().any(|queue| per_napi(queue)) {
             // Without the netdev family no NAPI is known.
             let device_wide = self.rx.iter().any(|queue| queue.napi.is_some()) || !self.host.has_netdev;
@@ -282,50 +279,35 @@ impl Planner<'_> {
                 // Device-wide values affect other processes, so nobody adapts them.
                 let wanted = if adapts { QueueSettings::fixed(self.settings.latency_budget) } else { wanted };
                 let purposes = Purposes::of(wanted.mode);
-                let (defer, grace) = (Knob::DeferHardIrqs, Knob::GroFlushTimeout);
-                let defer_target = self.target(&defer, wanted.defer_hard_irqs, interface.defer_hard_irqs);
-                let grace_target = self.target(&grace, nanos(wanted.grace_time), interface.gro_flush_timeout);
-                self.set(defer, defer_target, purposes.defer);
-                self.set(grace, grace_target, purposes.grace);
-                match self.policy.suspends_interrupts() {
-                    true => self.prevent(Note::DeviceWideDeferral { suspends: true }),
-                    false => self.notes.push(Note::DeviceWideDeferral { suspends: false }),
-                }
+                self.set_value(Knob::DeferHardIrqs, wanted.defer_hard_irqs, purposes.defer);
+                self.set_value(Knob::GroFlushTimeout, nanos(wanted.grace_time), purposes.grace);
+                self.notes.push(Note::DeviceWideDeferral { suspends: polling });
+                self.is_prevented |= polling;
             }
             return;
         }
         let purposes = if adapts { Purposes::ADAPTED } else { Purposes::of(wanted.mode) };
-        let polling = self.policy.suspends_interrupts();
-        let suspend = match polling {
-            true if adapts => wanted.suspend_timeout,
-            true => self.suspend_timeout_for(interface),
-            false => Duration::ZERO,
+        let (suspend, purpose) = if polling {
+            let ring = self.planned_ring();
+            let suspend = if adapts {
+                wanted.suspend_timeout
+            } else {
+                self.notes.extend(suspend_timeout_note(self.settings, ring));
+                bounded_suspend_timeout(self.settings, ring)
+            };
+            (suspend, "longest time that interrupts stay suspended without a poll (ns)")
+        } else {
+            (Duration::ZERO, "suppression defers interrupts and does not suspend them (ns)")
         };
         for queue in self.rx.clone().into_iter().filter(|queue| per_napi(queue)) {
-            let index = queue.index;
-            let napi = queue.napi.as_ref();
-            let knob = Knob::NapiDeferHardIrqs { queue: index };
-            let target =
-                self.target(&knob, wanted.defer_hard_irqs, napi.and_then(|napi| napi.defer_hard_irqs));
-            self.set(knob, target, purposes.defer);
-            let knob = Knob::NapiGroFlushTimeout { queue: index };
-            let present = napi.and_then(|napi| napi.gro_flush_timeout);
-            let target = self.target(&knob, nanos(wanted.grace_time), present);
-            self.set(knob, target, purposes.grace);
-            if let Some(present) = napi.and_then(|napi| napi.irq_suspend_timeout) {
-                let knob = Knob::NapiIrqSuspendTimeout { queue: index };
-                let target = self.target(&knob, nanos(suspend), Some(present));
-                self.set(
-                    knob,
-                    target,
-                    if polling {
-                        "longest time that interrupts stay suspended without a poll (ns)"
-                    } else {
-                        "suppression defers interrupts and does not suspend them (ns)"
-                    },
-                );
+            let can_suspend = queue.napi.as_ref().is_some_and(|napi| napi.irq_suspend_timeout.is_some());
+            let queue = queue.index;
+            self.set_value(Knob::NapiDeferHardIrqs { queue }, wanted.defer_hard_irqs, purposes.defer);
+            self.set_value(Knob::NapiGroFlushTimeout { queue }, nanos(wanted.grace_time), purposes.grace);
+            if can_suspend {
+                self.set_value(Knob::NapiIrqSuspendTimeout { queue }, nanos(suspend), purpose);
             } else if polling {
-                self.prevent(Note::NoSuspendTimeout { queue: index });
+                self.prevent(Note::NoSuspendTimeout { queue });
             }
         }
     }
