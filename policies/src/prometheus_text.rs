@@ -80,23 +80,12 @@ impl Family<'_> {
 
     fn write(&mut self, suffix: &str, labels: Labels<'_>, bound: Option<&str>, value: impl Display) {
         self.begin();
-        self.page.push_str(self.name);
-        self.page.push_str(suffix);
         let labels = labels.iter().copied().chain(bound.map(|bound| ("le", bound)));
-        let mut separator = '{';
-        for (name, value) in labels {
-            self.page.push(separator);
-            self.page.push_str(name);
-            self.page.push_str("=\"");
-            push_escaped(self.page, value);
-            self.page.push('"');
-            separator = ',';
-        }
-        if separator == ',' {
-            self.page.push('}');
-        }
+        let labels: Vec<String> =
+            labels.map(|(name, value)| format!("{name}=\"{}\"", escaped(value))).collect();
+        let labels = if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
         // Writing to a string can't fail.
-        let _ = writeln!(self.page, " {value}");
+        let _ = writeln!(self.page, "{}{suffix}{labels} {value}", self.name);
     }
 
     fn begin(&mut self) {
@@ -114,15 +103,8 @@ impl Family<'_> {
 }
 
 /// A label's value escapes backslashes, quotation marks and line feeds.
-fn push_escaped(page: &mut String, value: &str) {
-    for character in value.chars() {
-        match character {
-            '\\' => page.push_str("\\\\"),
-            '"' => page.push_str("\\\""),
-            '\n' => page.push_str("\\n"),
-            other => page.push(other),
-        }
-    }
+fn escaped(value: &str) -> String {
+    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
 /// A time that is printed in seconds, to the nanosecond: a float would round it.

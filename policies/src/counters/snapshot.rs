@@ -27,15 +27,11 @@ pub struct Snapshot {
     pub napi_threads: Vec<NapiThread>,
     /// Interrupts of each receive queue: `(queue, interrupts)`.
     pub irqs: Vec<(u32, u64)>,
-    /// Interrupts of each transmit queue that doesn't share one with a receive queue.
-    pub tx_irqs: Vec<(u32, u64)>,
     has_interrupts: bool,
     /// Packets that busy polls received, in the network namespace (`BusyPollRxPackets`).
     pub busy_poll_rx_packets: u64,
     cpus: Vec<CpuTicks>,
 }
-
-type QueueCounts = Vec<(u32, u64)>;
 
 impl Snapshot {
     /// Reads all counters.
@@ -43,15 +39,13 @@ impl Snapshot {
     /// # Errors
     /// [`Error::Kernel`] if a file below `/proc` or rtnetlink can't be read.
     pub fn take(interface: &Interface) -> Result<Self, Error> {
-        let (irqs, tx_irqs) = irq_counts(interface).map_err(Error::kernel("read /proc/interrupts"))?;
         Ok(Self {
             taken: Instant::now(),
             rx_packets: RxPackets::read(interface)?,
             net_rx: net_rx_softirqs().map_err(Error::kernel("read /proc/softirqs"))?,
             received_by_cpu: received_by_cpu().map_err(Error::kernel("read /proc/net/softnet_stat"))?,
             napi_threads: NapiThread::read_all(interface),
-            irqs,
-            tx_irqs,
+            irqs: irq_counts(interface).map_err(Error::kernel("read /proc/interrupts"))?,
             has_interrupts: interface.has_interrupts(),
             busy_poll_rx_packets: busy_poll_rx_packets()
                 .map_err(Error::kernel("read /proc/thread-self/net/netstat"))?,
@@ -93,7 +87,6 @@ impl Snapshot {
                 .collect(),
             napi_threads: self.napi_threads.iter().map(|thread| thread.since(&before.napi_threads)).collect(),
             irqs: pairs(&self.irqs, &before.irqs),
-            tx_irqs: pairs(&self.tx_irqs, &before.tx_irqs),
             busy_poll_rx_packets: difference(self.busy_poll_rx_packets, before.busy_poll_rx_packets),
             cpus: self.cpus.iter().zip(&before.cpus).map(|(now, then)| now.since(then)).collect(),
             has_interrupts: self.has_interrupts,
@@ -101,20 +94,13 @@ impl Snapshot {
     }
 }
 
-/// Interrupts of the receive queues, and of the transmit queues that don't share one with them.
-fn irq_counts(interface: &Interface) -> io::Result<(QueueCounts, QueueCounts)> {
+fn irq_counts(interface: &Interface) -> io::Result<Vec<(u32, u64)>> {
     if !interface.has_interrupts() {
-        return Ok(Default::default());
+        return Ok(Vec::new());
     }
     let lines = irq::all()?;
     let count = |irq: u32| Some(lines.get(&irq)?.counts.iter().sum());
-    let rx = interface.queues.iter().filter_map(|queue| Some((queue.index, count(queue.irq?)?)));
-    let shared = |irq: u32| interface.queues.iter().any(|queue| queue.irq == Some(irq));
-    let tx = interface
-        .tx_queues
-        .iter()
-        .filter_map(|queue| Some((queue.index, count(queue.irq.filter(|&irq| !shared(irq))?)?)));
-    Ok((rx.collect(), tx.collect()))
+    Ok(interface.queues.iter().filter_map(|queue| Some((queue.index, count(queue.irq?)?))).collect())
 }
 
 fn net_rx_softirqs() -> io::Result<Vec<u64>> {
@@ -178,8 +164,6 @@ pub struct Delta {
     /// Interrupts of each receive queue: `(queue, interrupts)`. Empty on a device without
     /// interrupts.
     pub irqs: Vec<(u32, u64)>,
-    /// Interrupts of each transmit queue that doesn't share one with a receive queue.
-    pub tx_irqs: Vec<(u32, u64)>,
     /// Packets that busy polls received, in the network namespace (`BusyPollRxPackets`).
     pub busy_poll_rx_packets: u64,
     pub cpus: Vec<CpuTime>,

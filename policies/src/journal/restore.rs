@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::directory::{Contents, JournalDir};
+use super::directory::JournalDir;
 use super::entries::{Entry, EpollEntry, OwnedValues, RestoreOutcome};
 use super::found::{FoundJournal, LeftJournal, UnreadableJournal};
 use super::record::{Journal, Lifetime};
@@ -164,7 +164,12 @@ fn restore_everywhere(
         }
     };
     let contents = directory.read_all()?;
-    let others = other_namespaces(&contents, own, &select);
+    // The other network namespaces, each with its journals that are to be restored.
+    let mut others: BTreeMap<u64, Vec<PathBuf>> = BTreeMap::new();
+    let elsewhere = contents.journals.iter().filter(|it| is_there(it, own) && it.journal.namespace != own);
+    for found in elsewhere.filter(|found| select(found)) {
+        others.entry(found.journal.namespace).or_default().push(found.path.clone());
+    }
     let mut recovery = restore_where(directory, &select)?;
     let unreadable = contents.unreadable.into_iter().filter(is_reported);
     recovery.left.extend(unreadable.map(|unreadable| unreadable.left));
@@ -192,26 +197,6 @@ fn restore_everywhere(
 /// targets.
 fn is_there(found: &FoundJournal, own: u64) -> bool {
     found.journal.namespace == own || !found.journal.is_own()
-}
-
-/// The other network namespaces whose journals record something of other processes, with those of
-/// the journals that are to be restored.
-fn other_namespaces(
-    contents: &Contents,
-    own: u64,
-    select: impl Fn(&FoundJournal) -> bool,
-) -> BTreeMap<u64, Vec<PathBuf>> {
-    let mut namespaces: BTreeMap<u64, Vec<PathBuf>> = BTreeMap::new();
-    for found in contents.journals.iter().filter(|found| is_there(found, own)) {
-        if found.journal.namespace == own {
-            continue;
-        }
-        let paths = namespaces.entry(found.journal.namespace).or_default();
-        if select(found) {
-            paths.push(found.path.clone());
-        }
-    }
-    namespaces
 }
 
 /// Restores the selected journals of the calling thread's network namespace. The directory must be

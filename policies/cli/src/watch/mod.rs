@@ -70,7 +70,6 @@ fn render(sample: &InterfaceSample) -> String {
         "irq",
         "core",
         "irqs/s",
-        "tx irqs/s",
         "packets/s",
         "packets/irq",
         "kernel thread",
@@ -95,7 +94,6 @@ fn render(sample: &InterfaceSample) -> String {
             or_dash(queue.irq),
             or_dash(queue.core),
             number(queue.interrupts_per_second),
-            number(queue.tx_interrupts_per_second),
             number(queue.packets_per_second),
             or_dash(queue.packets_per_interrupt.map(|value| format!("{value:.1}"))),
             or_dash(thread.map(|thread| thread.thread)),
@@ -156,7 +154,6 @@ mod tests {
             irq: None,
             core: None,
             interrupts_per_second: None,
-            tx_interrupts_per_second: None,
             packets_per_second: None,
             packets_per_interrupt: None,
             kernel_thread: (queue == 2).then_some(KernelThreadSample {

@@ -13,7 +13,6 @@ pub struct QueueSample {
     pub irq: Option<u32>,
     pub core: Option<u32>,
     pub interrupts_per_second: Option<f64>,
-    pub tx_interrupts_per_second: Option<f64>,
     pub packets_per_second: Option<f64>,
     pub packets_per_interrupt: Option<f64>,
     /// `None` if softirqs poll the queue.
@@ -106,7 +105,6 @@ fn sample(
             irq: queue.irq,
             core: queue.irq_effective.as_ref().and_then(|cpus| cpus.iter().next()),
             interrupts_per_second: interrupts.map(|count| count / seconds),
-            tx_interrupts_per_second: count_of(&delta.tx_irqs, queue.index).map(|count| count / seconds),
             packets_per_second: received.map(|count| count / seconds),
             packets_per_interrupt: received
                 .zip(interrupts)
