@@ -18,7 +18,7 @@ use serde_json::json;
 
 use arguments::{Cli, Command, Subject};
 use output::{
-    CommandError, Format, PREVENTED, list_table, print_explanation, print_interface, print_left_journals,
+    CommandError, Format, PREVENTED, list_table, print_findings, print_interface, print_left_journals,
     print_line, print_plan, print_restore_reports,
 };
 
@@ -103,8 +103,11 @@ fn run(cli: &Cli) -> Result<ExitCode, CommandError> {
 }
 
 fn explain(explanation: &Explanation, format: Format) -> ExitCode {
-    let json = json!({ "verdict": explanation.verdict(), "findings": explanation.findings });
-    format.print(&json, || print_explanation(explanation));
+    let verdict = explanation.verdict();
+    format.print(&json!({ "verdict": verdict, "findings": explanation.findings }), || {
+        print_line!("{verdict}");
+        print_findings(&explanation.findings);
+    });
     if explanation.prevents() { PREVENTED.into() } else { ExitCode::SUCCESS }
 }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::ValueEnum;
 use comfy_table::{Table, presets};
-use policies::explain::{Explanation, Finding, Severity};
+use policies::explain::{Finding, Severity};
 use policies::netlink::netdev::THREADED_BUSY_POLL;
 use policies::{Interface, Plan, Recovery, RestoreReport, missing_capabilities};
 
@@ -209,11 +209,6 @@ pub fn print_restore_reports(reports: &[RestoreReport], dry_run: bool) {
 /// On standard error, so that JSON on standard output stays what it is.
 pub fn print_left_journals(recovery: &Recovery) {
     recovery.left.iter().for_each(write_error);
-}
-
-pub fn print_explanation(explanation: &Explanation) {
-    print_line!("{}", explanation.verdict());
-    print_findings(&explanation.findings);
 }
 
 pub fn write_error(line: impl fmt::Display) {

@@ -288,27 +288,24 @@ impl FindingList {
                 );
             }
             let napi = queue.napi.as_ref();
-            let threaded = napi.is_some_and(|napi| napi.threaded.is_some_and(|on| on > 0));
-            match (threaded, queue.irq) {
-                (true, _) if napi.is_some_and(Napi::has_polling_thread) => self.add_problem(
+            let is_threaded = napi.is_some_and(|napi| napi.threaded.is_some_and(|on| on > 0));
+            if napi.is_some_and(Napi::has_polling_thread) {
+                self.add_problem(
                     Severity::Prevents,
                     format!(
                         "A kernel thread polls rx-{index} all the time (kernel-thread), so no worker's wait can."
                     ),
                     format!("stop the program that set it, or: policies restore {name}"),
-                ),
-                (true, Some(_)) => self.add_problem(
+                );
+            } else if is_threaded && queue.irq.is_some() {
+                self.add_problem(
                     Severity::Degrades,
                     format!(
                         "A kernel thread polls rx-{index}: each interrupt has to wake it, and the scheduler \
                          chooses its core."
                     ),
                     format!("echo 0 > /sys/class/net/{name}/threaded"),
-                ),
-                (true, None) => {
-                    self.add_ok(format!("A kernel thread polls rx-{index} in the place of an interrupt."))
-                }
-                (false, _) => {}
+                );
             }
             if let (true, Some(irq)) = (queue.irq_managed, queue.irq) {
                 let cpus = queue.irq_affinity.clone().unwrap_or_default();

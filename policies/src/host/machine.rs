@@ -53,13 +53,10 @@ pub(crate) struct HostFacts {
     /// The process of a running irqbalance, which may move any interrupt every ten seconds.
     pub(crate) irqbalance: Option<i32>,
     pub(crate) has_netdev: bool,
-    /// Whether the kernel has NAPI threads that poll all the time; `None` if it doesn't say.
-    pub(crate) has_polling_threads: Option<bool>,
 }
 
 impl HostFacts {
     pub(crate) fn read() -> Self {
-        let mut netdev = Netdev::open().ok();
         let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
         Self {
             kernel: kernel.trim().to_owned(),
@@ -67,13 +64,11 @@ impl HostFacts {
             online: Cpus::online().unwrap_or_default(),
             topology: Topology::read(),
             irqbalance: find_irqbalance(),
-            has_netdev: netdev.is_some(),
-            has_polling_threads: netdev.as_mut().and_then(Netdev::accepts_threaded_busy_poll),
+            has_netdev: Netdev::open().is_ok(),
         }
     }
 
     /// The version's first two numbers; `None` if the release has another form.
-    #[cfg(feature = "tools")]
     pub(crate) fn kernel_version(&self) -> Option<(u32, u32)> {
         let mut numbers = self.kernel.split(|next: char| !next.is_ascii_digit());
         Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))

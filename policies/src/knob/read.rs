@@ -8,7 +8,7 @@ use super::permission::NotPermitted;
 use super::{Knob, Value};
 use crate::host::device::Device;
 use crate::host::irq::{self, Direction};
-use crate::host::{Cpus, Interface, RxQueue, TxQueue, scheduler, sysfs};
+use crate::host::{Cpus, Interface, RxQueue, scheduler, sysfs};
 use crate::netlink::ethtool::Ethtool;
 use crate::netlink::netdev::NapiSetting;
 
@@ -150,16 +150,15 @@ impl Knob {
 
     /// That the kernel manages the affinity which the knob is.
     pub(crate) fn managed_irq(&self, interface: &Interface) -> Option<NotPermitted> {
-        let is_managed = match *self {
+        let (irq, is_managed) = match *self {
             Knob::IrqAffinity { irq, .. } => {
-                interface.queues.iter().any(|queue: &RxQueue| queue.irq == Some(irq) && queue.irq_managed)
+                (irq, interface.queues.iter().any(|queue| queue.irq == Some(irq) && queue.irq_managed))
             }
             Knob::TxIrqAffinity { irq, .. } => {
-                interface.tx_queues.iter().any(|queue: &TxQueue| queue.irq == Some(irq) && queue.irq_managed)
+                (irq, interface.tx_queues.iter().any(|queue| queue.irq == Some(irq) && queue.irq_managed))
             }
-            _ => false,
+            _ => return None,
         };
-        let (Knob::IrqAffinity { irq, .. } | Knob::TxIrqAffinity { irq, .. }) = *self else { return None };
         is_managed.then_some(NotPermitted::ManagedIrq(irq))
     }
 }

@@ -7,28 +7,16 @@ use netlink_sys::protocols::NETLINK_GENERIC;
 use super::message::{Attribute, attributes, emit};
 use super::{Connection, Request};
 
-/// The family of the families, and what it says of a command's attributes.
+/// The family of the families.
 mod controller {
     /// `GENL_ID_CTRL`
     pub const ID: u16 = 16;
     /// `CTRL_CMD_GETFAMILY`
     pub const GET_FAMILY: u8 = 3;
-    /// `CTRL_CMD_GETPOLICY`
-    pub const GET_POLICY: u8 = 10;
     /// `CTRL_ATTR_FAMILY_ID`
     pub const FAMILY_ID: u16 = 1;
     /// `CTRL_ATTR_FAMILY_NAME`
     pub const FAMILY_NAME: u16 = 2;
-    /// `CTRL_ATTR_POLICY`
-    pub const POLICIES: u16 = 8;
-    /// `CTRL_ATTR_OP_POLICY`
-    pub const OF_COMMANDS: u16 = 9;
-    /// `CTRL_ATTR_OP`
-    pub const COMMAND: u16 = 10;
-    /// `CTRL_ATTR_POLICY_DO`
-    pub const DO: u16 = 1;
-    /// `NL_POLICY_TYPE_ATTR_MAX_VALUE_U`
-    pub const MAX_VALUE: u16 = 5;
 }
 
 /// `struct genlmsghdr`: command, version, two reserved bytes.
@@ -83,30 +71,6 @@ impl GenericConnection {
             .find_map(|reply| u16::try_from(number_in(reply, controller::FAMILY_ID)?).ok())
             .ok_or_else(|| io::Error::other(format!("the kernel returned no id for {family:?}")))?;
         Ok(Self { connection, family_id })
-    }
-
-    /// The largest value that the kernel accepts for an attribute of a command
-    /// (`CTRL_CMD_GETPOLICY`, Linux 5.10); `None` if the command has no such attribute, or no limit
-    /// for it.
-    pub fn limit(&mut self, command: u8, attribute: u16) -> io::Result<Option<u64>> {
-        let query = [
-            Attribute::bytes(controller::FAMILY_ID, self.family_id.to_ne_bytes()),
-            Attribute::number(controller::COMMAND, command.into()),
-        ];
-        let connection = &mut self.connection;
-        let replies = send(connection, controller::ID, controller::GET_POLICY, &query, Request::Dump)?;
-        // First the index of the command's policy, then that policy, an attribute a message.
-        let inner = |kind: u16| {
-            let parts = replies.iter().flatten().filter(move |part| part.kind() == kind);
-            parts.flat_map(Attribute::inner)
-        };
-        let of_command = inner(controller::OF_COMMANDS).find(|of| of.kind() == u16::from(command));
-        let index = of_command.and_then(|of| number_in(&of.inner(), controller::DO));
-        let found = inner(controller::POLICIES)
-            .filter(|policy| Some(u64::from(policy.kind())) == index)
-            .flat_map(|policy| policy.inner())
-            .find(|found| found.kind() == attribute);
-        Ok(found.and_then(|found| number_in(&found.inner(), controller::MAX_VALUE)))
     }
 
     pub fn request(

@@ -181,13 +181,6 @@ impl Netdev {
         self.0.request(NAPI_SET, &attributes, Request::Acknowledged(0)).map(drop)
     }
 
-    /// Whether this kernel accepts [`THREADED_BUSY_POLL`], by what the family says of its
-    /// attributes. Changes nothing. `None` if the kernel doesn't say.
-    pub fn accepts_threaded_busy_poll(&mut self) -> Option<bool> {
-        let limit = self.0.limit(NAPI_SET, napi::THREADED).ok()??;
-        Some(limit >= THREADED_BUSY_POLL)
-    }
-
     /// Received packets by queue (Linux 6.10): `(queue, packets)`. Empty if the driver doesn't
     /// count them.
     pub fn rx_packets(&mut self, ifindex: u32) -> io::Result<Vec<(u32, u64)>> {

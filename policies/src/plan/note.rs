@@ -224,7 +224,7 @@ impl fmt::Display for Note {
                 f.write_str("workers are not pinned, so interrupts and packet steering stay unchanged")
             }
             Self::NoPollingThreads => f.write_str(
-                "this kernel has no kernel threads that poll all the time (they need Linux 6.19); vanilla runs instead",
+                "kernel threads that poll all the time need Linux 6.19; without them vanilla runs instead",
             ),
             Self::SharedPollingCores { threads, cores } => write!(
                 f,

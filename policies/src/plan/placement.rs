@@ -88,7 +88,7 @@ impl Planner<'_> {
             }
             return None;
         }
-        if self.host.has_polling_threads == Some(false) {
+        if self.host.kernel_version().is_some_and(|version| version < (6, 19)) {
             self.prevent(Note::NoPollingThreads);
         }
         let cores = self.packing_cores(queues.len());

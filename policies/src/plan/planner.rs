@@ -336,13 +336,10 @@ impl Purposes {
                 defer: "an empty poll unmasks the interrupt before the application sleeps",
                 grace: "covers the time from an interrupt to the wait that suspends the queue (ns)",
             },
-            QueueMode::Grace | QueueMode::Deferral => Self {
+            // No plan has timed mode.
+            QueueMode::Grace | QueueMode::Deferral | QueueMode::Timed => Self {
                 defer: "after an empty poll the timer polls; the interrupt stays masked",
                 grace: "grace time: how long the timer leaves the queue to the application (ns)",
-            },
-            QueueMode::Timed => Self {
-                defer: "after an empty poll the application polls again; the interrupt stays masked",
-                grace: "watchdog: takes the queue back from an application that stays away (ns)",
             },
         }
     }

@@ -44,12 +44,6 @@ pub struct SupervisorHooks {
     pub takes_back: bool,
 }
 
-impl fmt::Debug for SupervisorHooks {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SupervisorHooks").finish_non_exhaustive()
-    }
-}
-
 /// A thread that keeps a guard's policy in effect.
 ///
 /// It sets knobs again that were lost, moves interrupts back or reports where they went, follows

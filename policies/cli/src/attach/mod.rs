@@ -16,10 +16,9 @@ use clap::{ArgGroup, Args};
 use policies::attach::{AttachConfig, Attachment, Observation, Target, observe};
 use policies::controller::LatencyBudget;
 use policies::{JournalDir, signals};
-use serde_json::json;
 
 use crate::output::CommandError;
-use crate::output::{Format, PREVENTED, print_left_journals, print_line, with_schema, write_error};
+use crate::output::{Format, PREVENTED, print_left_journals, print_line, write_error};
 
 pub use run::{RunArguments, run};
 
@@ -107,12 +106,7 @@ pub fn explain(
     format: Format,
 ) -> Result<ExitCode, CommandError> {
     let observation = observe(&target, interface, journals)?;
-    let json = json!({
-        "verdict": observation.verdict(),
-        "processes": observation.processes,
-        "findings": observation.findings,
-    });
-    format.print(&json, || text::print_observation(&observation));
+    text::print_observation(&observation, format);
     Ok(if observation.is_prevented() { PREVENTED.into() } else { ExitCode::SUCCESS })
 }
 
@@ -146,12 +140,13 @@ pub fn attach(
     print_left_journals(&policies::recover(journals)?);
     match observe_started(&target, arguments.polling.interface.as_deref(), journals) {
         Ok(observation) if observation.is_prevented() => {
-            refuse(&observation, format);
+            text::print_observation(&observation, format);
+            write_error("nothing was changed");
             return Ok(ExitCode::FAILURE);
         }
         Ok(observation) => {
             if format == Format::Table {
-                text::print_observation(&observation);
+                text::print_observation(&observation, format);
             }
         }
         // A unit whose service is not started yet.
@@ -198,15 +193,4 @@ fn has_own_journal(journals: &JournalDir) -> bool {
     names
         .map(|name| name.to_string_lossy().into_owned())
         .any(|name| name.contains(&own) && name.ends_with(".json"))
-}
-
-/// Says what prevents attaching.
-fn refuse(observation: &Observation, format: Format) {
-    match format {
-        Format::Table => {
-            text::print_observation(observation);
-            write_error("nothing was changed");
-        }
-        Format::Json => print_line!("{:#}", with_schema(json!(observation))),
-    }
 }

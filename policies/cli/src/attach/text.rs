@@ -9,12 +9,18 @@ use crate::output::{Format, or_dash, print_findings, print_line, table, with_sch
 /// Rates of less than this number of seconds say little.
 const SHORTEST_INTERVAL: f64 = 0.5;
 
-pub fn print_observation(observation: &Observation) {
-    print_line!("{}", observation.verdict());
-    if observation.instances().next().is_some() {
-        print_line!("{}", instances(observation));
-    }
-    print_findings(&observation.findings);
+pub fn print_observation(observation: &Observation, format: Format) {
+    let verdict = observation.verdict();
+    let json = json!({
+        "verdict": verdict, "processes": observation.processes, "findings": observation.findings
+    });
+    format.print(&json, || {
+        print_line!("{verdict}");
+        if observation.instances().next().is_some() {
+            print_line!("{}", instances(observation));
+        }
+        print_findings(&observation.findings);
+    });
 }
 
 fn instances(observation: &Observation) -> Table {
