@@ -37,7 +37,6 @@ mod survey;
 mod target;
 mod watchdog;
 
-use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
@@ -63,12 +62,6 @@ pub struct Attachment {
     stop: Arc<AtomicBool>,
     status: Arc<Mutex<AttachStatus>>,
     thread: Option<thread::JoinHandle<()>>,
-}
-
-impl fmt::Debug for Attachment {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Attachment").field("status", &self.status()).finish_non_exhaustive()
-    }
 }
 
 impl Attachment {
