@@ -388,7 +388,6 @@ impl FindingList {
             ));
         }
     }
-
 }
 
 fn plural(count: usize, word: &str) -> String {

@@ -190,9 +190,8 @@ impl Netdev {
         ];
         let frames = self.0.request(QSTATS_GET, &attributes, Request::Dump)?;
         let is_rx = |frame: &&Frame| frame.number(qstats::QUEUE_TYPE) == Some(queue::TYPE_RX);
-        let count = |frame: &Frame| {
-            Some((frame.number(qstats::QUEUE_ID)? as u32, frame.number(qstats::RX_PACKETS)?))
-        };
+        let count =
+            |frame: &Frame| Some((frame.number(qstats::QUEUE_ID)? as u32, frame.number(qstats::RX_PACKETS)?));
         Ok(frames.iter().filter(is_rx).filter_map(count).collect())
     }
 }

@@ -243,7 +243,11 @@ impl fmt::Display for Note {
                 irqs.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
             ),
             Self::SharedInterrupts { queues, interrupts } => {
-                let plural = if *interrupts == 1 { "one interrupt".to_owned() } else { format!("{interrupts} interrupts") };
+                let plural = if *interrupts == 1 {
+                    "one interrupt".to_owned()
+                } else {
+                    format!("{interrupts} interrupts")
+                };
                 write!(
                     f,
                     "{queues} receive queues share {plural}: those that share one are received on one core, whatever worker they are of"

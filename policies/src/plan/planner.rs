@@ -132,9 +132,11 @@ impl Planner<'_> {
             // interrupt-first mode, the device's own delay is part of each request's latency.
             WorkerWait::Suspends => {
                 let moderation = interface.moderation();
-                self.notes.extend(
-                    moderation.map(|(what, remedy)| Note::Moderation { interface: name(), what, remedy }),
-                );
+                self.notes.extend(moderation.map(|(what, remedy)| Note::Moderation {
+                    interface: name(),
+                    what,
+                    remedy,
+                }));
             }
         }
         self.place_processing();

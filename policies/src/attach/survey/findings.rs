@@ -265,9 +265,11 @@ impl Findings {
             }
         }
         for (queue, count) in &shared {
-            for holder in survey.holders.iter().filter(|holder| {
-                holder.interface == queue.interface && holder.queues.contains(queue.queue)
-            }) {
+            for holder in survey
+                .holders
+                .iter()
+                .filter(|holder| holder.interface == queue.interface && holder.queues.contains(queue.queue))
+            {
                 self.prevents(
                     format!("{queue} is in use by process {} ({}).", holder.pid, holder.policy),
                     "stop that process, or attach to servers on other queues",
