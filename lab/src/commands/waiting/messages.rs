@@ -107,26 +107,20 @@ pub(super) fn turn(
         });
         measuring.join()
     });
-    let (turn, asked, answered) = measured.unwrap_or_else(|_| Err(panicked().into()))?;
-    if asked != answered {
-        let error = format!("{pair}: {asked} messages were sent, and {answered} answered");
-        return Err(io::Error::other(error).into());
-    }
-    Ok(turn)
+    measured.unwrap_or_else(|_| Err(panicked().into()))
 }
 
 fn panicked() -> io::Error {
     io::Error::other("a measuring thread panicked")
 }
 
-/// Returns what the messages cost, their number, and the number of answers.
 fn measure(
     pair: Pair,
     gaps: &[u64],
     strategy: WaitStrategy,
     cores: CoreAssignment,
     config: &WaitingConfig,
-) -> Result<(Turn, u64, u64), Error> {
+) -> Result<Turn, Error> {
     let exchange = Arc::new(Exchange::default());
     // Worker 0 is on the lower one.
     let pinned: Cpus = match pair {
@@ -140,9 +134,9 @@ fn measure(
     if pair == Pair::Workers {
         let answering = Arc::clone(&exchange);
         let answering = handle.spawn_on(1, move || async move { answer(&answering, on_worker).await });
-        let (turn, asked) = runtime.block_on(ask(&exchange, gaps, config, on_worker));
-        let answered = runtime.block_on(answering).map_err(io::Error::other)?;
-        return Ok((turn, asked, answered));
+        let turn = runtime.block_on(ask(&exchange, gaps, config, on_worker));
+        runtime.block_on(answering).map_err(io::Error::other)?;
+        return Ok(turn);
     }
     thread::scope(|scope| {
         let exchange = &exchange;
@@ -150,15 +144,15 @@ fn measure(
             let answering = scope.spawn(|| {
                 on_thread(cores.client, || handle.block_on(answer(exchange, waiting_thread(&handle))))
             });
-            let (turn, asked) = runtime.block_on(ask(exchange, gaps, config, on_worker));
-            return Ok((turn, asked, answering.join().unwrap_or_else(|_| Err(panicked()))?));
+            let turn = runtime.block_on(ask(exchange, gaps, config, on_worker));
+            answering.join().unwrap_or_else(|_| Err(panicked()))?;
+            return Ok(turn);
         }
         let asking = scope.spawn(|| {
             on_thread(cores.client, || handle.block_on(ask(exchange, gaps, config, waiting_thread(&handle))))
         });
-        let answered = runtime.block_on(answer(exchange, on_worker));
-        let (turn, asked) = asking.join().unwrap_or_else(|_| Err(panicked()))?;
-        Ok((turn, asked, answered))
+        runtime.block_on(answer(exchange, on_worker));
+        Ok(asking.join().unwrap_or_else(|_| Err(panicked()))?)
     })
 }
 
@@ -179,28 +173,24 @@ fn on_thread<T>(core: u32, run: impl FnOnce() -> T) -> io::Result<T> {
     pinned.map(|()| result)
 }
 
-/// Answers each message, until the end. `wait` waits for the message of a number. Returns the
-/// number of messages.
-async fn answer(exchange: &Exchange, wait: impl AsyncFn(&Direction, u64) -> u64) -> u64 {
-    let mut number = 1;
-    loop {
+/// Answers each message, until the end. `wait` waits for the message of a number.
+async fn answer(exchange: &Exchange, wait: impl AsyncFn(&Direction, u64) -> u64) {
+    for number in 1.. {
         match wait(&exchange.request, number).await {
-            STOP => return number - 1,
+            STOP => return,
             REPORT => exchange.reply.send(number, this_thread_cpu_time().as_nanos() as u64),
             _ => exchange.reply.send(number, 0),
         }
-        number += 1;
     }
 }
 
-/// Measures messages, and ends the exchange. `wait` waits for the answer of a number. Returns what
-/// they cost, and the number of all messages.
+/// Measures what messages cost, and ends the exchange. `wait` waits for the answer of a number.
 async fn ask(
     exchange: &Exchange,
     gaps: &[u64],
     config: &WaitingConfig,
     wait: impl AsyncFn(&Direction, u64) -> u64,
-) -> (Turn, u64) {
+) -> Turn {
     let mut number = 0;
     let mut ask = async |value| {
         number += 1;
@@ -231,7 +221,7 @@ async fn ask(
     let asking = (this_thread_cpu_time() - cpu).saturating_sub(computing);
     let answering = Duration::from_nanos(ask(REPORT).await.saturating_sub(answering));
     exchange.request.send(number + 1, STOP);
-    (message_cost(trips, asking, answering), number)
+    message_cost(trips, asking, answering)
 }
 
 /// Computes for this long, as a worker that has other tasks. Returns the CPU time that it took: a

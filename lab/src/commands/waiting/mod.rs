@@ -7,7 +7,6 @@
 
 mod messages;
 
-use loadgen::medians::Interval;
 use policies::host::Machine;
 use runtime::{DriverKind, WaitStrategy};
 use serde::Serialize;
@@ -16,9 +15,9 @@ use messages::Pair;
 
 use crate::Error;
 use crate::cores::CoreAssignment;
-use crate::report::tables::{class_suffix, classes, interval_text, table};
-use crate::report::{Document, Section, Table};
-use crate::rounds::{Bound, DistanceClass, Figure, LoadKind, LoadPlan, Phases, Results, Runner};
+use crate::report::tables::{class_suffix, classes, table};
+use crate::report::{Document, Section};
+use crate::rounds::{Bound, Figure, LoadKind, LoadPlan, Phases, Results, Runner};
 
 const STRATEGIES: [WaitStrategy; 3] = [WaitStrategy::Block, WaitStrategy::Spin, WaitStrategy::Adaptive];
 /// Ratios are to the better of block and spin.
@@ -87,16 +86,6 @@ const CLAIMS: [(&str, Figure, f64); 2] = [
     ("CPU time for messages", Figure::CpuPerRequest, 2.0),
 ];
 
-/// A claim under one load, and how the ratio's interval lies to the limit.
-#[derive(Debug, Serialize)]
-pub struct Target {
-    claim: usize,
-    load: String,
-    class: DistanceClass,
-    ratio: Interval,
-    outcome: Bound,
-}
-
 #[derive(Debug, Serialize)]
 pub struct WaitingReport {
     pub machine: Machine,
@@ -104,54 +93,34 @@ pub struct WaitingReport {
     pub cores_awake: bool,
     pub config: WaitingConfig,
     pub verdict: Vec<String>,
-    pub targets: Vec<Target>,
     pub results: Results,
 }
 
 impl WaitingReport {
     pub fn new(cores: CoreAssignment, cores_awake: bool, config: WaitingConfig, results: Results) -> Self {
-        let mut targets = Vec::new();
-        for (claim, (_, figure, limit)) in CLAIMS.iter().enumerate() {
-            targets.extend(results.loads.iter().filter_map(|load| {
-                let ratio = *load.rows[ADAPTIVE].ratio(*figure)?;
-                let (load, class, outcome) = (load.name.clone(), load.class, Bound::of(&ratio, *limit));
-                Some(Target { claim, load, class, ratio, outcome })
-            }));
-        }
-        let verdict = (0..CLAIMS.len()).map(|claim| sentence(claim, &targets)).collect();
-        Self { machine: Machine::read(), cores, cores_awake, config, verdict, targets, results }
+        let verdict = CLAIMS.iter().map(|claim| sentence(*claim, &results)).collect();
+        Self { machine: Machine::read(), cores, cores_awake, config, verdict, results }
     }
 
     pub fn document(&self) -> Document {
-        let mut medians = Section { only_in_page: true, ..Section::new("strategies", "Messages") };
+        let mut messages = Section::new("messages", "Messages");
         for class in classes(&self.results.loads) {
             let loads = self.results.loads.iter().filter(|load| load.class == class);
             let figures = [Figure::RoundTrip, Figure::P99, Figure::CpuPerRequest];
-            let title = format!("Medians{}", class_suffix(class));
-            medians.tables.push(table(&title, &loads.collect::<Vec<_>>(), &figures, &[]));
+            let title = format!("Medians, and ratios to the better of block and spin{}", class_suffix(class));
+            let ratios = CLAIMS.map(|(_, figure, _)| figure);
+            messages.tables.push(table(&title, &loads.collect::<Vec<_>>(), &figures, &ratios));
         }
-        let row = |target: &Target| {
-            let (what, _, limit) = CLAIMS[target.claim];
-            vec![
-                format!("{}{}", target.load, class_suffix(target.class)),
-                format!("{what}: at most {limit} of the better's"),
-                interval_text(&target.ratio, 2),
-                target.outcome.to_string(),
-            ]
-        };
-        let rows = self.targets.iter().map(row).collect();
-        let mut claims = Section::new("claims", "What adaptive waits are to keep");
-        claims.tables = vec![Table { names: 2, ..Table::new("", &["load", "claim", "ratio", ""], rows) }];
-        claims.notes.clone_from(&self.results.notes);
+        messages.notes.clone_from(&self.results.notes);
         let CoreAssignment { server, client, .. } = self.cores;
         if server == client {
             let note = "both sides share one core: who spins keeps the other one from answering";
-            claims.notes.push(note.to_owned());
+            messages.notes.push(note.to_owned());
         }
         if !self.cores_awake {
             let note =
                 "idle cores may sleep deeply, which a block pays for: /dev/cpu_dma_latency can't be written";
-            claims.notes.push(note.to_owned());
+            messages.notes.push(note.to_owned());
         }
         Document {
             title: "Spin or block".to_owned(),
@@ -160,17 +129,17 @@ impl WaitingReport {
                 "{}; cores {server} and {client}, {}",
                 self.machine, self.config.driver
             )],
-            sections: vec![medians, claims],
+            sections: vec![messages],
         }
     }
 }
 
-/// How many of a claim's targets are met.
-fn sentence(claim: usize, targets: &[Target]) -> String {
-    let (what, _, limit) = CLAIMS[claim];
-    let outcomes = || targets.iter().filter(|target| target.claim == claim).map(|target| target.outcome);
-    let count = |outcome| outcomes().filter(|it| *it == outcome).count();
-    let (all, kept, broken) = (outcomes().count(), count(Bound::Kept), count(Bound::Broken));
+/// In how many rows a claim is kept.
+fn sentence((what, figure, limit): (&str, Figure, f64), results: &Results) -> String {
+    let ratios = results.loads.iter().filter_map(|load| load.rows[ADAPTIVE].ratio(figure));
+    let outcomes: Vec<Bound> = ratios.map(|ratio| Bound::of(ratio, limit)).collect();
+    let count = |outcome| outcomes.iter().filter(|it| **it == outcome).count();
+    let (all, kept, broken) = (outcomes.len(), count(Bound::Kept), count(Bound::Broken));
     if all == 0 {
         return format!("Adaptive's {what}: not measured, because the machine disturbed every round.");
     }
@@ -205,16 +174,13 @@ mod tests {
             let cores = CoreAssignment::choose().unwrap();
             WaitingReport::new(cores, true, WaitingConfig::new(true, None), results)
         };
-        let outcomes = |report: &WaitingReport| -> Vec<Bound> {
-            report.targets.iter().map(|target| target.outcome).collect()
-        };
+        let few = of(5).verdict;
+        assert!(few.iter().all(|it| it.ends_with("in 0 of 2 rows; in 2 not decided.")), "{few:?}");
         let report = of(8);
-        assert_eq!(outcomes(&report), [Bound::Kept, Bound::Broken, Bound::Kept, Bound::Broken]);
-        assert_eq!(outcomes(&of(5)), [Bound::Undecided; 4]);
         let text = report.document().text();
         for part in [
-            "1.05 [1.05, 1.05] |   kept |",
-            "2.50 [2.50, 2.50] | broken |",
+            "1.05 [1.05, 1.05]",
+            "2.50 [2.50, 2.50]",
             "round trip of messages is at most 1.1 of the better of spin and block's in 1 of 2 rows; in 1 above it.",
             "CPU time for messages is at most 2 of the better of spin and block's in 1 of 2 rows; in 1 above it.",
         ] {
