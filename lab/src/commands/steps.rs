@@ -1,29 +1,28 @@
 //! What a server does when its load steps up or down: how long its latency takes to settle, and by
 //! how much it is beyond vanilla's meanwhile. [`crate::experiment::Load::Steps`] measures it.
 
-use std::time::Duration;
+use std::ops::Range;
 
 use loadgen::medians::{Interval, median, median_interval};
 use serde::Serialize;
 
-use crate::experiment::{Contender, Experiment};
+use crate::experiment::Experiment;
 use crate::fleet::{AlternatingRate, FleetLatency, FleetPacing, FleetWindow, Step};
 use crate::report::tables::{class_suffix, interval_text};
 use crate::report::{Section, Table};
-use crate::rounds::{Bound, DistanceClass, Results, Round};
+use crate::rounds::{DistanceClass, Results, Round};
 
-/// By how much a percentile may be beyond vanilla's, apart from the latency budget.
-const ALLOWED_BEYOND_BUDGET: Duration = Duration::from_millis(1);
 /// A window has settled if its percentile is at most this many times the settled one, and not less
 /// than the inverse of it.
 const SETTLED_WITHIN: f64 = 1.25;
-/// The time within which a latency is to settle.
-const TIME_TO_SETTLE: Duration = Duration::from_millis(200);
 /// The share of the time after a step, at its end, whose windows are what the others are compared
 /// with.
 const SETTLED_SHARE: f64 = 0.25;
-/// The percentiles that are compared with vanilla's. A window has too few requests for higher ones.
-const PERCENTILES: [fn(&FleetLatency) -> f64; 3] = [|it| it.p50, |it| it.p90, |it| it.p99];
+/// For how many seconds a load has to stay after a step for its latency to count as settled at the
+/// end.
+const LEAST_SECONDS: f64 = 0.4;
+/// The percentiles that are looked at. A window has too few requests for higher ones.
+const PERCENTILES: [fn(&FleetLatency) -> f64; 2] = [|it| it.p50, |it| it.p99];
 
 /// A load that steps up and down, with the cores at one distance.
 #[derive(Debug, Clone, Serialize)]
@@ -47,15 +46,9 @@ pub struct StepRow {
     /// When the median latency settles. `None` where the load does not stay for long enough.
     pub settled_p50: Option<Settling>,
     pub settled_p99: Option<Settling>,
-    pub settles: Option<Bound>,
-    /// By how much a percentile may be beyond the reference's, µs: the latency budget and 1 ms.
-    pub allowed_us: f64,
-    /// By how much the 50th, 90th and 99th percentile are beyond the reference's in their worst
+    /// By how much the 50th and the 99th percentile are beyond the reference's in their worst
     /// window. Empty for the reference.
     pub excess: Vec<Excess>,
-    /// Whether no percentile is too far beyond the reference's. `None` for the reference, and
-    /// without a round.
-    pub is_within: Option<Bound>,
 }
 
 /// When a percentile settles, in ms from the step on: the end of the last window that has not
@@ -78,7 +71,6 @@ pub struct Excess {
     pub from: f64,
     /// The percentile minus the reference's in the same window of the same round, µs.
     pub us: Interval,
-    pub outcome: Bound,
 }
 
 pub fn load_steps(experiment: &Experiment, results: &Results) -> Vec<LoadSteps> {
@@ -103,100 +95,67 @@ fn step_row(
     step: Step,
     index: usize,
 ) -> StepRow {
-    let contender = &experiment.contenders[index];
     let reference = experiment.references.first().copied().unwrap_or(0);
     let first = if step == Step::Up { 0 } else { rate.windows_after(Step::Up) };
-    let count = rate.windows_after(step);
-    let median_of = |window: usize| {
-        let turns = rounds.iter().filter_map(|round| round[index]?.windows.get(window));
-        let medians = turns.filter(|it: &&FleetWindow| it.requests > 0).map(|it| it.latency.p50);
+    let windows = first..first + rate.windows_after(step);
+    let median_of = |at: usize| {
+        let medians = rounds.iter().filter_map(|round| Some(window(round, index, at)?.p50));
         median_interval(&medians.collect::<Vec<_>>())
     };
-    let settled = |percentile| settling(rounds, index, rate, step, percentile);
-    let (settled_p50, settled_p99) = (settled(|it| it.p50), settled(|it| it.p99));
-    let settles = settled_p50.zip(settled_p99).map(|(p50, p99)| Bound::all([p50.in_time(), p99.in_time()]));
-    // Zero for others than kernel polling.
-    let budget = match contender {
-        Contender::Lull { polling, .. } if contender.polls() => polling.latency_budget.delay(),
-        Contender::Program { attached: Some(budget), .. } => budget.delay(),
-        _ => Duration::ZERO,
+    let settled = |percentile: fn(&FleetLatency) -> f64| {
+        let stays = rate.seconds_after(step) >= LEAST_SECONDS;
+        let ratios = settling_ratios(rounds, index, windows.clone(), percentile);
+        let has_turns = rounds.iter().any(|round| round[index].is_some());
+        (stays && has_turns).then(|| Settling::of(&ratios, rate.window_seconds * 1e3))
     };
-    let allowed_us = (budget + ALLOWED_BEYOND_BUDGET).as_secs_f64() * 1e6;
+    let [settled_p50, settled_p99] = PERCENTILES.map(settled);
     let excess = |percentile: fn(&FleetLatency) -> f64| {
-        let window = |round: &Round<'_>, contender: usize, at: usize| -> Option<f64> {
-            let window: &FleetWindow = round[contender]?.windows.get(at)?;
-            (window.requests > 0).then(|| percentile(&window.latency))
-        };
-        let compared = (0..count).map(|at| {
-            let difference =
-                |round| Some(window(round, index, first + at)? - window(round, reference, first + at)?);
-            let differences = rounds.iter().filter_map(difference).collect::<Vec<f64>>();
-            (at as f64 * rate.window_seconds, median_interval(&differences))
+        let compared = windows.clone().map(|at| {
+            let of = |round: &Round<'_>, contender: usize| Some(percentile(window(round, contender, at)?));
+            let differences =
+                rounds.iter().filter_map(|round| Some(of(round, index)? - of(round, reference)?));
+            let us = median_interval(&differences.collect::<Vec<f64>>());
+            Excess { from: (at - first) as f64 * rate.window_seconds, us }
         });
-        worst(&compared.filter(|(_, excess)| excess.count > 0).collect::<Vec<_>>(), allowed_us)
+        let compared = compared.filter(|it| it.us.count > 0);
+        compared.max_by(|one, other| one.us.median.total_cmp(&other.us.median))
     };
-    let compared = PERCENTILES.into_iter().filter(|_| index != reference);
-    let excess: Vec<Excess> = compared.filter_map(excess).collect();
     StepRow {
-        name: contender.name(),
+        name: experiment.contenders[index].name(),
         reference: experiment.contenders[reference].name(),
         step,
         turns: rounds.iter().filter(|round| round[index].is_some()).count(),
-        first_p50_us: median_of(first),
-        last_p50_us: median_of(first + count - 1),
+        first_p50_us: median_of(windows.start),
+        last_p50_us: median_of(windows.end - 1),
         settled_p50,
         settled_p99,
-        settles,
-        allowed_us,
-        is_within: (!excess.is_empty()).then(|| Bound::all(excess.iter().map(|it| it.outcome))),
-        excess,
+        excess: PERCENTILES.into_iter().filter(|_| index != reference).filter_map(excess).collect(),
     }
 }
 
-/// Of windows by their begin, the one with the largest excess; one that is beyond the bound breaks
-/// it.
-fn worst(windows: &[(f64, Interval)], allowed_us: f64) -> Option<Excess> {
-    let &(from, us) = windows.iter().max_by(|(_, one), (_, other)| one.median.total_cmp(&other.median))?;
-    let outcome = Bound::all(windows.iter().map(|(_, excess)| Bound::of(excess, allowed_us)));
-    Some(Excess { from, us, outcome })
+/// The latencies in a window of a contender's turn, if it has requests.
+fn window<'a>(round: &Round<'a>, contender: usize, at: usize) -> Option<&'a FleetLatency> {
+    let window: &FleetWindow = round[contender]?.windows.get(at)?;
+    (window.requests > 0).then_some(&window.latency)
 }
 
-/// When a percentile of a contender settles after a step. `None` where the load stays for less than
-/// twice [`TIME_TO_SETTLE`], so that nothing is known to be settled, and without a round.
-fn settling(
+/// The percentile in each window after a step that may not have settled, over the settled one of
+/// the same turn.
+fn settling_ratios(
     rounds: &[Round<'_>],
     contender: usize,
-    rate: &AlternatingRate,
-    step: Step,
+    windows: Range<usize>,
     percentile: fn(&FleetLatency) -> f64,
-) -> Option<Settling> {
-    let (seconds, window_seconds) = (rate.seconds_after(step), rate.window_seconds);
-    if seconds < 2.0 * TIME_TO_SETTLE.as_secs_f64() {
-        return None;
-    }
-    let settled_from = seconds * (1.0 - SETTLED_SHARE);
-    // The percentiles by window of each turn, over the settled one of the same turn.
-    let mut ratios: Vec<Vec<f64>> = Vec::new();
-    for turn in rounds.iter().filter_map(|round| round[contender]) {
-        // A window that begins a rounding error before.
-        let is_settled = |window: &&FleetWindow| window.from > settled_from - window_seconds / 2.0;
-        let (settled, unsettled): (Vec<&FleetWindow>, Vec<&FleetWindow>) = turn
-            .windows
-            .iter()
-            .filter(|window| window.step == step && window.requests > 0)
-            .partition(is_settled);
-        let settled: Vec<f64> = settled.iter().map(|window| percentile(&window.latency)).collect();
-        let reference = median(&settled);
-        for window in unsettled {
-            let index = (window.from / window_seconds).round() as usize;
-            ratios.resize_with(ratios.len().max(index + 1), Vec::new);
-            if reference > 0.0 {
-                ratios[index].push(percentile(&window.latency) / reference);
-            }
-        }
-    }
-    let intervals: Vec<Interval> = ratios.iter().map(|ratios| median_interval(ratios)).collect();
-    (!intervals.is_empty()).then(|| Settling::of(&intervals, window_seconds * 1e3))
+) -> Vec<Interval> {
+    let settled_from = windows.end - (windows.len() as f64 * SETTLED_SHARE) as usize;
+    let of = |round: &Round<'_>, at: usize| Some(percentile(window(round, contender, at)?));
+    let ratio = |round: &Round<'_>, at: usize| {
+        let settled: Vec<f64> = (settled_from..windows.end).filter_map(|at| of(round, at)).collect();
+        Some(of(round, at)? / median(&settled)).filter(|ratio| ratio.is_finite())
+    };
+    let ratios = (windows.start..settled_from)
+        .map(|at| rounds.iter().filter_map(|round| ratio(round, at)).collect::<Vec<f64>>());
+    ratios.map(|ratios| median_interval(&ratios)).collect()
 }
 
 impl Settling {
@@ -217,16 +176,6 @@ impl Settling {
             latest: (latest < ratios.len() as f64 * window_ms).then_some(latest),
         }
     }
-
-    /// Whether it takes at most [`TIME_TO_SETTLE`].
-    fn in_time(&self) -> Bound {
-        let limit = TIME_TO_SETTLE.as_secs_f64() * 1e3;
-        match self.latest {
-            Some(latest) if latest <= limit => Bound::Kept,
-            _ if self.earliest > limit => Bound::Broken,
-            _ => Bound::Undecided,
-        }
-    }
 }
 
 /// What happens after each step, as a section of the report.
@@ -238,12 +187,8 @@ pub fn steps_section(steps: &[LoadSteps]) -> Section {
         "last p50 µs",
         "settled p50 ms",
         "settled p99 ms",
-        "in time",
         "p50 over vanilla µs",
-        "p90 over vanilla µs",
         "p99 over vanilla µs",
-        "allowed µs",
-        "within",
     ];
     let table = |load: &LoadSteps| {
         let title = format!("{}{}", load.load, class_suffix(load.class));
@@ -255,18 +200,15 @@ pub fn steps_section(steps: &[LoadSteps]) -> Section {
     section.notes = vec![
         format!(
             "settled: the end of the last window whose percentile is not within {SETTLED_WITHIN} times that of the last \
-             quarter, by medians of the rounds [at the earliest, at the latest]; in time: {} ms",
-            TIME_TO_SETTLE.as_millis()
+             quarter, by medians of the rounds [at the earliest, at the latest]"
         ),
-        "over vanilla: the percentile minus that of the reference in the same window and round, in the worst window; allowed: \
-         the latency budget and 1 ms"
+        "over vanilla: the percentile minus that of the reference in the same window and round, in the worst window"
             .to_owned(),
     ];
     section
 }
 
 fn cells(row: &StepRow) -> Vec<String> {
-    let outcome = |outcome: Option<Bound>| outcome.map_or_else(|| "-".to_owned(), |it| it.to_string());
     let mut cells = vec![
         row.step.to_string(),
         row.name.clone(),
@@ -274,12 +216,9 @@ fn cells(row: &StepRow) -> Vec<String> {
         interval_text(&row.last_p50_us, 1),
         settling_text(row.settled_p50),
         settling_text(row.settled_p99),
-        outcome(row.settles),
     ];
     cells.extend(row.excess.iter().map(|excess| interval_text(&excess.us, 0)));
-    cells.resize(10, "-".to_owned());
-    let allowed = if row.excess.is_empty() { "-".to_owned() } else { format!("{:.0}", row.allowed_us) };
-    cells.extend([allowed, outcome(row.is_within)]);
+    cells.resize(8, "-".to_owned());
     cells
 }
 
@@ -305,14 +244,12 @@ mod tests {
     fn a_latency_settles_at_the_end_of_its_last_window_outside_the_range() {
         let settling = Settling::of(&ratios(&[5.0, 2.0, 1.1, 1.0], 1.01), 20.0);
         assert_eq!(settling, Settling { at: 40.0, earliest: 40.0, latest: Some(40.0) });
-        assert_eq!(settling.in_time(), Bound::Kept);
         // Too low is not settled either, and a window between that is in the range changes nothing.
         assert_eq!(Settling::of(&ratios(&[5.0, 1.0, 0.5, 1.0], 1.01), 20.0).at, 60.0);
         let settling = Settling::of(&ratios(&[5.0, 1.2, 1.0], 1.1), 150.0);
         assert_eq!(settling, Settling { at: 150.0, earliest: 150.0, latest: Some(300.0) });
-        assert_eq!(settling.in_time(), Bound::Undecided);
         let never = Settling::of(&ratios(&[1.0, 2.0, 2.0], 1.1), 150.0);
-        assert_eq!((never.earliest, never.latest, never.in_time()), (450.0, None, Bound::Broken));
+        assert_eq!((never.earliest, never.latest), (450.0, None));
         let few = Settling::of(&[median_interval(&[1.0; 5]); 2], 20.0);
         assert_eq!(few, Settling { at: 0.0, earliest: 0.0, latest: None });
     }
@@ -322,37 +259,35 @@ mod tests {
 
     /// A turn whose windows have these latencies in all percentiles, µs.
     fn turn(latencies: [f64; 8]) -> Turn {
-        let window = |(index, us): (usize, f64)| FleetWindow {
-            step: if index < 4 { Step::Up } else { Step::Down },
-            from: (index % 4) as f64 * 0.1,
-            requests: 10,
-            latency: FleetLatency { mean: us, p50: us, p90: us, p99: us },
-        };
-        Turn { windows: latencies.into_iter().enumerate().map(window).collect(), ..Turn::default() }
+        let window = |us| FleetWindow { requests: 10, latency: FleetLatency { p50: us, p99: us } };
+        Turn { windows: latencies.map(window).into(), ..Turn::default() }
     }
 
     #[test]
-    fn a_server_that_takes_long_after_one_step_breaks_the_bounds_after_that_step() {
+    fn a_server_that_takes_long_after_one_step_settles_late_after_that_step() {
         let contenders = ["vanilla:epoll", "kernel-polling:epoll"].map(|name| name.parse().unwrap()).into();
         let experiment = Experiment::new(contenders, true);
         let turns = [turn([30.0; 8]), turn([5000.0, 2000.0, 90.0, 30.0, 31.0, 30.0, 30.0, 30.0])];
         let rounds: Vec<Round<'_>> = vec![turns.iter().map(Some).collect(); 6];
         let rows = step_rows(&experiment, &RATE, &rounds);
-        let outcomes: Vec<_> =
-            rows.iter().map(|row| (row.step, row.turns, row.settles, row.is_within)).collect();
-        let (kept, broken) = (Some(Bound::Kept), Some(Bound::Broken));
+        let seen: Vec<_> = rows
+            .iter()
+            .map(|row| {
+                (row.step, row.turns, row.settled_p50.unwrap().at, row.excess.first().map(|it| it.us.median))
+            })
+            .collect();
         assert_eq!(
-            outcomes,
+            seen,
             [
-                (Step::Up, 6, kept, None),
-                (Step::Up, 6, broken, broken),
-                (Step::Down, 6, kept, None),
-                (Step::Down, 6, kept, kept),
+                (Step::Up, 6, 0.0, None),
+                (Step::Up, 6, 300.0, Some(4970.0)),
+                (Step::Down, 6, 0.0, None),
+                (Step::Down, 6, 0.0, Some(1.0)),
             ]
         );
         let slow = &rows[1];
         assert_eq!((slow.first_p50_us.median, slow.last_p50_us.median), (5000.0, 30.0));
-        assert_eq!(slow.settled_p50.map(|it| it.earliest), Some(300.0));
-        assert_eq!((slow.excess[0].from, slow.excess[0].us.median, slow.allowed_us), (0.0, 4970.0, 1000.0));
+        assert_eq!(slow.settled_p99.map(|it| (it.earliest, it.latest)), Some((300.0, None)));
+        assert_eq!(slow.excess[0].from, 0.0);
     }
 }

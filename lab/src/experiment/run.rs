@@ -129,7 +129,7 @@ impl Experiment {
                 (rate.to_string(), LoadKind::Steps, rate.high, FleetPacing::Alternating(rate))
             }
             Load::Closed => {
-                let pacing = FleetPacing::Closed { think_us: 0.0 };
+                let pacing = FleetPacing::Closed;
                 ("closed loop".to_owned(), LoadKind::Closed, self.connections as f64, pacing)
             }
         };

@@ -1,6 +1,5 @@
 //! The connections of a fleet: opens them, stores records, receives, and keeps TCP's timers.
 
-use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
 
@@ -12,7 +11,7 @@ use super::link::{Link, PolledQueue};
 use super::packet_socket::PacketRing;
 use super::requests::{FleetRequests, ReplyParser, RequestSource};
 use super::segment::{Ends, SEGMENT_PAYLOAD, Unreadable, parse};
-use super::tcp::{Arrived, Connection, RETRANSMISSION_TIMEOUT};
+use super::tcp::{Arrived, Connection};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FleetConfig {
@@ -29,10 +28,9 @@ pub struct FleetConfig {
     pub seed: u64,
 }
 
-/// The port of the first connection. The others follow.
+/// The port of the first connection. The others follow, below the ports that the kernel chooses for
+/// its own connection.
 const FIRST_PORT: u16 = 10_000;
-/// Below the ports that the kernel chooses for its own connection.
-const MOST_CONNECTIONS: usize = 20_000;
 /// Handshakes at a time, well below a listener's backlog.
 const HANDSHAKES: usize = 64;
 const STORES: usize = 32;
@@ -41,7 +39,9 @@ const STORE_TIMEOUT: u64 = 2_000_000_000;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often timers are looked at, in ns.
 const TIMER_INTERVAL: u64 = 1_000_000;
-/// Timers that one pass of the loop handles at most, so that it is short.
+/// Connections whose timers one pass of the loop looks at, and segments that it sends because of
+/// them at most, so that it is short. Of 10,000 connections each is looked at every 40 ms.
+const LOOKS_PER_PASS: usize = 256;
 const TIMERS_PER_PASS: usize = 8;
 /// Packets that are received before due requests are looked at again.
 const PACKETS_PER_LOOK: usize = 64;
@@ -80,25 +80,16 @@ pub struct Fleet {
     pub(super) established: usize,
     /// Connections of the closed loop that send again at once.
     pub(super) again: Vec<u32>,
-    /// Connections with the time at which their acknowledgements, or their bytes, are looked at.
-    pub(super) ack_queue: VecDeque<(u64, u32)>,
-    pub(super) retransmission_queue: VecDeque<(u64, u32)>,
-    pub(super) timers_at: u64,
+    /// When timers are looked at again, in ns, and the last connection that was looked at.
+    timers_at: u64,
+    looked_at: usize,
     pub(super) lost: usize,
     pub(super) runs: u64,
 }
 
 impl Fleet {
     pub fn connect(config: FleetConfig) -> Result<Self, FleetError> {
-        if !(1..=MOST_CONNECTIONS).contains(&config.connections) {
-            return Err(FleetError::Config(format!(
-                "a fleet has 1 to {MOST_CONNECTIONS} connections, not {}",
-                config.connections
-            )));
-        }
-        let links = policies::netlink::route::links()?;
-        let interface = links.iter().find(|link| link.name == config.interface);
-        let interface = interface.ok_or_else(|| FleetError::NoInterface(config.interface.clone()))?.index;
+        let interface = policies::host::interface(&config.interface)?;
         let ends = Ends {
             client_mac: config.mac,
             client: config.address,
@@ -109,9 +100,9 @@ impl Fleet {
         // The ring first: it must not miss an answer.
         let open_error =
             |step| move |source| FleetError::Open { step, needs: "it needs CAP_NET_RAW", source };
-        let ring = PacketRing::open(interface).map_err(open_error("open the fleet's receive ring"))?;
-        let link = Link::open(interface, ends).map_err(open_error("open the fleet's packet socket"))?;
-        let queue = PolledQueue::open(&config.interface, config.server.into())?;
+        let ring = PacketRing::open(interface.index).map_err(open_error("open the fleet's receive ring"))?;
+        let link = Link::open(interface.index, ends).map_err(open_error("open the fleet's packet socket"))?;
+        let queue = PolledQueue::open(interface, config.server.into())?;
         let client = |index: usize| Client {
             tcp: Connection::new(
                 FIRST_PORT + index as u16,
@@ -131,9 +122,8 @@ impl Fleet {
             outstanding: 0,
             established: 0,
             again: Vec::new(),
-            ack_queue: VecDeque::new(),
-            retransmission_queue: VecDeque::new(),
             timers_at: 0,
+            looked_at: 0,
             lost: 0,
             runs: 0,
             config,
@@ -149,7 +139,6 @@ impl Fleet {
         while self.established < self.clients.len() && self.lost == 0 && now < deadline {
             while started < self.clients.len() && started - self.established < HANDSHAKES {
                 self.clients[started].tcp.connect(&mut self.link, now)?;
-                self.queue_retransmission(now, started as u32);
                 started += 1;
             }
             self.receive(now, &mut |_, _, _| {})?;
@@ -169,7 +158,7 @@ impl Fleet {
         }
     }
 
-    /// Stores records from 0 to `records`, if the protocol has records.
+    /// Stores records from 0 to `records`, which is 0 for a protocol without records.
     pub fn store_records(&mut self, records: u64) -> Result<(), FleetError> {
         let mut replies = 0;
         let mut now = self.link.now();
@@ -179,10 +168,7 @@ impl Fleet {
             // Few at a time, so that the server's queue does not overflow.
             while record < records && self.outstanding < STORES {
                 let Some(index) = self.free.pop() else { break };
-                if !self.source.append_set(record, &mut self.clients[index as usize].tcp.out) {
-                    self.free.push(index);
-                    return Ok(());
-                }
+                self.source.append_set(record, &mut self.clients[index as usize].tcp.out);
                 self.dispatch(index, InFlight { due: now, keys: 0, epoch: UNMEASURED }, now)?;
                 record += 1;
             }
@@ -212,7 +198,6 @@ impl Fleet {
         client.in_flight = Some(request);
         client.tcp.flush(&mut self.link, now)?;
         self.outstanding += 1;
-        self.queue_retransmission(now, index);
         Ok(())
     }
 
@@ -279,12 +264,8 @@ impl Fleet {
         }
         let index = segment.port.wrapping_sub(FIRST_PORT);
         let Some(client) = self.clients.get_mut(usize::from(index)) else { return Ok(()) };
-        let index = u32::from(index);
         let arrived = client.tcp.receive(&mut self.link, now, &segment)?;
-        if client.tcp.needs_retransmission_timer() && !client.tcp.in_retransmission_queue {
-            client.tcp.in_retransmission_queue = true;
-            self.retransmission_queue.push_back((now + RETRANSMISSION_TIMEOUT, index));
-        }
+        let index = u32::from(index);
         match arrived {
             Arrived::Nothing => {}
             Arrived::Established => {
@@ -293,12 +274,6 @@ impl Fleet {
             }
             Arrived::Lost => self.lost += 1,
             Arrived::Payload(from) => {
-                if let Some(deadline) = client.tcp.ack_deadline()
-                    && !client.tcp.in_ack_queue
-                {
-                    client.tcp.in_ack_queue = true;
-                    self.ack_queue.push_back((deadline, index));
-                }
                 let Client { replies, in_flight, .. } = client;
                 let was_busy = in_flight.is_some();
                 let mut out_of_step = false;
@@ -320,53 +295,24 @@ impl Fleet {
         Ok(())
     }
 
-    #[inline]
-    fn queue_retransmission(&mut self, now: u64, index: u32) {
-        let tcp = &mut self.clients[index as usize].tcp;
-        if !tcp.in_retransmission_queue {
-            tcp.in_retransmission_queue = true;
-            self.retransmission_queue.push_back((now + RETRANSMISSION_TIMEOUT, index));
-        }
-    }
-
-    /// Sends acknowledgements and retransmissions whose time has come, at most [`TIMERS_PER_PASS`].
+    /// Sends acknowledgements and retransmissions whose time has come, of some connections in turns.
     /// Returns whether there were any.
-    ///
-    /// A connection whose deadline has moved is queued again, behind those that were queued
-    /// meanwhile: it may be late by as much as the delay itself.
+    #[inline]
     pub(super) fn keep_timers(&mut self, now: u64) -> Result<bool, FleetError> {
-        let mut left = TIMERS_PER_PASS;
-        while left > 0
-            && let Some(index) = pop_due(&mut self.ack_queue, now)
-        {
-            left -= 1;
-            let tcp = &mut self.clients[index as usize].tcp;
-            match tcp.ack_deadline() {
-                Some(deadline) if deadline > now => {
-                    self.ack_queue.push_back((deadline, index));
-                    continue;
-                }
-                Some(_) => tcp.acknowledge_now(&mut self.link, now)?,
-                None => {}
-            }
-            tcp.in_ack_queue = false;
+        if now < self.timers_at {
+            return Ok(false);
         }
-        while left > 0
-            && let Some(index) = pop_due(&mut self.retransmission_queue, now)
-        {
-            left -= 1;
-            let tcp = &mut self.clients[index as usize].tcp;
-            if tcp.retransmission_deadline().is_some_and(|deadline| deadline <= now) {
-                tcp.retransmit(&mut self.link, now)?;
-            }
-            match tcp.retransmission_deadline() {
-                Some(deadline) => self.retransmission_queue.push_back((deadline, index)),
-                None => tcp.in_retransmission_queue = false,
+        let mut sent = 0;
+        for _ in 0..self.clients.len().min(LOOKS_PER_PASS) {
+            self.looked_at = (self.looked_at + 1) % self.clients.len();
+            sent += usize::from(self.clients[self.looked_at].tcp.keep_timers(&mut self.link, now)?);
+            if sent == TIMERS_PER_PASS {
+                break;
             }
         }
         // With more to do, the next pass goes on.
-        self.timers_at = if left == 0 { now } else { now + TIMER_INTERVAL };
-        Ok(left < TIMERS_PER_PASS)
+        self.timers_at = if sent == TIMERS_PER_PASS { now } else { now + TIMER_INTERVAL };
+        Ok(sent > 0)
     }
 
     pub(super) fn ring_drops(&self) -> Result<u64, FleetError> {
@@ -380,13 +326,6 @@ impl Fleet {
         }
         Ok(())
     }
-}
-
-fn pop_due(queue: &mut VecDeque<(u64, u32)>, now: u64) -> Option<u32> {
-    if queue.front()?.0 > now {
-        return None;
-    }
-    queue.pop_front().map(|(_, index)| index)
 }
 
 pub(super) fn nanos(seconds: f64) -> u64 {

@@ -11,10 +11,8 @@ pub enum FleetError {
     Socket(#[from] io::Error),
     #[error("the fleet's interface {0} has no NAPI: a veth has one while GRO is on")]
     NoNapi(String),
-    #[error("the fleet's receive queue: {0}")]
+    #[error("the fleet's interface: {0}")]
     Queue(#[from] policies::Error),
-    #[error("the fleet's interface {0} does not exist")]
-    NoInterface(String),
     #[error("{0}")]
     Config(String),
     #[error("no connection to the server at {server}: {error}")]

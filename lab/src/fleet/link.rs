@@ -9,11 +9,11 @@ use std::io::{self, Read};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use policies::host;
+use policies::host::Interface;
 use policies::netlink::netdev::{NapiSetting, Netdev};
 
 use super::error::FleetError;
-use super::packet_socket::{PacketSender, SendOutcome, busy_poll_on_read};
+use super::packet_socket::{PacketSender, busy_poll_on_read};
 use super::segment::{Ends, Segment, SegmentWriter};
 use super::tcp::SegmentSink;
 
@@ -28,8 +28,6 @@ pub(super) struct Link {
 
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct LinkCounts {
-    /// Sent, also those that were lost.
-    pub(super) sent: u64,
     /// Lost because the server's queue was full.
     pub(super) dropped: u64,
     pub(super) retransmitted: u64,
@@ -55,10 +53,8 @@ impl Link {
 impl SegmentSink for Link {
     #[inline]
     fn send(&mut self, segment: &Segment<'_>) -> io::Result<()> {
-        self.counts.sent += 1;
-        if self.sender.send(self.writer.write(segment))? == SendOutcome::Dropped {
-            self.counts.dropped += 1;
-        }
+        let sent = self.sender.send(self.writer.write(segment))?;
+        self.counts.dropped += u64::from(!sent);
         Ok(())
     }
 
@@ -83,11 +79,11 @@ pub(super) struct PolledQueue {
 
 impl PolledQueue {
     /// Connects to the server, whose answers arrive through the queue.
-    pub(super) fn open(interface: &str, server: SocketAddr) -> Result<Self, FleetError> {
-        let napis = host::interface(interface)?.queues.into_iter().filter_map(|queue| queue.napi);
+    pub(super) fn open(interface: Interface, server: SocketAddr) -> Result<Self, FleetError> {
+        let napis = interface.queues.into_iter().filter_map(|queue| queue.napi);
         let napis: Vec<u32> = napis.map(|napi| napi.id).collect();
         if napis.is_empty() {
-            return Err(FleetError::NoNapi(interface.to_owned()));
+            return Err(FleetError::NoNapi(interface.name));
         }
         let open_error = |step, needs| move |source| FleetError::Open { step, needs, source };
         let socket = TcpStream::connect_timeout(&server, CONNECT_TIMEOUT)

@@ -1,7 +1,5 @@
 //! When requests are due.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 use std::fmt;
 use std::time::Duration;
 
@@ -17,12 +15,8 @@ pub enum FleetPacing {
     Open { rate: f64 },
     /// Like the open loop, at a rate that steps up and down.
     Alternating(AlternatingRate),
-    /// When the reply to the previous request has arrived, after an exponentially distributed think
-    /// time.
-    Closed {
-        /// Mean of the think time, in µs; 0 for none.
-        think_us: f64,
-    },
+    /// When the reply to the previous request has arrived.
+    Closed,
 }
 
 /// The open loop at a rate that alternates: `high` for `high_seconds`, then `low` for
@@ -128,8 +122,12 @@ pub(super) struct Pacer {
     origin: u64,
     /// When the next request of the open loop is due, in ns.
     next_due: f64,
-    /// Connections that think, with the time until which they do, less `postponed`.
-    thinking: BinaryHeap<Reverse<(u64, u32)>>,
+    /// The connections of the closed loop, how many of them have begun, when the first one did, and
+    /// the time until the last one does, in ns.
+    connections: u64,
+    begun: u64,
+    begin: u64,
+    ramp: u64,
     /// By how much everything has been postponed, in ns.
     postponed: u64,
 }
@@ -139,24 +137,18 @@ impl Pacer {
     /// begin one after the other in the first half of the time before: if all sent at once, they
     /// would overflow the server's queue.
     pub(super) fn new(pacing: FleetPacing, seed: u64, now: u64, origin: u64, connections: usize) -> Self {
-        let ramp = (origin - now) / 2;
         let mut pacer = Self {
             pacing,
             random: SmallRng::seed_from_u64(seed),
             origin,
             next_due: now as f64,
-            thinking: BinaryHeap::new(),
+            connections: connections as u64,
+            begun: 0,
+            begin: now,
+            ramp: (origin - now) / 2,
             postponed: 0,
         };
-        match pacing {
-            FleetPacing::Open { .. } | FleetPacing::Alternating(_) => pacer.advance(),
-            FleetPacing::Closed { .. } => {
-                for index in 0..connections {
-                    let begin = now + ramp * index as u64 / connections as u64;
-                    pacer.thinking.push(Reverse((begin, index as u32)));
-                }
-            }
-        }
+        pacer.advance();
         pacer
     }
 
@@ -165,7 +157,7 @@ impl Pacer {
     }
 
     pub(super) fn is_open(&self) -> bool {
-        !matches!(self.pacing, FleetPacing::Closed { .. })
+        self.pacing != FleetPacing::Closed
     }
 
     /// Whether the rate depends on the time since the begin of the measurement.
@@ -205,7 +197,7 @@ impl Pacer {
                 let requests = self.exponential(1.0);
                 self.next_due = begin + rate.after(self.next_due - begin, requests);
             }
-            FleetPacing::Closed { .. } => {}
+            FleetPacing::Closed => {}
         }
     }
 
@@ -215,29 +207,16 @@ impl Pacer {
         self.postponed += nanos;
     }
 
-    /// Has a connection of the closed loop send again, now or when it has thought.
+    /// A connection of the closed loop that sends its first request now.
     #[inline]
-    pub(super) fn think(&mut self, now: u64, connection: u32) -> Option<u32> {
-        match self.pacing {
-            FleetPacing::Closed { think_us } if think_us > 0.0 => {
-                let until = now + self.exponential(think_us * 1e3) as u64;
-                self.thinking.push(Reverse((until - self.postponed, connection)));
-                None
-            }
-            FleetPacing::Closed { .. } => Some(connection),
-            FleetPacing::Open { .. } | FleetPacing::Alternating(_) => None,
-        }
-    }
-
-    /// A connection that has thought until now.
-    #[inline]
-    pub(super) fn thought(&mut self, now: u64) -> Option<u32> {
-        let &Reverse((until, connection)) = self.thinking.peek()?;
-        if until + self.postponed > now {
+    pub(super) fn next_to_begin(&mut self, now: u64) -> Option<u32> {
+        if self.begun == self.connections
+            || self.begin + self.ramp * self.begun / self.connections + self.postponed > now
+        {
             return None;
         }
-        self.thinking.pop();
-        Some(connection)
+        self.begun += 1;
+        Some((self.begun - 1) as u32)
     }
 }
 
@@ -284,29 +263,21 @@ mod tests {
 
     #[test]
     fn the_connections_of_the_closed_loop_begin_one_after_the_other() {
-        let mut pacer = pacer(FleetPacing::Closed { think_us: 0.0 });
-        assert_eq!((pacer.thought(999), pacer.thought(1000), pacer.thought(1000)), (None, Some(0), None));
-        assert_eq!(
-            (pacer.thought(1100), pacer.thought(1300), pacer.thought(1300)),
-            (Some(1), Some(2), Some(3))
-        );
-        // Without a think time a connection sends at once.
-        assert_eq!(pacer.think(1400, 3), Some(3));
+        let mut pacer = pacer(FleetPacing::Closed);
+        let mut at = |now| pacer.next_to_begin(now);
+        assert_eq!([at(999), at(1000), at(1000)], [None, Some(0), None]);
+        assert_eq!([at(1100), at(1300), at(1300), at(2000)], [Some(1), Some(2), Some(3), None]);
     }
 
     #[test]
-    fn a_pause_postpones_due_times_and_think_times_of_before_and_not_those_of_after() {
+    fn a_pause_postpones_due_times_and_the_begin_of_connections() {
         let mut open = pacer(FleetPacing::Open { rate: 1e6 });
         let due = open.due();
         open.postpone(5000);
         assert_eq!(open.due(), due + 5000);
-        let mut closed = pacer(FleetPacing::Closed { think_us: 1.0 });
+        let mut closed = pacer(FleetPacing::Closed);
         closed.postpone(5000);
-        assert_eq!((closed.thought(5999), closed.thought(6000)), (None, Some(0)));
-        while closed.thought(7000).is_some() {}
-        // An exponential think time of 1 µs is over after 30 µs.
-        assert_eq!(closed.think(7000, 2), None);
-        assert_eq!((closed.thought(6999), closed.thought(37_000)), (None, Some(2)));
+        assert_eq!((closed.next_to_begin(5999), closed.next_to_begin(6000)), (None, Some(0)));
     }
 
     /// 1000/s for 100 ms, then 100/s for 300 ms.

@@ -5,9 +5,12 @@
 
 use std::io;
 use std::mem::size_of;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::io::{Errno, retry_on_intr};
+use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socket_with};
 
 /// Bytes of a slot of the receive ring. Holds a frame of 1500 bytes with the kernel's header.
 const SLOT: usize = 2048;
@@ -19,23 +22,13 @@ pub(super) const OFFLOAD_HEADER: usize = 10;
 
 const SEND_BUFFER: libc::c_int = 16 << 20;
 
-const ETH_P_IP: u16 = 0x0800;
-/// `linux/if_packet.h`; not in `libc`.
-const PACKET_IGNORE_OUTGOING: libc::c_int = 23;
-
 /// Opens a packet socket, bound to an interface; with `protocol` 0 it receives nothing.
 fn open(
     interface: u32,
     protocol: u16,
     set_up: impl FnOnce(&OwnedFd) -> io::Result<()>,
 ) -> io::Result<OwnedFd> {
-    // SAFETY: socket(2) takes no pointers.
-    let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: `fd` was just opened, and nothing else owns it.
-    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+    let socket = socket_with(AddressFamily::PACKET, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
     set_up(&socket)?;
     // SAFETY: every bit pattern of 0 is a valid `sockaddr_ll`, which has integer fields alone.
     let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
@@ -75,13 +68,6 @@ pub(super) fn busy_poll_on_read(socket: &impl AsRawFd) -> io::Result<()> {
 #[derive(Debug)]
 pub(super) struct PacketSender(OwnedFd);
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum SendOutcome {
-    Sent,
-    /// The receiving queue or the send buffer was full: the packet is lost, as on a network.
-    Dropped,
-}
-
 impl PacketSender {
     pub(super) fn open(interface: u32) -> io::Result<Self> {
         open(interface, 0, |socket| {
@@ -96,22 +82,14 @@ impl PacketSender {
         .map(Self)
     }
 
-    /// Sends a frame that begins with an [`OFFLOAD_HEADER`].
-    pub(super) fn send(&self, frame: &[u8]) -> io::Result<SendOutcome> {
-        loop {
-            // SAFETY: the pointer and the length are those of a live slice, which the kernel only
-            // reads.
-            let sent = unsafe {
-                libc::send(self.0.as_raw_fd(), frame.as_ptr().cast(), frame.len(), libc::MSG_DONTWAIT)
-            };
-            if sent >= 0 {
-                return Ok(SendOutcome::Sent);
-            }
-            let error = io::Error::last_os_error();
-            match error.raw_os_error() {
-                Some(libc::ENOBUFS | libc::EAGAIN) => return Ok(SendOutcome::Dropped),
-                Some(libc::EINTR) => {}
-                _ => return Err(error),
+    /// Sends a frame that begins with an [`OFFLOAD_HEADER`]. Returns false if the receiving queue or
+    /// the send buffer was full: the packet is lost, as on a network.
+    pub(super) fn send(&self, frame: &[u8]) -> io::Result<bool> {
+        match retry_on_intr(|| send(&self.0, frame, SendFlags::DONTWAIT)) {
+            Err(Errno::NOBUFS | Errno::AGAIN) => Ok(false),
+            sent => {
+                sent?;
+                Ok(true)
             }
         }
     }
@@ -126,31 +104,16 @@ pub(super) struct PacketRing {
     next: usize,
 }
 
-/// `struct tpacket_req`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct RingRequest {
-    block_size: libc::c_uint,
-    block_count: libc::c_uint,
-    slot_size: libc::c_uint,
-    slot_count: libc::c_uint,
-}
-
-/// Where `struct tpacket2_hdr` has `tp_snaplen` and `tp_net`.
-const CAPTURED_LENGTH: usize = 8;
-const NETWORK_OFFSET: usize = 14;
-const MAC_OFFSET: usize = 12;
-
 impl PacketRing {
     pub(super) fn open(interface: u32) -> io::Result<Self> {
-        let request = RingRequest {
-            block_size: BLOCK as libc::c_uint,
-            block_count: (SLOT * SLOTS / BLOCK) as libc::c_uint,
-            slot_size: SLOT as libc::c_uint,
-            slot_count: SLOTS as libc::c_uint,
+        let request = libc::tpacket_req {
+            tp_block_size: BLOCK as libc::c_uint,
+            tp_block_nr: (SLOT * SLOTS / BLOCK) as libc::c_uint,
+            tp_frame_size: SLOT as libc::c_uint,
+            tp_frame_nr: SLOTS as libc::c_uint,
         };
-        let socket = open(interface, ETH_P_IP, |socket| {
-            set_option(socket, libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, 1i32)?;
+        let socket = open(interface, libc::ETH_P_IP as u16, |socket| {
+            set_option(socket, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, 1i32)?;
             set_option(
                 socket,
                 libc::SOL_PACKET,
@@ -190,17 +153,14 @@ impl PacketRing {
         if status.load(Ordering::Acquire) & libc::TP_STATUS_USER == 0 {
             return false;
         }
-        // SAFETY: the kernel has handed the slot over and doesn't write to it until the status is
-        // reset below. All SLOT bytes lie within the mapping, and `bytes` does not outlive the
+        // SAFETY: the slot begins with this structure, of integers, and is aligned for it. The kernel
+        // has handed the slot over and doesn't write to it until the status is reset below.
+        let header = unsafe { slot.cast::<libc::tpacket2_hdr>().read() };
+        // SAFETY: the kernel doesn't write to the slot, as above. All SLOT bytes lie within the mapping, and `bytes` does not outlive the
         // call.
         let bytes = unsafe { std::slice::from_raw_parts(slot.as_ptr(), SLOT) };
-        let half = |at: usize| usize::from(u16::from_ne_bytes([bytes[at], bytes[at + 1]]));
-        let word = |at: usize| u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-        let captured = word(CAPTURED_LENGTH) as usize;
-        let mac = half(MAC_OFFSET);
-        let start = half(NETWORK_OFFSET);
-        let end = (mac + captured).min(SLOT);
-        handle(bytes.get(start..end).unwrap_or_default());
+        let end = (usize::from(header.tp_mac) + header.tp_snaplen as usize).min(SLOT);
+        handle(bytes.get(header.tp_net.into()..end).unwrap_or_default());
         // Release: the kernel must not reuse the slot before its bytes were read.
         status.store(libc::TP_STATUS_KERNEL, Ordering::Release);
         self.next = (self.next + 1) % SLOTS;
@@ -209,15 +169,8 @@ impl PacketRing {
 
     /// Packets that found the ring full since the last call.
     pub(super) fn take_drops(&self) -> io::Result<u64> {
-        /// `struct tpacket_stats`.
-        #[repr(C)]
-        #[derive(Default)]
-        struct Statistics {
-            packets: libc::c_uint,
-            drops: libc::c_uint,
-        }
-        let mut statistics = Statistics::default();
-        let mut length = size_of::<Statistics>() as libc::socklen_t;
+        let mut statistics = libc::tpacket_stats { tp_packets: 0, tp_drops: 0 };
+        let mut length = size_of::<libc::tpacket_stats>() as libc::socklen_t;
         // SAFETY: the kernel writes at most `length` bytes to a live value of that size; both
         // pointers are valid for the call, and every bit pattern is valid for the integer fields.
         let result = unsafe {
@@ -229,7 +182,7 @@ impl PacketRing {
                 &raw mut length,
             )
         };
-        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(statistics.drops.into()) }
+        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(statistics.tp_drops.into()) }
     }
 }
 

@@ -13,16 +13,14 @@ const LONGEST: u64 = 60_000_000_000;
 /// A distribution of latencies, µs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct FleetLatency {
-    pub mean: f64,
     pub p50: f64,
-    pub p90: f64,
     pub p99: f64,
 }
 
 impl FleetLatency {
-    fn of(histogram: &Histogram<u64>) -> Self {
+    pub(super) fn of(histogram: &Histogram<u64>) -> Self {
         let at = |quantile: f64| histogram.value_at_quantile(quantile) as f64 / 1e3;
-        Self { mean: histogram.mean() / 1e3, p50: at(0.5), p90: at(0.9), p99: at(0.99) }
+        Self { p50: at(0.5), p99: at(0.99) }
     }
 }
 
@@ -47,8 +45,8 @@ pub struct FleetMeasurement {
     /// apart.
     #[serde(default)]
     pub latencies: Vec<(u64, u64)>,
-    /// Under an alternating rate, the latency by the time since the last step. Windows after a step
-    /// up come first.
+    /// Under an alternating rate, the latency by the time since the last step: windows after a step
+    /// up, then those after a step down.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub windows: Vec<FleetWindow>,
     /// From the time at which a request was due to its sending, for requests that found an idle
@@ -77,8 +75,8 @@ pub struct FleetMeasurement {
 
 #[derive(Debug)]
 pub(super) struct Recorder {
-    latencies: Histogram<u64>,
-    lags: Histogram<u64>,
+    pub(super) latencies: Histogram<u64>,
+    pub(super) lags: Histogram<u64>,
     pub(super) replies: u64,
     pub(super) counts: FleetMeasurement,
 }
@@ -89,14 +87,6 @@ impl Recorder {
         Ok(Self { latencies, lags, replies: 0, counts: FleetMeasurement::default() })
     }
 
-    pub(super) fn latency(&mut self, nanos: u64) {
-        self.latencies.saturating_record(nanos);
-    }
-
-    pub(super) fn lag(&mut self, nanos: u64) {
-        self.lags.saturating_record(nanos);
-    }
-
     pub(super) fn outcome(&mut self, outcome: Outcome, keys: u16) {
         match outcome {
             Outcome::Values(found) => self.counts.misses += u64::from(keys).saturating_sub(found.into()),
@@ -104,10 +94,6 @@ impl Recorder {
             Outcome::NotDone => self.counts.misses += 1,
             _ => {}
         }
-    }
-
-    pub(super) fn latencies(&self) -> FleetLatency {
-        FleetLatency::of(&self.latencies)
     }
 
     /// The latencies by buckets that are 1 % wide.
@@ -122,19 +108,11 @@ impl Recorder {
             .map(|step| (end(step.value_iterated_to()), step.count_at_value()))
             .collect())
     }
-
-    pub(super) fn lags(&self) -> FleetLatency {
-        FleetLatency::of(&self.lags)
-    }
 }
 
 /// Latencies of the requests that were due in one window after a step, of all cycles of the run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FleetWindow {
-    /// Whether the load's last step before the window was up or down.
-    pub step: Step,
-    /// Seconds from the step to the begin of the window.
-    pub from: f64,
     pub requests: u64,
     /// Latencies of these requests, from the time at which each was due to its reply, µs.
     pub latency: FleetLatency,
@@ -163,18 +141,11 @@ impl WindowRecorder {
     }
 
     pub(super) fn windows(&self) -> Vec<FleetWindow> {
-        let high = self.rate.windows_after(Step::Up);
-        let window = |(index, histogram): (usize, &Histogram<u64>)| {
-            let (step, index) =
-                index.checked_sub(high).map_or((Step::Up, index), |index| (Step::Down, index));
-            FleetWindow {
-                step,
-                from: index as f64 * self.rate.window_seconds,
-                requests: histogram.len(),
-                latency: FleetLatency::of(histogram),
-            }
+        let window = |histogram: &Histogram<u64>| FleetWindow {
+            requests: histogram.len(),
+            latency: FleetLatency::of(histogram),
         };
-        self.latencies.iter().enumerate().map(window).collect()
+        self.latencies.iter().map(window).collect()
     }
 }
 
@@ -196,9 +167,8 @@ mod tests {
             recorder.record(at_ms * 1_000_000, latency);
         }
         let windows = recorder.windows();
-        let seen: Vec<(Step, f64, u64)> =
-            windows.iter().map(|window| (window.step, window.from, window.requests)).collect();
-        assert_eq!(seen, [(Step::Up, 0.0, 2), (Step::Up, 0.01, 1), (Step::Down, 0.0, 1)]);
+        let requests: Vec<u64> = windows.iter().map(|window| window.requests).collect();
+        assert_eq!(requests, [2, 1, 1]);
         assert!((windows[2].latency.p50 - 7.0).abs() < 0.1, "{windows:?}");
     }
 }

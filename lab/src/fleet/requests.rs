@@ -53,14 +53,10 @@ impl RequestSource {
         }
     }
 
-    /// Appends a `set` of a record. Returns whether the protocol has records.
-    pub(super) fn append_set(&mut self, record: u64, out: &mut Vec<u8>) -> bool {
-        match self {
-            Self::Memcached(stream) => {
-                stream.append_set(record, out);
-                true
-            }
-            Self::Fixed(_) => false,
+    /// Appends a `set` of a record. Only memcached's protocol has records.
+    pub(super) fn append_set(&mut self, record: u64, out: &mut Vec<u8>) {
+        if let Self::Memcached(stream) = self {
+            stream.append_set(record, out);
         }
     }
 }

@@ -1,12 +1,13 @@
 //! A run of load on a fleet's connections.
 
+use loadgen::stream::Outcome;
 use rand::RngExt;
 use serde::{Deserialize, Serialize};
 
 use super::connections::{Fleet, InFlight, UNMEASURED, nanos};
 use super::error::FleetError;
 use super::pacing::{FleetPacing, Pacer};
-use super::recorder::{FleetMeasurement, Recorder, WindowRecorder};
+use super::recorder::{FleetLatency, FleetMeasurement, Recorder, WindowRecorder};
 
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct FleetLoad {
@@ -39,8 +40,6 @@ struct Run {
     /// The measured time, in ns.
     from: u64,
     to: u64,
-    /// When an alternating rate, which pauses make longer, ends at the latest, in ns.
-    latest: u64,
     sending: bool,
     /// Begins at 1. Each pause begins a new one: requests that were in flight then are not
     /// measured. Comparing numbers costs the same with any number of connections; a walk over them
@@ -50,16 +49,26 @@ struct Run {
     awaited: u64,
     /// Whether the next request of the open loop waits for a connection.
     blocked: bool,
-    /// Pauses of the fleet's core in the measured time, and their length in ns.
-    pauses: u64,
-    paused: u64,
 }
 
 impl Run {
+    #[inline]
+    fn reply(&mut self, outcome: Outcome, request: InFlight) {
+        let now = self.now;
+        self.recorder.counts.all_replies += 1;
+        self.recorder.replies += u64::from((self.from..self.to).contains(&now));
+        self.recorder.outcome(outcome, request.keys);
+        if request.epoch == self.epoch {
+            self.awaited -= 1;
+            self.latency(request.due, now);
+        }
+    }
+
     /// Records a request that was due and is answered, or given up, now.
+    #[inline]
     fn latency(&mut self, due: u64, now: u64) {
         let latency = now.saturating_sub(due);
-        self.recorder.latency(latency);
+        self.recorder.latencies.saturating_record(latency);
         if let Some(windows) = &mut self.windows {
             windows.record(self.pacer.since_origin(due), latency);
         }
@@ -73,7 +82,7 @@ impl Fleet {
         let to = from + nanos(load.duration);
         let windows = match load.pacing {
             FleetPacing::Alternating(rate) => Some(WindowRecorder::new(rate)?),
-            FleetPacing::Open { .. } | FleetPacing::Closed { .. } => None,
+            FleetPacing::Open { .. } | FleetPacing::Closed => None,
         };
         self.runs += 1;
         let mut run = Run {
@@ -89,13 +98,10 @@ impl Fleet {
             now: begin,
             from,
             to,
-            latest: to + nanos(load.duration),
             sending: true,
             epoch: UNMEASURED + 1,
             awaited: 0,
             blocked: false,
-            pauses: 0,
-            paused: 0,
         };
         self.choosing = run.pacer.is_open();
         self.queue.take()?;
@@ -103,11 +109,11 @@ impl Fleet {
         self.ring_drops()?;
         let mut busy = 0;
         loop {
-            let (before, pauses) = (run.now, run.pauses);
+            let (before, pauses) = (run.now, run.recorder.counts.pauses);
             let worked = self.step(&mut run)?;
             self.tick(&mut run);
             let Run { now, from, to, .. } = run;
-            if worked && run.pauses == pauses && before >= from && now <= to {
+            if worked && run.recorder.counts.pauses == pauses && before >= from && now <= to {
                 busy += now - before;
             }
             if now >= to {
@@ -121,17 +127,15 @@ impl Fleet {
         if self.lost > 0 {
             return Err(FleetError::Closed(self.lost));
         }
-        let Run { recorder, windows, from, to, pauses, paused, .. } = run;
-        let seconds = (to - from).saturating_sub(paused).max(1) as f64 / 1e9;
+        let Run { recorder, windows, from, to, .. } = run;
+        let seconds = ((to - from) as f64 / 1e9 - recorder.counts.paused).max(1e-9);
         Ok(FleetMeasurement {
             seconds,
             qps: recorder.replies as f64 / seconds,
-            latency: recorder.latencies(),
+            latency: FleetLatency::of(&recorder.latencies),
             latencies: recorder.buckets()?,
             windows: windows.map_or_else(Vec::new, |windows| windows.windows()),
-            send_lag: recorder.lags(),
-            pauses,
-            paused: paused as f64 / 1e9,
+            send_lag: FleetLatency::of(&recorder.lags),
             dropped: self.link.counts.dropped - counts.dropped,
             retransmitted: self.link.counts.retransmitted - counts.retransmitted,
             ring_drops: self.ring_drops()?,
@@ -213,9 +217,7 @@ impl Fleet {
         self.poll()?;
         self.tick(run);
         worked |= self.receive_run(run)?;
-        if run.now >= self.timers_at {
-            worked |= self.keep_timers(run.now)?;
-        }
+        worked |= self.keep_timers(run.now)?;
         Ok(worked)
     }
 
@@ -223,7 +225,7 @@ impl Fleet {
     fn send_due(&mut self, run: &mut Run) -> Result<bool, FleetError> {
         let now = run.now;
         if !run.pacer.is_open() {
-            let Some(index) = run.pacer.thought(now) else { return Ok(false) };
+            let Some(index) = run.pacer.next_to_begin(now) else { return Ok(false) };
             self.send(index, now, run)?;
             return Ok(true);
         }
@@ -239,7 +241,7 @@ impl Fleet {
             if run.blocked {
                 run.recorder.counts.waited += 1;
             } else {
-                run.recorder.lag(now - due);
+                run.recorder.lags.saturating_record(now - due);
             }
         }
         let slot = run.pacer.random().random_range(0..self.free.len());
@@ -266,22 +268,10 @@ impl Fleet {
 
     #[inline]
     fn receive_run(&mut self, run: &mut Run) -> Result<bool, FleetError> {
-        let Run { pacer, recorder, windows, from, to, sending, epoch, awaited, now, .. } = run;
-        let now = *now;
         let mut again = std::mem::take(&mut self.again);
-        let received = self.drain(now, &mut |index, outcome, request: InFlight| {
-            recorder.counts.all_replies += 1;
-            recorder.replies += u64::from((*from..*to).contains(&now));
-            recorder.outcome(outcome, request.keys);
-            if request.epoch == *epoch {
-                *awaited -= 1;
-                let latency = now.saturating_sub(request.due);
-                recorder.latency(latency);
-                if let Some(windows) = windows {
-                    windows.record(pacer.since_origin(request.due), latency);
-                }
-            }
-            if *sending && let Some(index) = pacer.think(now, index) {
+        let received = self.drain(run.now, &mut |index, outcome, request| {
+            run.reply(outcome, request);
+            if run.sending && !run.pacer.is_open() {
                 again.push(index);
             }
         })?;
@@ -300,24 +290,16 @@ impl Fleet {
 /// measured, because their replies were not seen in time, and what was due meanwhile is due after
 /// it.
 fn forgive_pause(from: u64, to: u64, run: &mut Run) {
-    let length = to - from;
-    run.pacer.postpone(length);
-    let alternates = run.pacer.alternates();
-    if alternates && from < run.from {
+    run.pacer.postpone(to - from);
+    if run.pacer.alternates() && from < run.from {
         // The first step waits for the end of the pause.
         let late = to.saturating_sub(run.from);
         run.from += late;
         run.to += late;
-        run.latest += late;
         run.pacer.measure_from(run.from);
-    } else if alternates && from < run.to && run.to + length <= run.latest {
-        // Longer, so that all windows are measured in full.
-        run.pauses += 1;
-        run.paused += length;
-        run.to += length;
     } else if to > run.from && from < run.to {
-        run.pauses += 1;
-        run.paused += to.min(run.to) - from.max(run.from);
+        run.recorder.counts.pauses += 1;
+        run.recorder.counts.paused += (to.min(run.to) - from.max(run.from)) as f64 / 1e9;
     }
     run.recorder.counts.forgiven += run.awaited;
     run.awaited = 0;

@@ -1,7 +1,8 @@
 //! The client's side of one TCP connection: what requests and responses need of RFC 9293.
 //!
 //! Segments that arrive out of order are dropped, and the server sends them again. The testbed's
-//! link does not reorder, and loses packets only where a queue overflows.
+//! link does not reorder, and loses packets only where a queue overflows. What is lost is sent again
+//! after a timeout, without fast retransmission: a request is mostly one segment.
 
 use std::io;
 
@@ -9,14 +10,12 @@ use super::segment::{ACK, FIN, PSH, RST, ReceivedSegment, SEGMENT_PAYLOAD, SYN, 
 
 /// How long an acknowledgement waits for a request to carry it, in ns; as Linux does
 /// (`TCP_DELACK_MIN`).
-pub(super) const ACK_DELAY: u64 = 40_000_000;
+const ACK_DELAY: u64 = 40_000_000;
 /// How long a segment waits for its acknowledgement before it is sent again, in ns; Linux's minimum
 /// (`TCP_RTO_MIN`).
-pub(super) const RETRANSMISSION_TIMEOUT: u64 = 200_000_000;
+const RETRANSMISSION_TIMEOUT: u64 = 200_000_000;
 /// Payload that may be unacknowledged, as of Linux's initial congestion window: 10 segments.
 const CONGESTION_WINDOW: u32 = 10 * SEGMENT_PAYLOAD as u32;
-/// Acknowledgements of the same byte after which it counts as lost.
-const DUPLICATES: u8 = 3;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
@@ -53,7 +52,6 @@ pub(super) struct Connection {
     pub(super) out: Vec<u8>,
     window: u32,
     window_scale: u8,
-    duplicates: u8,
     /// When the oldest unacknowledged byte was sent, or last acknowledged bytes were.
     progress: u64,
     expected: u32,
@@ -61,10 +59,6 @@ pub(super) struct Connection {
     /// When an acknowledgement is due; 0 for none.
     ack_deadline: u64,
     unacked_payload: usize,
-    /// Whether the connection waits in the queue of delayed acknowledgements, and in that of
-    /// retransmissions.
-    pub(super) in_ack_queue: bool,
-    pub(super) in_retransmission_queue: bool,
 }
 
 /// Whether `a` is before `b` in sequence space.
@@ -82,14 +76,11 @@ impl Connection {
             out: Vec::new(),
             window: 0,
             window_scale: 0,
-            duplicates: 0,
             progress: 0,
             expected: 0,
             timestamp: 0,
             ack_deadline: 0,
             unacked_payload: 0,
-            in_ack_queue: false,
-            in_retransmission_queue: false,
         }
     }
 
@@ -136,12 +127,6 @@ impl Connection {
 
     fn in_flight(&self) -> u32 {
         self.next.wrapping_sub(self.unacknowledged)
-    }
-
-    /// Whether something may have to be sent again: bytes wait for their acknowledgement, or for
-    /// the server's closed window to open, which a lost packet may have announced.
-    pub(super) fn needs_retransmission_timer(&self) -> bool {
-        self.in_flight() > 0 || !self.out.is_empty()
     }
 
     /// Sends what the windows allow of `out`.
@@ -198,15 +183,7 @@ impl Connection {
         now: u64,
         segment: &ReceivedSegment<'_>,
     ) -> io::Result<Arrived> {
-        if segment.flags & ACK != 0 && segment.acknowledged != self.next {
-            // The server still has a connection of this port, of a fleet that ended without
-            // resetting it. RFC 9293, 3.10.7.3: a reset ends it. The server has ignored the first
-            // segment, so it follows again.
-            self.emit(link, now, segment.acknowledged, RST, 0..0)?;
-            self.emit(link, now, self.unacknowledged, SYN, 0..0)?;
-            return Ok(Arrived::Nothing);
-        }
-        if segment.flags & (SYN | ACK) != SYN | ACK {
+        if segment.flags & (SYN | ACK) != SYN | ACK || segment.acknowledged != self.next {
             return Ok(Arrived::Nothing);
         }
         self.state = State::Established;
@@ -244,12 +221,6 @@ impl Connection {
                 self.out.drain(..acknowledged);
             }
             self.progress = now;
-            self.duplicates = 0;
-        } else if self.in_flight() > 0 && segment.payload.is_empty() && window == self.window {
-            self.duplicates = self.duplicates.saturating_add(1);
-            if self.duplicates == DUPLICATES {
-                self.retransmit(link, now)?;
-            }
         }
         self.window = window;
         if self.out.is_empty() { Ok(()) } else { self.flush(link, now) }
@@ -294,29 +265,44 @@ impl Connection {
     }
 
     /// When an acknowledgement is due that no request has carried yet.
-    pub(super) fn ack_deadline(&self) -> Option<u64> {
-        Some(self.ack_deadline).filter(|deadline| *deadline > 0)
+    fn ack_deadline(&self) -> Option<u64> {
+        Some(self.ack_deadline).filter(|deadline| *deadline > 0 && self.state == State::Established)
     }
 
     /// Acknowledges what has arrived, if that is outstanding.
     pub(super) fn acknowledge_now(&mut self, link: &mut impl SegmentSink, now: u64) -> io::Result<()> {
-        if self.ack_deadline > 0 && self.state == State::Established {
+        if self.ack_deadline().is_some() {
             self.emit(link, now, self.next, ACK, 0..0)?;
         }
         Ok(())
     }
 
-    /// When the oldest unacknowledged byte has to be sent again.
-    pub(super) fn retransmission_deadline(&self) -> Option<u64> {
-        let waits =
-            matches!(self.state, State::SynSent | State::Established) && self.needs_retransmission_timer();
-        waits.then_some(self.progress + RETRANSMISSION_TIMEOUT)
+    /// When the oldest unacknowledged byte has to be sent again, or one that waits for the server's
+    /// closed window to open, which a lost packet may have announced.
+    fn retransmission_deadline(&self) -> Option<u64> {
+        let waits = self.in_flight() > 0 || !self.out.is_empty();
+        (waits && matches!(self.state, State::SynSent | State::Established))
+            .then_some(self.progress + RETRANSMISSION_TIMEOUT)
+    }
+
+    /// Sends the segment or the acknowledgement whose time has come. Returns whether there was one.
+    #[inline]
+    pub(super) fn keep_timers(&mut self, link: &mut impl SegmentSink, now: u64) -> io::Result<bool> {
+        let is_due = |deadline: Option<u64>| deadline.is_some_and(|deadline| deadline <= now);
+        if is_due(self.retransmission_deadline()) {
+            self.retransmit(link, now)?;
+        } else if is_due(self.ack_deadline()) {
+            self.acknowledge_now(link, now)?;
+        } else {
+            return Ok(false);
+        }
+        Ok(true)
     }
 
     /// Sends the oldest unacknowledged segment again. Without one it probes the server's closed
     /// window with a byte (RFC 9293, 3.8.6.1); the byte counts as sent, because the server may take
     /// it.
-    pub(super) fn retransmit(&mut self, link: &mut impl SegmentSink, now: u64) -> io::Result<()> {
+    fn retransmit(&mut self, link: &mut impl SegmentSink, now: u64) -> io::Result<()> {
         link.count_retransmission();
         self.progress = now;
         if self.state == State::SynSent {

@@ -111,15 +111,6 @@ impl Bound {
             _ => Self::Undecided,
         }
     }
-
-    /// Broken if one is, and kept if all are.
-    pub(crate) fn all(bounds: impl IntoIterator<Item = Self>) -> Self {
-        bounds.into_iter().fold(Self::Kept, |all, it| match (all, it) {
-            (Self::Broken, _) | (_, Self::Broken) => Self::Broken,
-            (Self::Kept, Self::Kept) => Self::Kept,
-            _ => Self::Undecided,
-        })
-    }
 }
 
 #[cfg(test)]
@@ -154,8 +145,5 @@ mod tests {
         assert_eq!(of(&[1.2; 6]), Bound::Broken);
         assert_eq!(of(&[1.0, 1.05, 1.08, 1.12, 1.2, 1.3]), Bound::Undecided);
         assert_eq!(of(&[1.0; 5]), Bound::Undecided);
-        assert_eq!(Bound::all([Bound::Kept, Bound::Undecided, Bound::Broken]), Bound::Broken);
-        assert_eq!(Bound::all([Bound::Kept, Bound::Undecided]), Bound::Undecided);
-        assert_eq!(Bound::all([]), Bound::Kept);
     }
 }

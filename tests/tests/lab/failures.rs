@@ -7,12 +7,11 @@ use std::time::Duration;
 
 use lab::fleet::{Fleet, FleetError, FleetLoad, FleetMeasurement, FleetPacing};
 use lab::testbed::{SERVER_ADDRESS, Testbed};
-use policies::Policy;
 use serial_test::serial;
 use socket2::{Domain, SockRef, Socket, Type};
 use tests::isolated;
 
-use super::server::{connect, fleet_config, on_client_side, serve};
+use super::server::{fleet_config, on_client_side};
 
 const LOAD: FleetLoad = FleetLoad { pacing: FleetPacing::Open { rate: 500.0 }, warm_up: 0.0, duration: 0.3 };
 const CONNECTIONS: usize = 8;
@@ -105,15 +104,4 @@ fn a_server_that_accepts_nothing_leaves_the_connections_unestablished() {
     let address = SocketAddrV4::new(SERVER_ADDRESS, port);
     let error = on_client_side(&testbed, || Fleet::connect(fleet_config(address, 4)).unwrap_err());
     assert!(matches!(error, FleetError::NotConnected { missing: 4, connections: 4, .. }), "{error}");
-}
-
-#[test]
-#[isolated(root, drivers = "epoll")]
-#[serial]
-fn a_fleet_connects_although_the_last_one_ended_without_resetting_its_connections() {
-    let run = serve(Policy::Vanilla, 2 * CONNECTIONS, |_, address| {
-        drop(connect(address, CONNECTIONS).unwrap());
-        connect(address, CONNECTIONS).unwrap().run(&LOAD).unwrap()
-    });
-    assert_eq!((run.unanswered, run.errors), (0, 0), "{run:?}");
 }

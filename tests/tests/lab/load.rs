@@ -10,17 +10,17 @@ use super::server::{connect, serve};
 /// A run's measurement, and the segments that the server's kernel sent again meanwhile.
 type Run = (FleetMeasurement, u64);
 
-/// Loads a server in an open and in a closed loop with the same fleet.
-fn open_and_closed(policy: Policy, connections: usize) -> [Run; 2] {
-    // About 2,000 requests per second in the closed loop, too.
-    let think_us = connections as f64 * 500.0;
+const OPEN: FleetPacing = FleetPacing::Open { rate: 2000.0 };
+
+/// Loads a server in these ways with the same fleet.
+fn runs<const N: usize>(policy: Policy, connections: usize, pacings: [FleetPacing; N]) -> [Run; N] {
     serve(policy, connections, move |testbed, address| {
         let mut fleet = connect(address, connections).unwrap();
         // An unoptimized server accepts more slowly than the fleet connects. Where its queue
         // overflowed, the kernel sends the second segment of the handshake again after 1 s.
-        let settle = FleetLoad { pacing: FleetPacing::Open { rate: 2000.0 }, warm_up: 0.0, duration: 2.0 };
+        let settle = FleetLoad { pacing: OPEN, warm_up: 0.0, duration: 2.0 };
         fleet.run(&settle).unwrap();
-        let runs = [FleetPacing::Open { rate: 2000.0 }, FleetPacing::Closed { think_us }].map(|pacing| {
+        let runs = pacings.map(|pacing| {
             let before = testbed.server_retransmissions().unwrap();
             // The closed loop's connections begin within the warm-up.
             let load = FleetLoad { pacing, warm_up: 2.0, duration: 1.0 };
@@ -47,7 +47,7 @@ fn assert_answered((run, server_retransmitted): &Run) {
 #[isolated(root, drivers = "epoll")]
 #[serial]
 fn all_requests_of_64_connections_are_answered_without_a_retransmission() {
-    open_and_closed(Policy::Vanilla, 64).iter().for_each(assert_answered);
+    runs(Policy::Vanilla, 64, [OPEN, FleetPacing::Closed]).iter().for_each(assert_answered);
 }
 
 #[test]
@@ -55,7 +55,7 @@ fn all_requests_of_64_connections_are_answered_without_a_retransmission() {
 #[isolated(root, drivers = "epoll")]
 #[serial]
 fn all_requests_of_10_000_connections_are_answered_without_a_retransmission() {
-    open_and_closed(Policy::Vanilla, 10_000).iter().for_each(assert_answered);
+    runs(Policy::Vanilla, 10_000, [OPEN]).iter().for_each(assert_answered);
 }
 
 #[test]
@@ -63,5 +63,5 @@ fn all_requests_of_10_000_connections_are_answered_without_a_retransmission() {
 #[isolated(root, drivers = "epoll, uring")]
 #[serial]
 fn all_requests_are_answered_under_kernel_polling() {
-    open_and_closed(Policy::KernelPolling, 64).iter().for_each(assert_answered);
+    runs(Policy::KernelPolling, 64, [OPEN, FleetPacing::Closed]).iter().for_each(assert_answered);
 }

@@ -50,12 +50,7 @@ fn check_row(load: &Value, row: &Value) {
         assert!(settled["latest"].is_null(), "{row}");
     }
     let compared = row["name"] != row["reference"];
-    assert!(array(&row["excess"]).len() <= if compared { 3 } else { 0 }, "{row}");
-    for excess in array(&row["excess"]) {
-        assert_eq!(excess["outcome"], "undecided", "{row}");
-    }
-    let budget = if row["name"].as_str().unwrap().ends_with("50 µs") { 50.0 } else { 0.0 };
-    assert_eq!(row["allowed_us"].as_f64(), Some(1000.0 + budget), "{row}");
+    assert!(array(&row["excess"]).len() <= if compared { 2 } else { 0 }, "{row}");
 }
 
 #[test]
