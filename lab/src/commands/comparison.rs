@@ -7,13 +7,13 @@ use policies::Policy;
 use policies::host::Machine;
 use serde::Serialize;
 
-use super::wake_cost::WakeCost;
 use crate::cores::CoreAssignment;
 use crate::experiment::{Contender, Experiment, Outcome};
 use crate::processes::RunningPolicy;
 use crate::report::Document;
 use crate::report::tables::{
-    NONE, class_suffix, classes, interval_text, is_undecided, load_name, plain_table, ratio_text, sections,
+    self, NONE, class_suffix, classes, interval_text, is_undecided, load_name, plain_table, ratio_text,
+    sections,
 };
 use crate::rounds::{DistanceClass, Figure, LoadDetail, LoadKind, LoadResult, Status, TakenTurn};
 use crate::testbed::CONGESTION_CONTROL;
@@ -36,8 +36,6 @@ pub struct Comparison {
     pub experiment: Experiment,
     pub verdict: Vec<String>,
     pub notes: Vec<String>,
-    /// What an avoided wake-up saves. `None` if the rounds don't tell.
-    pub wake_cost: Option<WakeCost>,
     #[serde(flatten)]
     pub outcome: Outcome,
 }
@@ -50,8 +48,6 @@ impl Comparison {
         minutes: f64,
         outcome: Outcome,
     ) -> Self {
-        let subjects = subjects(&experiment).into_iter();
-        let wake_cost = subjects.filter_map(|index| WakeCost::of(outcome.results.leading(), index)).next();
         let mut report = Self {
             machine: Machine::read(),
             virtual_machine: is_virtual(),
@@ -61,7 +57,6 @@ impl Comparison {
             minutes,
             verdict: Vec::new(),
             notes: Vec::new(),
-            wake_cost,
             experiment,
             outcome,
         };
@@ -92,14 +87,6 @@ impl Comparison {
         let subjects = subjects(&self.experiment).into_iter();
         let mut verdict: Vec<String> = subjects.flat_map(|index| self.verdict_on(index)).collect();
         verdict.extend(self.outcome.no_capacity.clone());
-        verdict.push(self.wake_cost.as_ref().map_or_else(
-            || {
-                "Can't tell what an avoided wake-up saves here: no contender avoided them and took less CPU time in enough \
-                 rounds."
-                    .to_owned()
-            },
-            WakeCost::sentence,
-        ));
         verdict
     }
 
@@ -229,15 +216,6 @@ impl Comparison {
              not valid{}.",
             self.first_invalid().map_or_else(String::new, |reason| format!(" ({reason})"))
         )];
-        let paused = self.turns().filter_map(|it| it.turn.figures.get(&Figure::Paused));
-        let paused: Vec<f64> = paused.copied().collect();
-        if !paused.is_empty() {
-            let mean = paused.iter().sum::<f64>() / paused.len() as f64;
-            let most = paused.iter().copied().filter(|share| *share <= 2.0).fold(0.0, f64::max);
-            sentences.push(format!(
-                "The fleet's core was paused for {mean:.2} % of the time; up to 2 % of a turn is forgiven (most: {most:.2} %)."
-            ));
-        }
         let mut contenders = 0..self.experiment.contenders.len();
         if contenders.any(|index| self.experiment.not_comparable(index, self.cores).is_some()) {
             sentences
@@ -319,8 +297,6 @@ impl Comparison {
     }
 
     pub fn document(&self) -> Document {
-        let Machine { cpu, cores, kernel, .. } = &self.machine;
-        let kind = if self.virtual_machine { "a virtual machine, " } else { "" };
         let mut sections = sections(&self.outcome.results.loads, &self.notes);
         for (id, kind) in [("capacity", LoadKind::Capacity), ("closed-loop", LoadKind::Closed)] {
             if let (Some(section), Some(load)) =
@@ -329,15 +305,12 @@ impl Comparison {
                 section.caption = load_name(load) + &class_suffix(load.class);
             }
         }
-        if let Some(cost) = &self.wake_cost {
-            sections.insert(0, cost.section());
-        }
         let receiver = self.experiment.receiver.description();
         Document {
             title: "Kernel polling on this machine".to_owned(),
             findings: self.verdict.clone(),
             conditions: vec![
-                format!("{cpu}, {kind}{cores} cores, Linux {kernel}."),
+                self.machine_line(),
                 format!(
                     "Two network namespaces and a veth pair, whose queue {receiver} receives in the place of an interrupt; congestion \
                      control {CONGESTION_CONTROL}."
@@ -362,14 +335,10 @@ fn subjects(experiment: &Experiment) -> Vec<usize> {
 }
 
 fn ratio_cell(load: &LoadResult, contender: usize, figure: Figure) -> String {
-    let row = &load.rows[contender];
-    let Some(measured) = row.figures.get(&figure) else { return NONE.to_owned() };
-    match (row.status.text(), &measured.ratio) {
-        (Some(status), _) => status,
-        (None, None) if measured.reference == Some(contender) => "1".to_owned(),
-        (None, None) => NONE.to_owned(),
-        (None, Some(ratio)) if is_undecided(ratio) => "can't tell".to_owned(),
-        (None, Some(ratio)) => format!("{:.2}", ratio.median),
+    match load.rows[contender].ratio(figure) {
+        Some(ratio) if is_undecided(ratio) => "can't tell".to_owned(),
+        Some(ratio) => format!("{:.2}", ratio.median),
+        None => tables::ratio(load, contender, figure),
     }
 }
 
@@ -433,14 +402,8 @@ fn grouped(value: f64, digits: usize) -> String {
         return format!("{value:.digits$}");
     }
     let digits = format!("{value:.0}");
-    let mut text = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
+    let groups: Vec<_> = digits.as_bytes().rchunks(3).rev().map(String::from_utf8_lossy).collect();
+    groups.join(",")
 }
 
 fn clip(line: &str) -> String {
@@ -475,8 +438,8 @@ mod tests {
     use super::*;
     use crate::rounds::{Results, Turn, results_of};
 
-    /// Figures of a contender under a load: capacity or throughput, p50, p99, CPU time, wake-ups.
-    type Figures = [f64; 5];
+    /// Figures of a contender under a load: capacity or throughput, p50, p99, CPU time.
+    type Figures = [f64; 4];
 
     fn comparison(
         names: &[&str],
@@ -490,11 +453,9 @@ mod tests {
         comparison_of(names, ran, turn, rounds)
     }
 
-    fn turn_of(load: &str, [rate, p50, p99, cpu, wakes]: Figures, noise: f64) -> Turn {
+    fn turn_of(load: &str, [rate, p50, p99, cpu]: Figures, noise: f64) -> Turn {
         let mut turn = Turn::new([(Figure::P50, p50 * noise), (Figure::CpuPerRequest, cpu * noise)]);
         turn.set(Figure::P99, p99 * noise);
-        turn.set(Figure::Wakes, wakes);
-        turn.set(Figure::Paused, 0.4);
         match load {
             "50000/s" => turn.set(Figure::Answered, rate / 500.0),
             "closed loop" => turn.set(Figure::Throughput, rate * noise),
@@ -539,16 +500,16 @@ mod tests {
     fn usual(load: &str, index: usize) -> Figures {
         match load {
             "50000/s" => [
-                [49_900.0, 30.0, 200.0, 9.0, 0.9],
-                [49_950.0, 20.0, 150.0, 8.0, 0.8],
-                [49_990.0, 40.0, 250.0, 5.0, 0.3],
-                [49_990.0, 18.0, 140.0, 4.0, 0.2],
+                [49_900.0, 30.0, 200.0, 9.0],
+                [49_950.0, 20.0, 150.0, 8.0],
+                [49_990.0, 40.0, 250.0, 5.0],
+                [49_990.0, 18.0, 140.0, 4.0],
             ][index],
             _ => [
-                [60e3, 400.0, 900.0, 14.0, 1.0],
-                [100e3, 300.0, 800.0, 10.0, 0.4],
-                [110e3, 300.0, 900.0, 9.0, 0.3],
-                [150e3, 250.0, 700.0, 6.0, 0.0],
+                [60e3, 400.0, 900.0, 14.0],
+                [100e3, 300.0, 800.0, 10.0],
+                [110e3, 300.0, 900.0, 9.0],
+                [150e3, 250.0, 700.0, 6.0],
             ][index],
         }
     }
@@ -564,15 +525,12 @@ mod tests {
         for part in [
             "kernel-polling, auto serves 1.49 [1.47, 1.51] times what vanilla, uring does within 500 µs: more.",
             "At 50 % of that load: CPU 0.50",
-            "An avoided wake-up saves ",
-            "on the paper's hardware",
         ] {
             assert!(first.contains(part), "no {part:?} in {text}");
         }
         let table = lines.iter().find(|line| line.trim_start().starts_with("vanilla, uring")).unwrap();
         let cells: Vec<&str> = table.split_whitespace().collect();
         assert_eq!(cells[2..], ["100,000", "1", "20.0", "150", "8.0", "100,000", "10.0"], "{text}");
-        assert!(text.contains("The fleet's core was paused for 0.40 %"), "{text}");
         assert_eq!(lines.last(), Some(&"Plots and every number: lab-report/report.html"));
         let long: Vec<String> = (0..30).map(|budget| format!("kernel-polling:epoll:{budget}")).collect();
         let names: Vec<&str> = ["vanilla"].into_iter().chain(long.iter().map(String::as_str)).collect();
@@ -602,7 +560,7 @@ mod tests {
     #[test]
     fn an_overloaded_reference_and_packing_on_two_cores_have_no_ratio() {
         let overloaded = |load: &str, index: usize| match (load, index) {
-            ("50000/s", 0 | 1) => [30e3, 9_000.0, 38_000.0, 9.0, 0.9],
+            ("50000/s", 0 | 1) => [30e3, 9_000.0, 38_000.0, 9.0],
             _ => usual(load, index),
         };
         let text = comparison(&NAMES, "kernel-polling", overloaded, 0.01, 12).screen("page");

@@ -12,6 +12,3 @@ pub mod paper;
 pub mod self_test;
 pub mod steps;
 pub mod waiting;
-mod wake_cost;
-
-pub use wake_cost::WakeCost;

@@ -42,18 +42,6 @@ const DRIVERS: [&str; 2] = ["epoll", "uring"];
 const POLICIES: [&str; 5] = ["vanilla", "packing", "suppression", "kernel-polling", "kernel-polling:200"];
 const LOADS: [&str; 4] = ["3000:0.3", "6000:0.3", "9000:0.3", "0:0.3"];
 
-impl Default for Counting {
-    fn default() -> Self {
-        let owned = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
-        Self {
-            devices: owned(&DEVICES),
-            drivers: owned(&DRIVERS),
-            policies: owned(&POLICIES),
-            loads: owned(&LOADS),
-        }
-    }
-}
-
 /// A name that the guest's shell takes for one word.
 fn word(text: &str) -> Result<String, String> {
     let plain = |it: char| it.is_ascii_alphanumeric() || "-:.".contains(it);
@@ -150,9 +138,7 @@ impl InstructionReport {
             {
                 let is_here = |row: &&Row| (&row.device, &row.driver, &row.load) == (device, driver, load);
                 let rows: Vec<&Row> = self.rows.iter().filter(is_here).collect();
-                let cells = rows.iter().map(|row| cells(row, rows[0])).collect();
-                let title = format!("{device}, {driver}, {}", load_text(load));
-                section.tables.push(Table::new(title, &HEADER, cells));
+                section.tables.push(counts_table(format!("{device}, {driver}, {}", load_text(load)), &rows));
             }
         }
         Document {
@@ -168,21 +154,22 @@ impl InstructionReport {
     }
 }
 
-const HEADER: [&str; 15] = [
-    "", "instr.", "ratio", "user", "kernel", "softirq", "irq", "L1i", "L1d", "L2", "LLC", "NIC irqs",
-    "all irqs", "pkts/irq", "switches",
-];
-
-/// Of a row beside the first policy's.
-fn cells(row: &Row, first: &Row) -> Vec<String> {
-    let all = row.instructions();
-    let mut cells =
-        vec![row.policy.clone(), format!("{all:.0}"), format!("{:.2}", all / first.instructions())];
-    cells.extend([row.user, row.kernel, row.softirq, row.irq].map(|it| format!("{it:.0}")));
-    cells.extend(row.misses.map(|it| format!("{it:.1}")));
-    cells.extend([row.nic_interrupts, row.interrupts].map(|it| format!("{it:.0}")));
-    cells.extend([format!("{:.1}", row.packets_per_interrupt), format!("{:.0}", row.context_switches)]);
-    cells
+/// Rows by policy, with the ratio to the first one.
+pub(crate) fn counts_table(title: String, rows: &[&Row]) -> Table {
+    let header = [
+        "", "instr.", "ratio", "user", "kernel", "softirq", "irq", "L1i", "L1d", "L2", "LLC", "NIC irqs",
+        "all irqs", "pkts/irq", "switches",
+    ];
+    let cells = |row: &&Row| {
+        let (all, first) = (row.instructions(), rows[0].instructions());
+        let mut cells = vec![row.policy.clone(), format!("{all:.0}"), format!("{:.2}", all / first)];
+        cells.extend([row.user, row.kernel, row.softirq, row.irq].map(|it| format!("{it:.0}")));
+        cells.extend(row.misses.map(|it| format!("{it:.1}")));
+        cells.extend([row.nic_interrupts, row.interrupts].map(|it| format!("{it:.0}")));
+        cells.extend([format!("{:.1}", row.packets_per_interrupt), format!("{:.0}", row.context_switches)]);
+        cells
+    };
+    Table::new(title, &header, rows.iter().map(cells).collect())
 }
 
 fn load_text(load: &str) -> String {

@@ -31,12 +31,13 @@ const FIGURES: &[(&str, &str, f64, f64, f64)] = &[
 #[test]
 fn a_get_takes_as_many_instructions_as_it_did() {
     let Some(folder) = prepared() else { return };
-    let mut counting = Counting {
-        devices: vec!["virtio-net-pci".to_owned()],
-        loads: vec!["6000:0.3".to_owned()],
-        ..Counting::default()
+    let words = |text: &str| text.split(' ').map(str::to_owned).collect();
+    let counting = Counting {
+        devices: words("virtio-net-pci"),
+        drivers: words("epoll uring"),
+        policies: words("vanilla packing kernel-polling kernel-polling:200"),
+        loads: words("6000:0.3"),
     };
-    counting.policies.retain(|policy| policy != "suppression");
     let same_kernel = std::fs::read_to_string(folder.join("fetched")).unwrap().trim() == KERNEL;
     let rows = instructions::count(&folder, &counting, |_| ()).unwrap();
     let mut off = Vec::new();

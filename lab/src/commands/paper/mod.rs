@@ -5,13 +5,11 @@
 //! - `published`: the paper's tables and figures, with their numbers.
 //! - [`PaperReport`]: both beside each other.
 
-mod config;
 mod parts;
 mod programs;
 mod published;
 mod report;
 
-pub use config::PaperConfig;
-pub use parts::{PaperPlan, Part, PartResult, Parts};
+pub use parts::{PaperConfig, PaperPlan, Part, PartResult, Parts};
 pub use programs::Programs;
 pub use report::PaperReport;

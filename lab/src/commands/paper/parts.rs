@@ -3,11 +3,12 @@
 use std::io;
 use std::time::Duration;
 
+use loadgen::{Distribution, Mix, Workload};
 use policies::Policy;
+use policies::controller::LatencyBudget;
 use runtime::DriverKind;
 use serde::{Deserialize, Serialize};
 
-use super::config::{PaperConfig, latency_budgets};
 use super::programs::{BUILD, Programs, WebRoot};
 use crate::Error;
 use crate::cores::CoreAssignment;
@@ -16,6 +17,99 @@ use crate::fleet::FleetRequests;
 use crate::network::PollingConfig;
 use crate::rounds::{LoadKind, LoadResult, Row};
 use crate::testbed::Testbed;
+
+/// Of 31 requests one stores: ETC has 30 gets for a set (Atikoglu et al., the paper's reference 3).
+/// The paper names no ratio for its experiments.
+const UPDATE_RATIO: f64 = 1.0 / 31.0;
+/// The latency budgets of kernel polling, µs: latency first, and efficiency.
+const BUDGETS: [u64; 2] = [0, 50];
+/// Seconds of load before a turn of what is attached to, as in `lab attach`.
+const ATTACHED_SETTLE: f64 = 0.8;
+
+/// How much is measured.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct PaperConfig {
+    pub quick: bool,
+    /// Records of the ETC workload. The paper has 1,000,000.
+    pub records: u64,
+    /// Records for Figure 9, which starts a server for each number of connections.
+    pub connection_records: u64,
+    /// Connections of the fleet: the paper's 1120 for 8 cores are 140 for one.
+    pub connections: usize,
+    /// Rates of Figure 5, as shares of vanilla's capacity.
+    pub shares: Vec<f64>,
+    pub connection_counts: Vec<usize>,
+    /// Bytes of the files of Table 2: what fits into a packet with its headers.
+    pub file_sizes: Vec<usize>,
+    /// Seconds of a turn, and of the load before it, in the place of an experiment's own.
+    turn: Option<f64>,
+    rounds: Option<usize>,
+}
+
+impl PaperConfig {
+    /// About 20 minutes, or 5 if `quick`.
+    pub fn new(quick: bool) -> Self {
+        Self {
+            quick,
+            records: if quick { 20_000 } else { 1_000_000 },
+            connection_records: if quick { 10_000 } else { 100_000 },
+            connections: 140,
+            shares: if quick { vec![0.5, 1.1] } else { vec![0.25, 0.5, 0.75, 0.9, 1.1, 1.4] },
+            connection_counts: if quick { vec![1, 100, 10_000] } else { vec![1, 10, 100, 1_000, 10_000] },
+            file_sizes: if quick { vec![64] } else { vec![64, 1 << 10] },
+            turn: None,
+            rounds: None,
+        }
+    }
+
+    /// The same with shorter turns and fewer rounds, records and connections, in closed loops: to
+    /// see that it works, not to measure.
+    pub fn shortened(mut self, turn: Option<Duration>, rounds: Option<usize>) -> Self {
+        if turn.is_some() {
+            self.records = self.records.min(1_000);
+            self.connection_records = self.connection_records.min(1_000);
+            self.connections = self.connections.min(8);
+            self.connection_counts.retain(|count| *count <= 100);
+            self.shares.clear();
+        }
+        Self { turn: turn.map(|turn| turn.as_secs_f64()), rounds, ..self }
+    }
+
+    /// The rounds and turns of `lab compare`, with time for eight rounds or more of each load. Ratios
+    /// refer to the first contender, as the paper's do. Without shares it
+    /// is a closed loop alone.
+    fn experiment(&self, contenders: Vec<Contender>, shares: &[f64], records: u64) -> Experiment {
+        let loads: Vec<Load> = shares.iter().copied().map(Load::Share).chain([Load::Closed]).collect();
+        let usual = Experiment::new(contenders, self.quick);
+        let seconds = if self.quick { 4.0 } else { 9.5 } * (usual.contenders.len() * loads.len()) as f64;
+        Experiment {
+            references: vec![0],
+            loads,
+            connections: self.connections,
+            requests: FleetRequests::Memcached(Box::new(Workload {
+                key: Distribution::EtcKey,
+                value: Distribution::EtcValue,
+                records,
+                mix: Mix::updates(UPDATE_RATIO),
+                ..Workload::default()
+            })),
+            rounds: self.rounds.unwrap_or(usual.rounds),
+            capacity_rounds: self.rounds.unwrap_or(usual.capacity_rounds),
+            settle: self.turn.unwrap_or(usual.settle),
+            warm_up: self.turn.unwrap_or(usual.warm_up),
+            duration: self.turn.unwrap_or(usual.duration),
+            time_limit: Duration::from_secs_f64(seconds),
+            // The search for the capacity, where there is one.
+            capacity_share: 0.35,
+            ..usual
+        }
+    }
+}
+
+fn latency_budgets() -> Vec<LatencyBudget> {
+    // They are in range, so none is left out.
+    BUDGETS.iter().filter_map(|&micros| LatencyBudget::new(Duration::from_micros(micros)).ok()).collect()
+}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -46,10 +140,6 @@ pub type Parts = Vec<(Part, Result<PartResult, String>)>;
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PartResult {
-    /// What ratios refer to: the first contender.
-    pub reference: String,
-    /// The paper's row that each contender corresponds to, by index.
-    pub published: Vec<Option<&'static str>>,
     /// The load generator, the connections and the records, in a sentence.
     pub workload: String,
     /// All loads, those of the class with most rounds first.
@@ -70,7 +160,7 @@ impl PaperPlan {
     /// On this machine, of which a part may lack a program, or all the permission.
     pub fn new(config: &PaperConfig, cores: CoreAssignment) -> io::Result<Self> {
         let (programs, web_root) = (Programs::find(), WebRoot::create(&config.file_sizes)?);
-        let prevented = prevented(cores);
+        let prevented = prevented();
         let plan = |part| match &prevented {
             Some(reason) => (part, Err(reason.clone())),
             None => (part, PartPlan::new(part, config, cores, &programs, &web_root)),
@@ -104,10 +194,7 @@ impl PaperPlan {
     }
 }
 
-fn prevented(cores: CoreAssignment) -> Option<String> {
-    if cores.server == cores.client {
-        return Some("needs two cores: one for the server, and one for the load".to_owned());
-    }
+fn prevented() -> Option<String> {
     let reason = Testbed::new(1).err()?;
     let needs =
         if reason.kind() == io::ErrorKind::PermissionDenied { "needs root" } else { "needs a testbed" };
@@ -117,7 +204,6 @@ fn prevented(cores: CoreAssignment) -> Option<String> {
 struct PartPlan {
     /// Where there are several: what the closed loop is called, and the number that they differ in.
     experiments: Vec<(Option<(String, f64)>, Experiment)>,
-    published: Vec<Option<&'static str>>,
     workload: String,
     note: Option<String>,
 }
@@ -137,10 +223,7 @@ impl PartPlan {
             Part::Policies => {
                 let mut contenders =
                     [Policy::Vanilla, Policy::Packing, Policy::Suppression].map(lull).to_vec();
-                contenders
-                    .extend(Contender::with_budgets(DriverKind::Epoll, &latency_budgets(&config.budgets)));
-                let mut published = vec![Some("Vanilla"), Some("IRQ Packing"), Some("IRQ Suppression")];
-                published.resize(contenders.len(), Some("Kernel Polling"));
+                contenders.extend(Contender::with_budgets(DriverKind::Epoll, &latency_budgets()));
                 // The paper's packing has the same 8 cores as the other policies.
                 let whose = if cores.packing == cores.client {
                     ", the fleet's, as there is no third, at the fleet's expense"
@@ -148,8 +231,7 @@ impl PartPlan {
                     ""
                 };
                 Self {
-                    experiments: vec![(None, config.experiment(contenders, &config.shares, 0.0))],
-                    published,
+                    experiments: vec![(None, config.experiment(contenders, &config.shares, config.records))],
                     workload: format!(
                         "a fleet of {connections} connections on one core, ETC keys and values, {} records, one set in 31 \
                          requests, one request in flight on each connection",
@@ -161,16 +243,19 @@ impl PartPlan {
                 }
             }
             Part::Web => {
-                let nginx = programs.nginx.as_ref();
-                let nginx = nginx.ok_or("nginx is not installed (Debian: apt-get install nginx)")?;
-                let (contenders, published) = programs.web_servers(config, nginx, root);
+                if programs.nginx.is_none() {
+                    return Err("nginx is not installed (Debian: apt-get install nginx)".to_owned());
+                }
+                let contenders = programs.web_servers(root, &latency_budgets());
                 let experiment = |&size: &usize| {
-                    let mut experiment = config.experiment(contenders.clone(), &[], config.settle);
+                    let mut experiment = config.experiment(contenders.clone(), &[], 0);
+                    experiment.settle = config.turn.unwrap_or(ATTACHED_SETTLE);
+                    experiment.time_limit *= 2;
                     let request = format!("GET /{size} HTTP/1.1\r\nHost: lab\r\n\r\n");
                     experiment.requests = FleetRequests::Text { request, reply: None };
                     (Some((format!("{size} B"), size as f64)), experiment)
                 };
-                let note = if published.contains(&None) {
+                let note = if programs.static_files.is_some() {
                     "Lull's static_files is asked for the policy that its row names by RUNTIME_POLICY; whether it runs is not \
                      verified"
                         .to_owned()
@@ -179,7 +264,6 @@ impl PartPlan {
                 };
                 Self {
                     experiments: config.file_sizes.iter().map(experiment).collect(),
-                    published,
                     workload: format!(
                         "a fleet of {connections} connections on one core; files from the page cache"
                     ),
@@ -190,15 +274,14 @@ impl PartPlan {
             Part::Connections => {
                 let contenders = [Policy::Vanilla, Policy::KernelPolling].map(lull).to_vec();
                 let experiment = |&connections: &usize| {
-                    let mut experiment = config.experiment(contenders.clone(), &[], 0.0);
+                    let mut experiment =
+                        config.experiment(contenders.clone(), &[], config.connection_records);
                     experiment.connections = connections;
-                    experiment.requests = PaperConfig::etc(config.connection_records);
                     let plural = if connections == 1 { "" } else { "s" };
                     (Some((format!("{connections} connection{plural}"), connections as f64)), experiment)
                 };
                 Self {
                     experiments: config.connection_counts.iter().map(experiment).collect(),
-                    published: vec![None; contenders.len()],
                     workload: "a fleet of 1 to 10,000 connections on one core, ETC keys and values, one set in 31 requests"
                         .to_owned(),
                     note: None,
@@ -210,10 +293,9 @@ impl PartPlan {
     /// Runs the experiments. If a later one fails, a note says so: what was measured before is not
     /// lost.
     fn measure(self, cores: CoreAssignment, progress: &mut dyn FnMut(&str)) -> Result<PartResult, Error> {
-        let Self { experiments, published, workload, note } = self;
+        let Self { experiments, workload, note } = self;
         let notes = note.into_iter().collect();
-        let (reference, loads) = (String::new(), Vec::new());
-        let mut result = PartResult { reference, published, workload, loads, no_capacity: None, notes };
+        let mut result = PartResult { workload, loads: Vec::new(), no_capacity: None, notes };
         for (named, experiment) in experiments {
             let name = named.as_ref().map_or_else(String::new, |(name, _)| format!("{name}: "));
             let outcome = match experiment.run(cores, &mut |step| progress(&format!("{name}{step}"))) {
@@ -224,7 +306,6 @@ impl PartPlan {
                     break;
                 }
             };
-            result.reference = experiment.contenders[0].name();
             let contenders = experiment.contenders.iter().zip(&outcome.servers);
             let steps_down = contenders.filter_map(|(it, running)| running.as_ref()?.note(&it.name()));
             let notes =
@@ -239,36 +320,5 @@ impl PartPlan {
             }
         }
         Ok(result)
-    }
-}
-
-impl PaperConfig {
-    /// The rounds, rates and times of a part. Ratios refer to the first contender, as the paper's
-    /// do. Without shares it is a closed loop alone.
-    fn experiment(&self, contenders: Vec<Contender>, shares: &[f64], settle: f64) -> Experiment {
-        let rates = self.rates.iter().copied().map(Load::Rate);
-        let loads: Vec<Load> = match (shares, &self.rates[..]) {
-            ([], _) => vec![Load::Closed],
-            (_, []) => shares.iter().copied().map(Load::Share).chain([Load::Closed]).collect(),
-            _ => rates.chain([Load::Closed]).collect(),
-        };
-        let seconds = self.load_seconds + settle * 8.0;
-        Experiment {
-            references: vec![0],
-            time_limit: Duration::from_secs_f64((contenders.len() * loads.len()) as f64 * seconds),
-            loads,
-            connections: self.connections,
-            requests: Self::etc(self.records),
-            rounds: self.rounds,
-            capacity_rounds: self.capacity_rounds,
-            settle,
-            warm_up: self.warm_up,
-            duration: self.turn,
-            trial_warm_up: self.warm_up,
-            trial_duration: self.turn.min(0.15),
-            // The search for the capacity, where there is one.
-            capacity_share: 0.35,
-            ..Experiment::new(contenders, false)
-        }
     }
 }

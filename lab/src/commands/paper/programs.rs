@@ -5,66 +5,46 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use policies::controller::LatencyBudget;
 use serde::Serialize;
 use tempfile::TempDir;
 
-use super::config::{PaperConfig, latency_budgets};
 use crate::experiment::{Contender, ServerCommand};
 use crate::testbed::SERVER_INTERFACE;
 
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Programs {
-    pub(super) nginx: Option<PathBuf>,
+    /// The first line that nginx prints of its version.
+    pub(super) nginx: Option<String>,
     /// The example `static_files` of `lull-adapters`, in the folder `examples` beside this program.
-    static_files: Option<PathBuf>,
+    pub(super) static_files: Option<PathBuf>,
 }
 
+/// On the path of root.
+const NGINX: &str = "nginx";
 /// What builds the example.
 pub(super) const BUILD: &str = "cargo build --release -p lull-adapters --example static_files";
 
 impl Programs {
-    /// Looks for them in the folders of `PATH` and in those of system programs.
     pub(super) fn find() -> Self {
         let beside = std::env::current_exe().ok();
         let beside = beside.and_then(|path| Some(path.parent()?.join("examples/static_files")));
-        Self { nginx: find("nginx"), static_files: beside.filter(|path| path.is_file()) }
+        // To standard error.
+        let version = Command::new(NGINX).arg("-v").output().ok();
+        let version = version.map(|it| String::from_utf8_lossy(&it.stderr).trim().to_owned());
+        Self { nginx: version, static_files: beside.filter(|path| path.is_file()) }
     }
 
-    /// The first line that nginx prints of its version.
-    pub(super) fn version(&self) -> Option<String> {
-        let output = Command::new(self.nginx.as_ref()?).arg("-v").output().ok()?;
-        let text = [output.stdout, output.stderr].concat();
-        Some(String::from_utf8_lossy(&text).lines().next()?.trim().to_owned())
+    /// The servers of Table 2: nginx as it runs and attached to, and Lull's static files under two
+    /// policies where they are built.
+    pub(super) fn web_servers(&self, root: &WebRoot, budgets: &[LatencyBudget]) -> Vec<Contender> {
+        let mut contenders = Contender::attached(&root.nginx(), budgets);
+        let static_files = self.static_files.iter().flat_map(|program| {
+            ["vanilla", "kernel-polling"].map(|policy| root.static_files(program, policy))
+        });
+        contenders.extend(static_files.map(|server| Contender::Program { server, attached: None }));
+        contenders
     }
-
-    /// The servers of Table 2, with the paper's rows that are beside them: nginx as it runs and
-    /// attached to, and Lull's static files under two policies where they are built.
-    pub(super) fn web_servers(
-        &self,
-        config: &PaperConfig,
-        nginx: &Path,
-        root: &WebRoot,
-    ) -> (Vec<Contender>, Vec<Option<&'static str>>) {
-        let mut contenders =
-            Contender::attached(&root.nginx(nginx), &latency_budgets(&config.attached_budgets));
-        let mut published = vec![Some("Vanilla")];
-        published.resize(contenders.len(), Some("F-Stack"));
-        for policy in ["vanilla", "kernel-polling"] {
-            if let Some(program) = &self.static_files {
-                let server = root.static_files(program, policy);
-                contenders.push(Contender::Program { server, attached: None });
-                published.push(None);
-            }
-        }
-        (contenders, published)
-    }
-}
-
-fn find(name: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    // Debian's nginx is a program for root, and not on the path of others.
-    let folders = std::env::split_paths(&path).chain([PathBuf::from("/usr/sbin")]);
-    folders.map(|folder| folder.join(name)).find(|path| path.is_file())
 }
 
 /// A folder with a file of each size, and room for nginx's own files.
@@ -96,10 +76,10 @@ impl WebRoot {
         Ok(Self(folder))
     }
 
-    fn nginx(&self, nginx: &Path) -> ServerCommand {
+    fn nginx(&self) -> ServerCommand {
         let file = |name: &str| self.0.path().join(name).display().to_string();
         let arguments = ["-c".to_owned(), file("nginx.conf"), "-e".to_owned(), file("error.log")];
-        ServerCommand { name: "nginx".to_owned(), program: nginx.to_owned(), arguments: arguments.into() }
+        ServerCommand { name: NGINX.to_owned(), program: NGINX.into(), arguments: arguments.into() }
     }
 
     fn static_files(&self, program: &Path, policy: &str) -> ServerCommand {

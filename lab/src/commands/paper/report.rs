@@ -3,15 +3,14 @@
 use policies::host::Machine;
 use serde::Serialize;
 
-use super::parts::{Part, PartResult, Parts};
+use super::parts::{PaperConfig, Part, PartResult, Parts};
+use super::programs::Programs;
 use super::published::{CITATION, EXHIBITS, Exhibit, Needs, PublishedRow, SETUP};
-use super::{PaperConfig, Programs};
 use crate::commands::comparison::is_virtual;
-use crate::commands::wake_cost::WakeCost;
 use crate::cores::CoreAssignment;
-use crate::instructions::{Counted, Row as Counts};
+use crate::instructions::{Counted, DEVICES, Row, counts_table};
 use crate::report::plots::{Axis, lines};
-use crate::report::tables::{NONE, class_suffix, classes, ratio, sections, series, value};
+use crate::report::tables::{NONE, class_suffix, classes, ratio, sections, series};
 use crate::report::{Document, Plot, Section, Table};
 use crate::rounds::{Figure, LoadKind, LoadResult};
 use crate::testbed::CONGESTION_CONTROL;
@@ -59,17 +58,10 @@ impl PaperReport {
     pub fn document(&self) -> Document {
         Document {
             title: "The paper on this machine".to_owned(),
-            findings: [self.paper.to_owned()].into_iter().chain(self.wake_cost()).collect(),
+            findings: vec![self.paper.to_owned()],
             conditions: self.conditions(),
             sections: self.exhibits.clone(),
         }
-    }
-
-    /// What an avoided wake-up saves here, by the closed loop of Table 5.
-    fn wake_cost(&self) -> Option<String> {
-        let result = part(Part::Policies, &self.parts).ok()?;
-        let contender = result.published.iter().position(|it| *it == Some("Kernel Polling"))?;
-        Some(WakeCost::of(result.loads.iter(), contender)?.sentence())
     }
 
     pub fn summary(&self) -> String {
@@ -78,7 +70,7 @@ impl PaperReport {
 
     fn conditions(&self) -> Vec<String> {
         let CoreAssignment { server, client, packing } = self.cores;
-        let PaperConfig { records, connection_records, rounds, capacity_rounds, turn, .. } = &self.config;
+        let PaperConfig { records, connection_records, .. } = &self.config;
         let mut sentences = vec![
             format!("This machine: {}{}.", self.machine, if is_virtual() { ", a virtual machine" } else { "" }),
             format!("The paper's: {SETUP}."),
@@ -87,11 +79,7 @@ impl PaperReport {
                  {CONGESTION_CONTROL}; idle cores {}.",
                 if self.cores_awake { "poll" } else { "sleep, which adds to latencies" }
             ),
-            format!(
-                "{records} records ({connection_records} for Figure 9), of the paper's 1000000; turns of {:.0} ms, up to {rounds} \
-                 rounds; for capacities up to {capacity_rounds} rounds.",
-                turn * 1e3,
-            ),
+            format!("{records} records ({connection_records} for Figure 9), of the paper's 1000000."),
             "Figures are medians of rounds with 95 % intervals; ratios are taken within rounds. Turns with steal are \
              repeated until that has taken half of a load's time; later ones are kept, and the notes say how many. Turns \
              during which the distance of the cores changed are left out. Fewer than six rounds give no interval."
@@ -100,17 +88,14 @@ impl PaperReport {
         let parts = self.parts.iter().filter_map(|(_, result)| result.as_ref().ok());
         let mut rows = parts.flat_map(|part| &part.loads).flat_map(|load| &load.rows);
         if !rows.any(|row| row.figures.contains_key(&Figure::Instructions)) {
-            let instead = if self.counted.is_some() {
-                "Table 5 has those of an emulated machine, whose caches are a model, and no cycles. Its user code contains the \
-                 runtime and libraries, which the paper counts as Sys"
-            } else {
-                "`lab instructions` counts them on an emulated machine, and Table 5 has them after it has run"
-            };
-            sentences.push(format!(
-                "This machine counts no instructions, cycles and cache misses (no performance counters, or no permission). {instead}."
-            ));
+            sentences.push(
+                "This machine counts no instructions, cycles and cache misses (no performance counters, or no permission). \
+                 `lab instructions` counts them on an emulated machine, whose caches are a model, and Table 5 has them after it \
+                 has run. Its user code contains the runtime and libraries, which the paper counts as Sys."
+                    .to_owned(),
+            );
         }
-        sentences.extend(self.programs.version().map(|version| format!("Other programs: {version}.")));
+        sentences.extend(self.programs.nginx.as_ref().map(|version| format!("Other programs: {version}.")));
         sentences
     }
 }
@@ -149,12 +134,12 @@ fn exhibit_section(exhibit: &Exhibit, parts: &Parts, counted: Option<&Counted>) 
         }
     }
     if exhibit.needs == Needs::Part(Part::Policies) && !exhibit.rows.is_empty() {
-        section.tables.extend(counted.iter().flat_map(|counted| counted_tables(exhibit, counted)));
+        section.tables.extend(counted.into_iter().flat_map(counted_tables));
     }
     section
 }
 
-/// What was measured for an exhibit, and for closed loops the paper's ratios beside it.
+/// What was measured for an exhibit.
 fn show(section: &mut Section, exhibit: &Exhibit, part: Part, result: &PartResult) {
     let kinds = kinds(exhibit, part);
     section.notes.insert(0, format!("differs: {}", part.instead()));
@@ -166,10 +151,7 @@ fn show(section: &mut Section, exhibit: &Exhibit, part: Part, result: &PartResul
         let no_capacity = result.no_capacity.as_deref().filter(|_| kinds.contains(&LoadKind::Open));
         return miss(section, no_capacity.unwrap_or("no round was completed"));
     }
-    section.glance = glance(exhibit, kinds, result);
-    if !exhibit.rows.is_empty() {
-        section.tables.push(beside(exhibit, result, &loads));
-    }
+    section.glance = glance(exhibit, kinds, part, result);
     for of_kind in sections(&loads, &[]) {
         section.tables.extend(of_kind.tables);
         for plot in of_kind.plots {
@@ -212,60 +194,49 @@ fn part(part: Part, parts: &Parts) -> Result<&PartResult, &str> {
     }
 }
 
-fn packets(row: &PublishedRow) -> String {
-    row.packets_per_interrupt.map_or_else(|| NONE.to_owned(), |packets| packets.to_string())
-}
-
 fn published_table(exhibit: &Exhibit) -> Table {
-    let header =
-        ["", "QPT (T=1s)", "IPQ App", "IPQ Sys", "IPQ Total", "Cycles App", "Cycles Sys", "IPC", "pkts/irq"];
+    let header = [
+        "",
+        "QPT (T=1s)",
+        "ratio",
+        "IPQ App",
+        "IPQ Sys",
+        "IPQ Total",
+        "Cycles App",
+        "Cycles Sys",
+        "IPC",
+        "pkts/irq",
+    ];
     let row = |row: &PublishedRow| {
         vec![
             row.system.clone(),
             row.queries.to_string(),
+            format!("{:.2}", exhibit.ratio(row)),
             row.instructions_app.to_string(),
             row.instructions_system.to_string(),
             row.instructions.to_string(),
             format!("{}%", row.cycles_app),
             format!("{}%", row.cycles_system),
             row.instructions_per_cycle.to_string(),
-            packets(row),
+            row.packets_per_interrupt.map_or_else(|| NONE.to_owned(), |packets| packets.to_string()),
         ]
     };
     Table::new("The paper", &header, exhibit.rows.iter().map(row).collect())
 }
 
-fn published_row<'a>(exhibit: &'a Exhibit, part: &PartResult, row: usize) -> Option<&'a PublishedRow> {
-    exhibit.row((*part.published.get(row)?)?)
-}
-
-/// Throughput beside the paper's, with the ratio to the first row of each.
-fn beside(exhibit: &Exhibit, part: &PartResult, loads: &[LoadResult]) -> Table {
-    let rows = loads.iter().flat_map(|load| (0..load.rows.len()).map(move |row| (load, row)));
-    let cells = |(load, index): (&LoadResult, usize)| {
-        let published = published_row(exhibit, part, index);
-        let paper = |of: &dyn Fn(&PublishedRow) -> String| published.map_or_else(|| NONE.to_owned(), of);
-        vec![
-            load.name.clone() + &class_suffix(load.class),
-            load.rows[index].contender.clone(),
-            paper(&|it| it.system.clone()),
-            paper(&|it| it.queries.to_string()),
-            value(&load.rows[index], Figure::Throughput),
-            paper(&|it| format!("{:.2}", exhibit.ratio(it))),
-            ratio(load, index, Figure::Throughput),
-        ]
+/// The row of the paper that a contender is beside.
+fn published_row<'a>(exhibit: &'a Exhibit, part: Part, contender: &str) -> Option<&'a PublishedRow> {
+    let systems: &[(&str, &str)] = match part {
+        Part::Policies => &[
+            ("vanilla", "Vanilla"),
+            ("packing", "IRQ Packing"),
+            ("suppression", "IRQ Suppression"),
+            ("kernel-polling", "Kernel Polling"),
+        ],
+        Part::Web => &[("nginx, attached", "F-Stack"), ("nginx", "Vanilla")],
+        Part::Connections => &[],
     };
-    let header = [
-        "load",
-        "here",
-        "the paper's row",
-        "paper, req/s",
-        "here, req/s [95 %]",
-        "paper, ratio",
-        "here, ratio [95 %]",
-    ];
-    let rows = rows.map(cells).collect();
-    Table { names: 3, ..Table::new("Requests per second beside the paper's", &header, rows) }
+    exhibit.row(systems.iter().find(|(prefix, _)| contender.starts_with(prefix))?.1)
 }
 
 fn differs(part: &PartResult) -> impl Iterator<Item = String> {
@@ -277,7 +248,7 @@ fn differs(part: &PartResult) -> impl Iterator<Item = String> {
         "kernel polling by the controller of this runtime, which at saturation polls by a timer, in the place of the authors' patch, \
          which masks interrupts while the application runs",
         "each avoided wake-up saves more CPU time in a virtual machine than an interrupt did on the paper's hardware, so ratios \
-         are not comparable with the paper's before that is taken out",
+         are larger than they would be there",
     ]
     .map(str::to_owned)
     .into_iter()
@@ -285,9 +256,9 @@ fn differs(part: &PartResult) -> impl Iterator<Item = String> {
 
 /// The sentence of the overview: the first and the last load, of the first of these kinds that has
 /// any, in the class with most rounds of it.
-fn glance(exhibit: &Exhibit, kinds: &[LoadKind], part: &PartResult) -> String {
+fn glance(exhibit: &Exhibit, kinds: &[LoadKind], part: Part, result: &PartResult) -> String {
     let leading = |kind: &LoadKind| {
-        let of_kind: Vec<LoadResult> = part.loads.iter().filter(|it| it.kind == *kind).cloned().collect();
+        let of_kind: Vec<LoadResult> = result.loads.iter().filter(|it| it.kind == *kind).cloned().collect();
         let class = classes(&of_kind).first().copied();
         let mut loads: Vec<LoadResult> =
             of_kind.into_iter().filter(|load| Some(load.class) == class).collect();
@@ -302,7 +273,7 @@ fn glance(exhibit: &Exhibit, kinds: &[LoadKind], part: &PartResult) -> String {
             // Not every cell has a ratio.
             let is_ratio = here.starts_with(|first: char| first.is_ascii_digit());
             let here = if is_ratio { format!("{here} ×") } else { here };
-            match published_row(exhibit, part, index) {
+            match published_row(exhibit, part, &row.contender) {
                 Some(published) => {
                     let paper = exhibit.ratio(published);
                     format!("{} {here} (the paper's {}: {paper:.2} ×)", row.contender, published.system)
@@ -311,70 +282,31 @@ fn glance(exhibit: &Exhibit, kinds: &[LoadKind], part: &PartResult) -> String {
             }
         });
         let (suffix, rows) = (class_suffix(load.class), rows.collect::<Vec<_>>().join("; "));
-        format!("{}{suffix}, over {}: {rows}", load.name, part.reference)
+        format!("{}{suffix}, over {}: {rows}", load.name, load.rows[0].contender)
     };
     let ends = loads.first().into_iter().chain(loads.last().filter(|_| loads.len() > 1));
     ends.map(sentence).collect::<Vec<_>>().join(". ")
 }
 
-/// The policies of `lab instructions`, by the paper's rows.
-const SYSTEMS: [(&str, &str); 4] = [
-    ("vanilla", "Vanilla"),
-    ("packing", "IRQ Packing"),
-    ("suppression", "IRQ Suppression"),
-    ("kernel-polling", "Kernel Polling"),
-];
-const COUNTED: [&str; 14] = [
-    "",
-    "App, paper",
-    "user",
-    "Sys, paper",
-    "kernel",
-    "IPQ, paper",
-    "IPQ",
-    "L1i misses",
-    "L1d misses",
-    "L2 misses",
-    "LLC misses",
-    "IPC, paper",
-    "pkts/irq, paper",
-    "pkts/irq",
-];
-
 /// What a machine without performance counters lacks of a table, as `lab instructions` has counted
 /// it in a closed loop. A table for each emulated NIC.
-fn counted_tables(exhibit: &Exhibit, counted: &Counted) -> Vec<Table> {
-    let is_closed = |row: &&Counts| row.driver == "epoll" && row.load.starts_with("0:");
-    let mut tables: Vec<Table> = Vec::new();
-    for row in counted.rows.iter().filter(is_closed) {
-        let policy = row.policy.split(':').next();
-        let system = SYSTEMS.iter().find(|(name, _)| policy == Some(*name));
-        let published = system.and_then(|(_, system)| exhibit.row(system));
-        let paper = |of: fn(&PublishedRow) -> String| published.map_or_else(|| NONE.to_owned(), of);
-        let mut cells = vec![
-            row.policy.clone(),
-            paper(|it| it.instructions_app.to_string()),
-            format!("{:.0}", row.user),
-            paper(|it| it.instructions_system.to_string()),
-            format!("{:.0}", row.kernel),
-            paper(|it| it.instructions.to_string()),
-            format!("{:.0}", row.instructions()),
-        ];
-        cells.extend(row.misses.map(|misses| format!("{misses:.1}")));
-        let packets_here = format!("{:.1}", row.packets_per_interrupt);
-        cells.extend([paper(|it| it.instructions_per_cycle.to_string()), paper(packets), packets_here]);
-        let title = format!(
-            "Counted by `lab instructions` on an emulated machine, a request (Linux {}, {}, epoll, closed loop)",
-            counted.kernel, row.device
-        );
-        match tables.iter_mut().find(|table| table.title == title) {
+fn counted_tables(counted: &Counted) -> Vec<Table> {
+    let table = |device: &&str| {
+        let mut rows = Vec::new();
+        for row in &counted.rows {
+            let is_closed = row.device == *device && row.driver == "epoll" && row.load.starts_with("0:");
             // Reports of before may have counted a policy twice.
-            Some(table) if table.rows.iter().any(|it| it[0] == row.policy) => {}
-            Some(table) => table.rows.push(cells),
-            None => tables.push(Table::new(title, &COUNTED, vec![cells])),
+            if is_closed && !rows.iter().any(|other: &&Row| other.policy == row.policy) {
+                rows.push(row);
+            }
         }
-    }
-    tables
+        let title = format!(
+            "Counted by `lab instructions` on an emulated machine, a request (Linux {}, {device}, epoll, closed loop)",
+            counted.kernel
+        );
+        (!rows.is_empty()).then(|| counts_table(title, &rows))
+    };
+    DEVICES.iter().filter_map(table).collect()
 }
 
 #[cfg(test)]
@@ -395,8 +327,6 @@ mod tests {
 
     fn part(loads: Vec<LoadResult>, notes: &[&str]) -> Result<PartResult, String> {
         Ok(PartResult {
-            reference: "vanilla, epoll".to_owned(),
-            published: vec![Some("Vanilla"), Some("Kernel Polling")],
             workload: "a fleet".to_owned(),
             loads,
             no_capacity: None,
@@ -410,35 +340,25 @@ mod tests {
     }
 
     #[test]
-    fn table_5_has_the_counts_of_an_emulated_machine_beside_the_papers() {
+    fn table_5_has_the_counts_of_an_emulated_machine_below_the_papers() {
         // Those that the page on instructions shows.
         let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/benchmarks/instructions.json");
         let counted = Counted::read(std::path::Path::new(file)).unwrap();
-        let table_5 = EXHIBITS.iter().find(|exhibit| exhibit.id == "table-5").unwrap();
-        let tables = counted_tables(table_5, &counted);
+        let tables = counted_tables(&counted);
         assert!(
             tables[0].title.contains("Linux 7.3.4+deb13-amd64, virtio-net-pci, epoll, closed loop"),
             "{tables:?}"
         );
-        let row = |policy: &str| tables[0].rows.iter().find(|row| row[0] == policy).unwrap();
-        let (vanilla, published) = (row("vanilla"), table_5.row("Vanilla").unwrap());
-        assert_eq!(
-            (&vanilla[2], &vanilla[6], &vanilla[13]),
-            (&"3416".into(), &"24773".into(), &"13.7".into())
-        );
-        assert_eq!(vanilla[5], published.instructions.to_string());
-        assert_eq!(
-            row("kernel-polling:200")[5],
-            table_5.row("Kernel Polling").unwrap().instructions.to_string()
-        );
+        let names: Vec<&String> = tables[0].rows.iter().map(|row| &row[0]).collect();
+        assert_eq!(names, ["vanilla", "packing", "suppression", "kernel-polling", "kernel-polling:200"]);
+        // Instructions, those of user code, and packets per interrupt.
+        let vanilla = &tables[0].rows[0];
+        assert_eq!([&vanilla[1], &vanilla[3], &vanilla[13]], ["24773", "3416", "13.7"]);
         let cores = CoreAssignment { server: 0, client: 1, packing: 1 };
         let config = PaperConfig::new(true);
         let report = PaperReport::new(config, cores, true, Programs::default(), Vec::new(), Some(counted));
         let text = report.document().text();
-        assert!(
-            text.contains("Table 5 has those of an emulated machine") && text.contains("24773"),
-            "{text}"
-        );
+        assert!(text.contains("on an emulated machine") && text.contains("24773"), "{text}");
     }
 
     #[test]
