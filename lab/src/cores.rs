@@ -74,11 +74,7 @@ const SPINS_PER_DEADLINE_CHECK: u32 = 1 << 14;
 /// How much longer than asked for a measurement may take when the cores are busy with something
 /// else.
 const PATIENCE: Duration = Duration::from_millis(500);
-const NOT_READY: u32 = 0;
-/// The line's value when the answering thread runs on its core. The turns that follow are odd,
-/// their answers even.
-const READY: u32 = 2;
-/// Tells the other thread to end. Turns never get there.
+/// Tells the answering thread to end. Turns, which are odd, and their answers never get there.
 const STOP: u32 = u32::MAX;
 
 /// The line that goes back and forth, alone on its cache line and on the one that the prefetcher
@@ -98,7 +94,7 @@ pub fn round_trip(core_a: u32, core_b: u32, duration: Duration) -> io::Result<f6
         let error = format!("core {core_a} has no distance from itself: a distance needs two cores");
         return Err(io::Error::new(io::ErrorKind::InvalidInput, error));
     }
-    let line = BouncedLine(AtomicU32::new(NOT_READY));
+    let line = BouncedLine(AtomicU32::new(0));
     let deadline = Instant::now() + duration + PATIENCE;
     // Threads of their own, because the caller keeps its affinity.
     let batches = thread::scope(|scope| {
@@ -106,8 +102,7 @@ pub fn round_trip(core_a: u32, core_b: u32, duration: Duration) -> io::Result<f6
         let measuring = scope.spawn(|| measure(core_a, &line.0, duration, deadline));
         let batches =
             measuring.join().unwrap_or_else(|_| Err(io::Error::other("the measuring thread panicked")));
-        // The echo's error is the cause if both have one: without an echo the measuring thread
-        // gives up.
+        // Without an echo the measuring thread gives up at the deadline.
         echo.join().unwrap_or_else(|_| Err(io::Error::other("the answering thread panicked")))?;
         batches
     })?;
@@ -132,16 +127,17 @@ fn pin_to(core: u32) -> io::Result<()> {
 fn measure(core: u32, line: &AtomicU32, duration: Duration, deadline: Instant) -> io::Result<Vec<f64>> {
     let pinned = pin_to(core);
     let mut batches = Vec::new();
-    if pinned.is_ok() && wait_for_change(line, NOT_READY, deadline) == Some(READY) {
-        let (begun, mut turn) = (Instant::now(), READY + 1);
+    let mut turn = 1;
+    // The first round trip takes until the other thread runs on its core.
+    if pinned.is_ok() && bounce(line, turn, deadline) {
+        let begun = Instant::now();
         'measuring: while begun.elapsed() < duration || batches.len() < MIN_BATCHES {
             let batch = Instant::now();
             for _ in 0..BATCH {
+                turn = (turn + 2) & (u32::MAX >> 1);
                 if !bounce(line, turn, deadline) {
                     break 'measuring;
                 }
-                // Turns stay odd and never become STOP.
-                turn = (turn + 2) & (u32::MAX >> 1);
             }
             batches.push(batch.elapsed().as_nanos() as f64 / f64::from(BATCH));
         }
@@ -152,18 +148,13 @@ fn measure(core: u32, line: &AtomicU32, duration: Duration, deadline: Instant) -
 
 fn bounce(line: &AtomicU32, turn: u32, deadline: Instant) -> bool {
     line.store(turn, Ordering::Release);
-    wait_for_change(line, turn, deadline).is_some_and(|reply| reply != STOP)
+    wait_for_change(line, turn, deadline).is_some()
 }
 
 /// Answers each odd turn with the next number, until the line says [`STOP`].
 fn echo(core: u32, line: &AtomicU32, deadline: Instant) -> io::Result<()> {
-    if let Err(error) = pin_to(core) {
-        line.store(STOP, Ordering::Release);
-        return Err(error);
-    }
-    // Fails if the other thread has stopped already; the first look at the line then finds STOP.
-    let _ = line.compare_exchange(NOT_READY, READY, Ordering::AcqRel, Ordering::Acquire);
-    let mut last = READY;
+    pin_to(core)?;
+    let mut last = 0;
     while let Some(turn) = wait_for_change(line, last, deadline).filter(|turn| *turn != STOP) {
         last = turn + 1;
         line.store(last, Ordering::Release);
@@ -234,13 +225,13 @@ mod tests {
 
     #[test]
     fn a_thread_that_gets_no_answer_gives_up_at_the_deadline() {
-        let line = AtomicU32::new(READY);
+        let line = AtomicU32::new(0);
         let deadline = Instant::now() + Duration::from_millis(20);
         let batches = measure(0, &line, Duration::from_millis(1), deadline).unwrap();
         assert!(batches.is_empty());
         assert_eq!(line.load(Ordering::Relaxed), STOP);
         let deadline = Instant::now() + Duration::from_millis(20);
-        line.store(NOT_READY, Ordering::Relaxed);
+        line.store(0, Ordering::Relaxed);
         echo(0, &line, deadline).unwrap();
     }
 }
