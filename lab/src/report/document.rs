@@ -45,10 +45,9 @@ pub struct Table {
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Plot {
-    /// The name of its file, without `.svg`.
     pub name: String,
     pub title: String,
-    /// The image. Files have it beside the document.
+    /// The image, which the page has.
     #[serde(skip)]
     pub svg: String,
 }

@@ -1,6 +1,6 @@
-//! Reports: a document of sentences, tables and plots, as text, as a page, as Markdown.
+//! Reports: a document of sentences, tables and plots, as Markdown for a terminal and as a page.
 //!
-//! - [`Document`]: what every report consists of, and the files that it is written to.
+//! - [`Document`]: what every report consists of.
 //! - `tables`: cells and tables of rows, and the sections that every experiment has.
 //! - `plots`: lines with error bars.
 

@@ -15,9 +15,6 @@ const COLOURS: [RGBColor; 7] = [
     RGBColor(0x56, 0xb4, 0xe9),
     RGBColor(0x8a, 0x8a, 0x8a),
 ];
-/// What makes a file with the image alone follow the viewer's colours.
-const STYLE: &str = "<style>svg{color:#222;background:#fff}\
-    @media(prefers-color-scheme:dark){svg{color:#ddd;background:#161616}}</style>";
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Axis {
@@ -140,14 +137,6 @@ fn draw(text: &mut String, x: Axis, y: Axis, series: &[Series]) -> Result<(), Bo
     Ok(())
 }
 
-/// The image as a file beside the document.
-pub(crate) fn standalone(svg: &str) -> String {
-    match svg.split_once('>') {
-        Some((tag, rest)) => format!("{tag}>{STYLE}{rest}"),
-        None => svg.to_owned(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -161,7 +150,6 @@ mod tests {
         assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"), "{svg}");
         assert!(svg.contains("vanilla") && svg.matches("<circle").count() == 2, "{svg}");
         assert!(svg.contains("currentColor") && !svg.contains("#000000"), "{svg}");
-        assert!(standalone(&svg).contains("prefers-color-scheme:dark"));
         assert!(
             lines(axis(true), axis(true), &[]).unwrap().starts_with("<svg"),
             "an empty plot has its axes"

@@ -1,5 +1,4 @@
-//! A document as Markdown, whose tables are legible on a terminal, too, and as one HTML page; and
-//! the files that have them.
+//! A document as Markdown for a terminal, and as one HTML page.
 
 use std::fmt::Write;
 use std::fs;
@@ -10,7 +9,6 @@ use comfy_table::presets;
 use serde::Serialize;
 
 use super::document::{Document, Section, Table};
-use super::plots::standalone;
 use super::tables::styled_table;
 
 /// The page, in which `{{title}}`, `{{lead}}`, `{{conditions}}`, `{{overview}}` and `{{exhibits}}`
@@ -18,72 +16,46 @@ use super::tables::styled_table;
 const PAGE: &str = include_str!("page.html");
 
 impl Document {
-    /// The document for a terminal: Markdown, without plots and what is too long for it.
+    /// As Markdown for a terminal, without plots and what is too long for it.
     pub fn text(&self) -> String {
-        markdown(self, true)
+        let mut text = format!("# {}\n\n", self.title);
+        for finding in &self.findings {
+            let _ = write!(text, "{finding}\n\n");
+        }
+        list(&mut text, &self.conditions);
+        for section in self.sections.iter().filter(|it| !it.only_in_page) {
+            let _ = write!(text, "\n## {}\n", heading(section));
+            if !section.glance.is_empty() {
+                let _ = write!(text, "\n**{}**\n", section.glance);
+            }
+            for Table { title, header, rows, names } in &section.tables {
+                if !title.is_empty() {
+                    let _ = write!(text, "\n{title}:\n");
+                }
+                // A bar would end the cell.
+                let rows = rows.iter().map(|row| row.iter().map(|cell| cell.replace('|', "\\|")).collect());
+                let _ = write!(text, "\n{}\n", styled_table(presets::ASCII_MARKDOWN, header, rows, *names));
+            }
+            if !section.notes.is_empty() {
+                text.push('\n');
+                list(&mut text, &section.notes);
+            }
+        }
+        text
     }
 
-    /// Writes `report.md`, `report.html` and the plots into a folder, and `results.json` with
-    /// `json`.
+    /// Writes `report.html` into a folder, and `results.json` with `json`.
     pub fn write(&self, folder: &Path, json: &impl Serialize) -> io::Result<()> {
         fs::create_dir_all(folder)?;
-        fs::write(folder.join("report.md"), markdown(self, false))?;
         fs::write(folder.join("report.html"), html(self))?;
         // One line: indented, a run of five minutes has several times as many bytes.
-        fs::write(folder.join("results.json"), serde_json::to_vec(json)?)?;
-        for plot in self.sections.iter().flat_map(|section| &section.plots) {
-            fs::write(folder.join(format!("{}.svg", plot.name)), standalone(&plot.svg))?;
-        }
-        Ok(())
+        fs::write(folder.join("results.json"), serde_json::to_vec(json)?)
     }
-}
-
-/// `on_terminal`: without plots, and without what is too long.
-fn markdown(document: &Document, on_terminal: bool) -> String {
-    let mut text = format!("# {}\n\n", document.title);
-    for finding in &document.findings {
-        let _ = write!(text, "{finding}\n\n");
-    }
-    list(&mut text, &document.conditions);
-    let with_glance = document.sections.iter().filter(|it| !it.glance.is_empty() && !on_terminal);
-    let overview: Vec<_> = with_glance.map(|it| vec![it.name.clone(), it.glance.clone()]).collect();
-    if !overview.is_empty() {
-        markdown_table(&mut text, &Table { names: 2, ..Table::new("", &["", "In one sentence"], overview) });
-    }
-    for section in document.sections.iter().filter(|it| !(on_terminal && it.only_in_page)) {
-        let _ = write!(text, "\n## {}\n", heading(section));
-        if let Some(reason) = &section.missing {
-            let _ = write!(text, "\n**Not measured here: {reason}.**\n");
-        } else if !section.glance.is_empty() {
-            let _ = write!(text, "\n**{}**\n", section.glance);
-        }
-        for statement in &section.statements {
-            let _ = write!(text, "\n> {statement}\n");
-        }
-        section.tables.iter().for_each(|it| markdown_table(&mut text, it));
-        for plot in section.plots.iter().filter(|_| !on_terminal) {
-            let _ = write!(text, "\n![{}]({}.svg)\n", plot.title, plot.name);
-        }
-        if !section.notes.is_empty() {
-            text.push('\n');
-            list(&mut text, &section.notes);
-        }
-    }
-    text
 }
 
 fn heading(section: &Section) -> String {
     let Section { name, caption, .. } = section;
     if caption.is_empty() { name.clone() } else { format!("{name}: {caption}") }
-}
-
-fn markdown_table(text: &mut String, Table { title, header, rows, names }: &Table) {
-    if !title.is_empty() {
-        let _ = write!(text, "\n{title}:\n");
-    }
-    // A bar would end the cell.
-    let rows = rows.iter().map(|row| row.iter().map(|cell| cell.replace('|', "\\|")).collect());
-    let _ = write!(text, "\n{}\n", styled_table(presets::ASCII_MARKDOWN, header, rows, *names));
 }
 
 fn list(text: &mut String, items: &[String]) {
@@ -107,16 +79,13 @@ fn html(document: &Document) -> String {
 
 fn html_section(section: &Section) -> String {
     let mut text = format!("<section id=\"{}\">\n{}", section.id, element("h2", &heading(section)));
-    if let Some(reason) = &section.missing {
-        text += &element("p class=\"reason\"", &format!("Not measured here: {reason}."));
-    } else if !section.glance.is_empty() {
-        text += &element("p class=\"glance\"", &section.glance);
+    if !section.glance.is_empty() {
+        let class = if section.missing.is_none() { "glance" } else { "reason" };
+        text += &element(&format!("p class=\"{class}\""), &section.glance);
     }
     text += &elements("blockquote", &section.statements);
     for plot in &section.plots {
-        // An XML declaration has no place in a page.
-        let svg = plot.svg.find("<svg").map_or(&*plot.svg, |begin| &plot.svg[begin..]);
-        let _ = writeln!(text, "<figure>\n{svg}\n{}</figure>", element("figcaption", &plot.title));
+        let _ = writeln!(text, "<figure>\n{}\n{}</figure>", plot.svg, element("figcaption", &plot.title));
     }
     for Table { title, header, rows, .. } in &section.tables {
         let rows: String = rows.iter().map(|row| format!("<tr>{}</tr>\n", elements("td", row))).collect();

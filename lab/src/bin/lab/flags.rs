@@ -60,7 +60,7 @@ pub struct ReportFlags {
     /// Print text for people, or JSON for programs
     #[arg(long, value_enum, default_value_t)]
     pub format: Format,
-    /// Folder for the page with plots (report.html), report.md and results.json
+    /// Folder for the page with plots (report.html) and results.json
     #[arg(long, value_name = "FOLDER", default_value = "lab-report")]
     pub output: PathBuf,
 }
