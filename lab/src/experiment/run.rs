@@ -69,7 +69,7 @@ impl Experiment {
             };
             let mut random = SmallRng::seed_from_u64(SEED);
             let mut starts = vec![Start::Guess(FIRST_RATE); running.len()];
-            runner.measure(plan, &names, |index| {
+            let measured = runner.measure(plan, &names, |index| {
                 let turn = search(&mut running[index], starts[index], random.random(), self)?;
                 // The next search begins where this one ended.
                 if let Some(rate) = turn.figures.get(&Figure::Capacity) {
@@ -77,11 +77,11 @@ impl Experiment {
                 }
                 Ok(turn)
             })?;
-            let medians = runner.medians(Figure::Capacity);
-            capacity = self.references.iter().filter_map(|index| medians[*index]).reduce(f64::max);
+            let medians = self.references.iter().filter_map(|&it| measured.median(it, Figure::Capacity));
+            capacity = medians.reduce(f64::max);
             if capacity.is_none() {
-                let turns = runner.last().into_iter().flat_map(|last| &last.turns);
-                let mut turns = turns.filter(|turn| self.references.contains(&turn.contender));
+                let mut turns =
+                    measured.turns.iter().filter(|turn| self.references.contains(&turn.contender));
                 let reason = turns
                     .find_map(|it| Some(format!("{}: {}", names[it.contender], it.turn.invalid.as_ref()?)))
                     .unwrap_or_default();

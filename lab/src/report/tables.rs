@@ -5,7 +5,8 @@ use loadgen::medians::Interval;
 
 use super::document::{Section, Table};
 use super::plots::{Axis, Point, Series, lines};
-use crate::rounds::{DistanceClass, Figure, LoadKind, LoadResult, Row, order_by_rounds};
+pub(crate) use crate::rounds::order_by_rounds as classes;
+use crate::rounds::{DistanceClass, Figure, LoadKind, LoadResult, Row};
 
 /// What a cell has where there is nothing to compare with.
 pub(crate) const NONE: &str = "-";
@@ -67,11 +68,6 @@ pub(crate) fn class_suffix(class: DistanceClass) -> String {
         DistanceClass::Single => String::new(),
         class => format!(", cores {class}"),
     }
-}
-
-/// The classes with rounds, the one with most first.
-pub(crate) fn classes(loads: &[LoadResult]) -> Vec<DistanceClass> {
-    order_by_rounds(loads.iter().map(|load| (load.class, load.rounds)))
 }
 
 pub(crate) fn load_name(load: &LoadResult) -> String {

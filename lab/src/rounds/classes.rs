@@ -20,6 +20,16 @@ pub struct CoreDistance {
     pub after: f64,
 }
 
+impl CoreDistance {
+    fn lowest(&self) -> f64 {
+        self.before.min(self.after)
+    }
+
+    fn highest(&self) -> f64 {
+        self.before.max(self.after)
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DistanceClass {
@@ -38,9 +48,40 @@ pub(super) struct Classes {
 }
 
 impl Classes {
-    pub(super) fn of(turns: &[Option<CoreDistance>]) -> Self {
-        let (turns, border) = classify(turns);
-        Self { turns, border }
+    /// Without a second class, turns that were not measured belong to the only one.
+    ///
+    /// Where a gap between readings has too few turns on one side, these are outliers, which are
+    /// put aside. What is left is split at its widest gap.
+    pub(super) fn of(turns: impl Iterator<Item = Option<CoreDistance>>) -> Self {
+        let turns: Vec<Option<CoreDistance>> = turns.collect();
+        let mut rest: Vec<CoreDistance> = turns.iter().flatten().copied().collect();
+        let least = MIN_TURNS.max(rest.len().div_ceil(MIN_SHARE));
+        let (mut from, mut to) = (0.0, f64::INFINITY);
+        let border = loop {
+            let gaps = distance_gaps(&rest);
+            let Some(&widest) = gaps.first() else { break None };
+            let below = |border: f64| rest.iter().filter(|it| it.highest() < border).count();
+            let above = |border: f64| rest.iter().filter(|it| it.lowest() > border).count();
+            match gaps.into_iter().find(|&gap| below(gap).min(above(gap)) < least) {
+                None => break Some(widest),
+                Some(gap) if below(gap) < above(gap) => from = gap,
+                Some(gap) => to = gap,
+            }
+            // At least one reading is on the other side, so this comes to an end.
+            rest.retain(|it| it.lowest() > from && it.highest() < to);
+        };
+        let class = |distance: &CoreDistance| {
+            let (low, high) = (distance.lowest(), distance.highest());
+            match border {
+                _ if low <= from || high >= to => None,
+                None => (high / low <= DISTANCE_GAP).then_some(DistanceClass::Single),
+                Some(border) if high < border => Some(DistanceClass::Near),
+                Some(border) if low > border => Some(DistanceClass::Far),
+                Some(_) => None,
+            }
+        };
+        let unmeasured = border.is_none().then_some(DistanceClass::Single);
+        Self { turns: turns.iter().map(|turn| turn.as_ref().map_or(unmeasured, class)).collect(), border }
     }
 
     pub(super) fn of_reading(&self, nanos: f64) -> DistanceClass {
@@ -59,63 +100,15 @@ impl Classes {
     }
 }
 
-/// Without a second class, turns that were not measured belong to the only one.
-///
-/// Where a gap between readings has too few turns on one side, these are outliers, which are put
-/// aside. What is left is split at its widest gap.
-fn classify(turns: &[Option<CoreDistance>]) -> (Vec<Option<DistanceClass>>, Option<f64>) {
-    let mut rest: Vec<CoreDistance> = turns.iter().flatten().copied().collect();
-    let least = MIN_TURNS.max(rest.len().div_ceil(MIN_SHARE));
-    let (mut from, mut to) = (0.0, f64::INFINITY);
-    let border = loop {
-        let gaps = distance_gaps(rest.iter().copied());
-        let Some(&widest) = gaps.first() else { break None };
-        let below = |border: f64| rest.iter().filter(|it| it.before.max(it.after) < border).count();
-        let above = |border: f64| rest.iter().filter(|it| it.before.min(it.after) > border).count();
-        match gaps.into_iter().find(|&gap| below(gap).min(above(gap)) < least) {
-            None => break Some(widest),
-            Some(gap) if below(gap) < above(gap) => from = gap,
-            Some(gap) => to = gap,
-        }
-        // At least one reading is on the other side, so this comes to an end.
-        rest.retain(|it| it.before.min(it.after) > from && it.before.max(it.after) < to);
-    };
-    let class = |distance: &CoreDistance| {
-        let (low, high) = (distance.before.min(distance.after), distance.before.max(distance.after));
-        match border {
-            _ if low <= from || high >= to => None,
-            None => (high / low <= DISTANCE_GAP).then_some(DistanceClass::Single),
-            Some(border) if high < border => Some(DistanceClass::Near),
-            Some(border) if low > border => Some(DistanceClass::Far),
-            Some(_) => None,
-        }
-    };
-    let unmeasured = border.is_none().then_some(DistanceClass::Single);
-    (turns.iter().map(|turn| turn.as_ref().map_or(unmeasured, class)).collect(), border)
-}
-
 /// The middles, on a logarithmic scale, of the gaps between readings that are wide enough, the
 /// widest first.
-fn distance_gaps(turns: impl Iterator<Item = CoreDistance>) -> Vec<f64> {
-    let mut logarithms: Vec<f64> = turns.flat_map(|it| [it.before.ln(), it.after.ln()]).collect();
+fn distance_gaps(turns: &[CoreDistance]) -> Vec<f64> {
+    let mut logarithms: Vec<f64> = turns.iter().flat_map(|it| [it.before.ln(), it.after.ln()]).collect();
     logarithms.sort_by(f64::total_cmp);
     let gaps = logarithms.windows(2).map(|pair| (pair[1] - pair[0], f64::midpoint(pair[0], pair[1])));
     let mut gaps: Vec<(f64, f64)> = gaps.filter(|(width, _)| *width >= DISTANCE_GAP.ln()).collect();
     gaps.sort_by(|a, b| b.0.total_cmp(&a.0));
     gaps.into_iter().map(|(_, middle)| middle.exp()).collect()
-}
-
-/// Classes in the order of their numbers of rounds, which are added up; those without rounds are
-/// left out.
-pub fn order_by_rounds(classes: impl Iterator<Item = (DistanceClass, usize)>) -> Vec<DistanceClass> {
-    let seen: Vec<(DistanceClass, usize)> = classes.collect();
-    let rounds = |wanted| -> usize {
-        seen.iter().filter(|(class, _)| *class == wanted).map(|(_, rounds)| rounds).sum()
-    };
-    let mut classes = vec![DistanceClass::Single, DistanceClass::Near, DistanceClass::Far];
-    classes.retain(|&class| rounds(class) > 0);
-    classes.sort_by_key(|&class| std::cmp::Reverse(rounds(class)));
-    classes
 }
 
 #[cfg(test)]
@@ -129,7 +122,7 @@ mod tests {
     }
 
     fn classified(readings: &[(f64, f64)]) -> Vec<Option<DistanceClass>> {
-        Classes::of(&readings.iter().map(|it| distance(it.0, it.1)).collect::<Vec<_>>()).turns
+        Classes::of(readings.iter().map(|it| distance(it.0, it.1))).turns
     }
 
     #[test]
@@ -161,9 +154,10 @@ mod tests {
 
     #[test]
     fn turns_without_a_reading_are_of_the_only_class_or_of_none() {
-        assert_eq!(Classes::of(&[None, None]).turns, [Some(Single); 2]);
+        let of = |turns: &[Option<CoreDistance>]| Classes::of(turns.iter().copied()).turns;
+        assert_eq!(of(&[None, None]), [Some(Single); 2]);
         let (near, far) = (distance(100.0, 100.0), distance(500.0, 500.0));
-        assert_eq!(Classes::of(&[None, near]).turns[0], Some(Single));
-        assert_eq!(Classes::of(&[None, near, near, far, far]).turns[0], None);
+        assert_eq!(of(&[None, near])[0], Some(Single));
+        assert_eq!(of(&[None, near, near, far, far])[0], None);
     }
 }

@@ -13,7 +13,7 @@ const RESAMPLES: usize = 400;
 /// Fewer rounds give no interval.
 const LEAST_ROUNDS: usize = 6;
 
-/// The latencies of a contender and of its reference in the rounds in which both were measured.
+/// The latencies of a round.
 type Buckets<'a> = &'a [(u64, u64)];
 
 struct Pool {
@@ -54,11 +54,7 @@ impl Pool {
     }
 }
 
-/// The 99th percentile over the rounds without an interval, µs; NaN without requests.
-pub(super) fn p99_alone(rounds: &[Buckets<'_>]) -> f64 {
-    Pool::new(rounds).p99(&(0..rounds.len()).collect::<Vec<_>>())
-}
-
+/// The 99th percentile over the rounds, µs.
 pub(super) fn p99(rounds: &[Buckets<'_>]) -> Interval {
     let pool = Pool::new(rounds);
     bootstrap(rounds.len(), |sample| pool.p99(sample))
@@ -71,19 +67,17 @@ pub(super) fn p99_ratio(rounds: &[Buckets<'_>], reference: &[Buckets<'_>]) -> In
 }
 
 fn bootstrap(rounds: usize, figure: impl Fn(&[usize]) -> f64) -> Interval {
-    let all: Vec<usize> = (0..rounds).collect();
     let mut random = SmallRng::seed_from_u64(rounds as u64);
-    let mut values: Vec<f64> = (0..if rounds > 0 { RESAMPLES } else { 0 })
-        .map(|_| figure(&(0..rounds).map(|_| random.random_range(0..rounds)).collect::<Vec<_>>()))
-        .filter(|value| value.is_finite())
-        .collect();
+    let mut resample =
+        || figure(&(0..rounds).map(|_| random.random_range(0..rounds)).collect::<Vec<_>>());
+    let resamples = if rounds > 0 { RESAMPLES } else { 0 };
+    let mut values: Vec<f64> = (0..resamples).map(|_| resample()).filter(|it| it.is_finite()).collect();
     values.sort_by(f64::total_cmp);
     let mut interval = median_interval(&[]);
-    if let (Some(low), Some(high)) = (
-        values.get(values.len() / 40),
-        values.get((values.len() * 39 / 40).min(values.len().saturating_sub(1))),
-    ) {
-        (interval.median, interval.low, interval.high) = (figure(&all), *low, *high);
+    if !values.is_empty() {
+        let all: Vec<usize> = (0..rounds).collect();
+        let [low, high] = [1, 39].map(|part| values[values.len() * part / 40]);
+        (interval.median, interval.low, interval.high) = (figure(&all), low, high);
         interval.confidence = if rounds >= LEAST_ROUNDS { 0.95 } else { 0.0 };
         interval.count = rounds;
     }

@@ -16,12 +16,12 @@ mod results;
 mod runner;
 mod turn;
 
-pub use classes::{CoreDistance, DistanceClass, order_by_rounds};
+pub use classes::{CoreDistance, DistanceClass};
 pub use conditions::Conditions;
 pub(crate) use conditions::STEAL_LIMIT;
 pub use figure::Figure;
 pub use intervals::Bound;
-pub(crate) use results::ANSWERED;
+pub(crate) use results::{ANSWERED, order_by_rounds};
 #[cfg(test)]
 pub(crate) use results::tests::results_of;
 pub use results::{LoadResult, Measured, Results, Round, Row, Status};

@@ -3,8 +3,9 @@
 
 use std::time::{Duration, Instant};
 
-use super::classes::{Classes, CoreDistance, DistanceClass};
+use super::classes::{Classes, DistanceClass};
 use super::conditions::Conditions;
+use super::turn::{LoadPlan, Measurement, TakenTurn, Turn};
 
 /// Rounds' worth of turns that may be tried in vain, for each round asked for, because the distance
 /// changes in every turn.
@@ -20,43 +21,27 @@ pub(super) struct Next {
     begun: Instant,
 }
 
-#[derive(Debug)]
-struct Taken {
-    contender: usize,
-    distance: Option<CoreDistance>,
-    stolen: bool,
-}
-
 /// Rounds in progress. Which class a turn is in depends on all readings, later ones included, so
 /// rounds are derived from the turns: the first turn of each contender in a class makes the class's
 /// first round, and so on.
 #[derive(Debug)]
 pub(super) struct Rounds {
-    contenders: usize,
-    count: usize,
-    limit: Duration,
-    steal_limit: f64,
+    pub(super) measured: Measurement,
     started: Option<Instant>,
     /// Turns taken before the limit was noticed to be over.
     taken_in_time: Option<usize>,
-    taken: Vec<Taken>,
     is_repeat: bool,
     repeated_time: Duration,
 }
 
 impl Rounds {
-    /// `count` rounds, of which none begins after `limit`. Turns with more steal than `steal_limit`
-    /// are repeated until that has taken half of it. If turns differ in their class of distance,
-    /// one class gets `count` rounds.
-    pub(super) fn new(contenders: usize, count: usize, limit: Duration, steal_limit: f64) -> Self {
+    /// No round begins after the plan's limit. Turns with too much steal are repeated until that has
+    /// taken half of it. If turns differ in their class of distance, one class gets all rounds.
+    pub(super) fn new(plan: LoadPlan, contenders: Vec<String>) -> Self {
         Self {
-            contenders,
-            count,
-            limit,
-            steal_limit,
+            measured: Measurement { plan, contenders, turns: Vec::new() },
             started: None,
             taken_in_time: None,
-            taken: Vec::new(),
             is_repeat: false,
             repeated_time: Duration::ZERO,
         }
@@ -66,47 +51,53 @@ impl Rounds {
     /// or four rounds' worth of turns in vain; and if the distance changed in four times as many
     /// turns as asked for.
     pub(super) fn next(&mut self) -> Option<Next> {
+        let Measurement { plan, contenders, turns } = &self.measured;
+        let (contenders, taken) = (contenders.len(), turns.len());
         let classes = self.classes();
         let most = classes.all().iter().map(|&class| complete(&self.counts(&classes, class))).max();
         let most = most.unwrap_or(0);
         let futile = classes.turns.iter().filter(|class| class.is_none()).count();
-        if most >= self.count || futile > FUTILE_ROUNDS * self.contenders * self.count {
+        if most >= plan.rounds || futile > FUTILE_ROUNDS * contenders * plan.rounds {
             return None;
         }
-        let latest = self.taken.iter().rev().find_map(|turn| turn.distance);
+        let latest = turns.iter().rev().find_map(|turn| turn.conditions.distance);
         let class = latest.map_or(classes.all()[0], |distance| classes.of_reading(distance.after));
         let counts = self.counts(&classes, class);
         let round = complete(&counts);
-        let order = (0..self.contenders).map(|position| williams(round, position, self.contenders));
-        let contender = order.into_iter().find(|&contender| counts[contender] <= round)?;
+        let mut order = (0..contenders).map(|position| williams(round, position, contenders));
+        let contender = order.find(|&contender| counts[contender] <= round)?;
         let now = Instant::now();
-        if now - *self.started.get_or_insert(now) >= self.limit && !self.taken.is_empty() {
-            let in_time = *self.taken_in_time.get_or_insert(self.taken.len());
-            if most > 0 || self.taken.len() - in_time >= FUTILE_ROUNDS * self.contenders {
+        if now - *self.started.get_or_insert(now) >= plan.limit && taken > 0 {
+            let in_time = *self.taken_in_time.get_or_insert(taken);
+            if most > 0 || taken - in_time >= FUTILE_ROUNDS * contenders {
                 return None;
             }
         }
         Some(Next { round, contender, is_repeat: self.is_repeat, begun: now })
     }
 
-    /// Ends a turn. Returns whether it is repeated: for steal, or because the distance changed.
-    pub(super) fn finish(&mut self, turn: Next, conditions: &Conditions) -> bool {
-        let stolen = conditions.steal > self.steal_limit && self.repeated_time < self.limit / 2;
+    /// Ends a turn. It is repeated for steal, and if the distance changed.
+    pub(super) fn finish(&mut self, next: Next, mut conditions: Conditions, turn: Turn) {
+        let Next { contender, round, begun, .. } = next;
+        let LoadPlan { limit, steal_limit, .. } = self.measured.plan;
+        conditions.steal = turn.steal.unwrap_or(conditions.steal);
+        let has_steal = conditions.steal > steal_limit;
+        let stolen = has_steal && self.repeated_time < limit / 2;
         if stolen {
-            self.repeated_time += turn.begun.elapsed();
+            self.repeated_time += begun.elapsed();
         }
-        self.taken.push(Taken { contender: turn.contender, distance: conditions.distance, stolen });
+        let disturbed = has_steal && !stolen;
+        self.measured.turns.push(TakenTurn { contender, round, conditions, stolen, disturbed, turn });
         self.is_repeat = stolen || self.classes().turns.last().is_some_and(Option::is_none);
-        self.is_repeat
     }
 
     fn classes(&self) -> Classes {
-        Classes::of(&self.taken.iter().map(|turn| turn.distance).collect::<Vec<_>>())
+        Classes::of(self.measured.turns.iter().map(|turn| turn.conditions.distance))
     }
 
     fn counts(&self, classes: &Classes, class: DistanceClass) -> Vec<usize> {
-        let mut counts = vec![0; self.contenders];
-        for (turn, of) in self.taken.iter().zip(&classes.turns) {
+        let mut counts = vec![0; self.measured.contenders.len()];
+        for (turn, of) in self.measured.turns.iter().zip(&classes.turns) {
             counts[turn.contender] += usize::from(*of == Some(class) && !turn.stolen);
         }
         counts
@@ -133,18 +124,28 @@ fn williams(round: usize, position: usize, contenders: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use super::super::turn::LoadKind;
     use super::*;
 
     const HOUR: Duration = Duration::from_secs(3600);
     const NEAR: (f64, f64) = (100.0, 110.0);
     const FAR: (f64, f64) = (500.0, 520.0);
 
+    /// Turns with more than 2 % of steal are repeated.
+    fn rounds(contenders: usize, count: usize, limit: Duration) -> Rounds {
+        Rounds::new(
+            LoadPlan::new("", LoadKind::Closed, 0.0, count, limit),
+            vec![String::new(); contenders],
+        )
+    }
+
     /// Takes turns at these distances with as much steal. Returns the contender of each, and
     /// whether it is repeated.
     fn take(rounds: &mut Rounds, distances: &[(f64, f64)], steal: f64) -> Vec<(usize, bool)> {
-        let one = |&(before, after): &(f64, f64)| {
+        let one = |&distance: &(f64, f64)| {
             let turn = rounds.next().unwrap();
-            (turn.contender, rounds.finish(turn, &Conditions::new(steal, Some((before, after)))))
+            rounds.finish(turn, Conditions::new(steal, Some(distance)), Turn::default());
+            (turn.contender, rounds.is_repeat)
         };
         distances.iter().map(one).collect()
     }
@@ -171,24 +172,24 @@ mod tests {
 
     #[test]
     fn turns_with_steal_are_repeated_for_half_of_the_limit() {
-        let mut rounds = Rounds::new(1, 1, HOUR, 0.02);
-        assert_eq!(take(&mut rounds, &[NEAR, NEAR], 0.5), [(0, true), (0, true)]);
-        assert!(rounds.next().unwrap().is_repeat);
-        assert_eq!(take(&mut rounds, &[NEAR], 0.02), [(0, false)]);
-        assert!(rounds.next().is_none());
-        assert_eq!(take(&mut Rounds::new(1, 1, Duration::ZERO, 0.02), &[NEAR], 0.5), [(0, false)]);
+        let mut one = rounds(1, 1, HOUR);
+        assert_eq!(take(&mut one, &[NEAR, NEAR], 0.5), [(0, true), (0, true)]);
+        assert!(one.next().unwrap().is_repeat);
+        assert_eq!(take(&mut one, &[NEAR], 0.02), [(0, false)]);
+        assert!(one.next().is_none());
+        assert_eq!(take(&mut rounds(1, 1, Duration::ZERO), &[NEAR], 0.5), [(0, false)]);
     }
 
     #[test]
     fn each_class_of_distance_goes_on_with_its_own_round() {
-        let mut rounds = Rounds::new(2, 2, HOUR, 0.02);
+        let mut rounds = rounds(2, 2, HOUR);
         assert_eq!(take(&mut rounds, &[NEAR, (100.0, 500.0)], 0.0), [(0, false), (1, true)]);
         // One turn far away makes no class yet; the second one does, and the first counts after
         // all.
         assert_eq!(take(&mut rounds, &[FAR, FAR], 0.0), [(1, true), (1, false)]);
         assert_eq!(take(&mut rounds, &[FAR], 0.0), [(0, false)]);
         while let Some(turn) = rounds.next() {
-            rounds.finish(turn, &Conditions::new(0.0, Some(FAR)));
+            rounds.finish(turn, Conditions::new(0.0, Some(FAR)), Turn::default());
         }
         let classes = rounds.classes();
         assert!(rounds.counts(&classes, classes.of_reading(500.0)).iter().all(|count| *count >= 2));
@@ -196,15 +197,15 @@ mod tests {
 
     #[test]
     fn what_never_becomes_a_round_is_given_up() {
-        let mut changing = Rounds::new(2, 3, HOUR, 0.02);
+        let mut changing = rounds(2, 3, HOUR);
         let mut turns = 0;
         while let Some(turn) = changing.next() {
-            changing.finish(turn, &Conditions::new(0.0, Some((100.0, 500.0))));
+            changing.finish(turn, Conditions::new(0.0, Some((100.0, 500.0))), Turn::default());
             turns += 1;
         }
         assert_eq!(turns, 4 * 2 * 3 + 1);
         // After the limit nothing begins once a round is complete.
-        let mut late = Rounds::new(3, 10, Duration::ZERO, 0.02);
+        let mut late = rounds(3, 10, Duration::ZERO);
         take(&mut late, &[NEAR; 3], 0.0);
         assert!(late.next().is_none());
     }

@@ -1,14 +1,15 @@
 //! Rows of medians, intervals and ratios, by load and by class of core distance.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use loadgen::medians::{Interval, median, median_interval};
 use serde::Serialize;
 
-use super::classes::{Classes, DistanceClass, order_by_rounds};
+use super::classes::{Classes, DistanceClass};
 use super::figure::Figure;
-use super::intervals::{p99, p99_alone, p99_ratio};
+use super::intervals::{p99, p99_ratio};
 use super::turn::{LoadKind, LoadPlan, Measurement, TakenTurn, Turn};
 use crate::fleet::FleetPacing;
 
@@ -127,20 +128,17 @@ pub struct Results {
 impl Results {
     pub(super) fn new(measurements: Vec<Measurement>, references: &[usize]) -> Self {
         let all = measurements.iter().flat_map(|measured| &measured.turns);
-        let classes = Classes::of(&all.map(|turn| turn.conditions.distance).collect::<Vec<_>>()).turns;
+        let classes = Classes::of(all.map(|turn| turn.conditions.distance)).turns;
         let (mut loads, mut notes, mut at) = (Vec::new(), Vec::new(), 0);
         for (index, measured) in measurements.iter().enumerate() {
             let of_load = &classes[at..at + measured.turns.len()];
             at += measured.turns.len();
             let of_class = |class| load_result(index, measured, of_load, class, references);
-            let results: Vec<LoadResult> = [DistanceClass::Single, DistanceClass::Near, DistanceClass::Far]
-                .into_iter()
-                .filter_map(of_class)
-                .collect();
+            let results: Vec<LoadResult> = DistanceClass::ALL.into_iter().filter_map(of_class).collect();
             notes.push(summary(measured, of_load, &results));
             loads.extend(results);
         }
-        let order = order_by_rounds(loads.iter().map(|load| (load.class, load.rounds)));
+        let order = order_by_rounds(&loads);
         loads.sort_by_key(|load| order.iter().position(|class| *class == load.class));
         Self { loads, notes, measurements }
     }
@@ -159,6 +157,16 @@ impl Results {
         let rounds = self.loads.iter().flat_map(|load| self.rounds(load));
         rounds.filter_map(move |round| round.get(contender).copied().flatten())
     }
+}
+
+/// The classes with rounds, the one with most first.
+pub(crate) fn order_by_rounds(loads: &[LoadResult]) -> Vec<DistanceClass> {
+    let rounds = |class| -> usize {
+        loads.iter().filter(|load| load.class == class).map(|load| load.rounds).sum()
+    };
+    let mut classes: Vec<_> = DistanceClass::ALL.into_iter().filter(|&class| rounds(class) > 0).collect();
+    classes.sort_by_key(|&class| Reverse(rounds(class)));
+    classes
 }
 
 fn rounds<'a>(measured: &'a Measurement, turns: &'a [Vec<usize>]) -> impl Iterator<Item = Round<'a>> {
@@ -243,7 +251,7 @@ fn measured(rounds: &[Round<'_>], contender: usize, figure: Figure, references: 
     };
     let typical = |index: &usize| {
         let values = Some(values(*index)).filter(|values| !values.is_empty())?;
-        let pooled = is_pooled(*index).then(|| p99_alone(&latencies(*index, None)));
+        let pooled = is_pooled(*index).then(|| p99(&latencies(*index, None)).median);
         Some((*index, pooled.unwrap_or_else(|| median(&values))))
     };
     let measured = references.iter().filter_map(typical);

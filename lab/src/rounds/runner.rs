@@ -4,10 +4,9 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use super::conditions::ConditionsGuard;
-use super::figure::Figure;
 use super::order::Rounds;
 use super::results::Results;
-use super::turn::{LoadPlan, Measurement, TakenTurn, Turn};
+use super::turn::{LoadPlan, Measurement, Turn};
 use crate::Error;
 use crate::cores::CoreAssignment;
 
@@ -29,43 +28,20 @@ impl<'a> Runner<'a> {
         plan: LoadPlan,
         contenders: &[String],
         mut measure: impl FnMut(usize) -> Result<Turn, Error>,
-    ) -> Result<(), Error> {
-        let mut rounds = Rounds::new(contenders.len(), plan.rounds, plan.limit, plan.steal_limit);
-        let mut turns = Vec::new();
+    ) -> Result<&Measurement, Error> {
+        let (load, count) = (plan.name.clone(), plan.rounds);
+        let mut rounds = Rounds::new(plan, contenders.to_vec());
         while let Some(next) = rounds.next() {
-            let (contender, round) = (next.contender, next.round);
             if !next.is_repeat {
-                let (load, name) = (&plan.name, &contenders[contender]);
-                (self.progress)(&format!("{load}: {name}, round {} of {}", round + 1, plan.rounds));
+                let name = &contenders[next.contender];
+                (self.progress)(&format!("{load}: {name}, round {} of {count}", next.round + 1));
             }
             let guard = ConditionsGuard::begin(self.cores)?;
-            let turn = measure(contender)?;
-            let mut conditions = guard.end()?;
-            conditions.steal = turn.steal.unwrap_or(conditions.steal);
-            let has_steal = conditions.steal > plan.steal_limit;
-            let repeated = rounds.finish(next, &conditions);
-            let (stolen, disturbed) = (has_steal && repeated, has_steal && !repeated);
-            turns.push(TakenTurn { contender, round, conditions, stolen, disturbed, turn });
+            let turn = measure(next.contender)?;
+            rounds.finish(next, guard.end()?, turn);
         }
-        self.measured.push(Measurement { plan, contenders: contenders.to_vec(), turns });
-        Ok(())
-    }
-
-    /// The medians of a figure of the load that was measured last, by contender. `None`: no valid
-    /// turn.
-    pub fn medians(&self, figure: Figure) -> Vec<Option<f64>> {
-        let Some(last) = self.measured.last() else { return Vec::new() };
-        let values = |contender| -> Vec<f64> {
-            let turns = last.turns.iter().filter(|it| it.contender == contender && !it.stolen);
-            let valid = turns.filter(|it| it.turn.invalid.is_none());
-            valid.filter_map(|it| it.turn.figures.get(&figure).copied()).collect()
-        };
-        let median = |values: Vec<f64>| (!values.is_empty()).then(|| loadgen::medians::median(&values));
-        (0..last.contenders.len()).map(|contender| median(values(contender))).collect()
-    }
-
-    pub fn last(&self) -> Option<&Measurement> {
-        self.measured.last()
+        self.measured.push(rounds.measured);
+        Ok(&self.measured[self.measured.len() - 1])
     }
 
     /// The rows of all loads. In each figure ratios refer to the best of the contenders with these

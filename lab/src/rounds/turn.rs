@@ -134,3 +134,13 @@ pub struct Measurement {
     pub contenders: Vec<String>,
     pub turns: Vec<TakenTurn>,
 }
+
+impl Measurement {
+    /// The median of a figure over a contender's valid turns. `None` without one.
+    pub fn median(&self, contender: usize, figure: Figure) -> Option<f64> {
+        let turns = self.turns.iter().filter(|it| it.contender == contender && !it.stolen);
+        let valid = turns.filter(|it| it.turn.invalid.is_none());
+        let values: Vec<f64> = valid.filter_map(|it| it.turn.figures.get(&figure).copied()).collect();
+        (!values.is_empty()).then(|| loadgen::medians::median(&values))
+    }
+}
