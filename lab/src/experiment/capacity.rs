@@ -6,10 +6,11 @@ use crate::Error;
 use crate::fleet::{FleetLoad, FleetPacing};
 use crate::rounds::{ANSWERED, Figure, Turn};
 
-/// By how much a search steps until it has a rate on either side of the capacity: the first one,
-/// and those that begin where an earlier one ended.
-const FIRST_STEP: f64 = 1.5;
-const STEP: f64 = 1.12;
+/// The rate at which a contender's first search begins, in requests per second, and by how much it
+/// steps until it has a rate on either side of the capacity.
+pub(super) const FIRST: (f64, f64) = (100_000.0, 1.5);
+/// By how much searches step that begin where an earlier one ended.
+pub(super) const STEP: f64 = 1.12;
 /// The ratio of the rates on either side at which the search ends.
 const RESOLUTION: f64 = 1.06;
 /// A rate holds if it does in as many of three windows: a pause of the machine can fail a rate that
@@ -22,18 +23,10 @@ const BETWEEN: f64 = 0.05;
 /// Lowest and highest rate that are tried.
 const RATES: (f64, f64) = (2_000.0, 3_000_000.0);
 
-/// Where a search begins, in requests per second.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Start {
-    Guess(f64),
-    Found(f64),
-}
-
-/// Searches from `start` on, moved by a share of a step between 0 and 1.
+/// Searches from a rate on, in these steps.
 pub(super) fn search(
     contender: &mut RunningContender,
-    start: Start,
-    shift: f64,
+    (start, step): (f64, f64),
     experiment: &Experiment,
 ) -> Result<Turn, Error> {
     let Experiment { capacity_p99_us, trial_warm_up, trial_duration: duration, .. } = *experiment;
@@ -55,12 +48,7 @@ pub(super) fn search(
         undecided |= holds.is_none();
         Ok(holds.unwrap_or(false))
     };
-    let found = match start {
-        Start::Guess(rate) => bisect(rate, FIRST_STEP, &mut holds)?,
-        // Elsewhere within the step each time: otherwise all results would lie on one grid.
-        Start::Found(rate) => bisect(rate * STEP.powf(shift - 0.5), STEP, &mut holds)?,
-    };
-    let mut turn = found.turn(capacity_p99_us);
+    let mut turn = bisect(start, step, &mut holds)?.turn(capacity_p99_us);
     turn.steal = Some(steal);
     if undecided {
         let reason = invalid.unwrap_or_else(|| "steal".to_owned());

@@ -21,22 +21,12 @@ pub(super) struct HostReading {
     pub(super) idle: Vec<IdleTime>,
     /// Counters of the server's core. `None` on a machine without.
     pub(super) perf: Option<PerfReading>,
-    /// Segments that the server's kernel has sent again.
     pub(super) retransmitted: u64,
-    /// Packets that found the server's receive ring full.
     pub(super) drops: u64,
     /// How a controller drives the server's queue. `None` without a controller.
     pub(super) queue: Option<String>,
     /// `None` for a server that is not attached to from outside.
     pub(super) attach: Option<AttachReading>,
-}
-
-impl HostReading {
-    /// Why nothing is attached now, if something should be.
-    pub(super) fn detached(&self) -> Option<String> {
-        let attach = self.attach.as_ref()?;
-        (attach.progress.instances == 0).then(|| "no epoll instance was attached".to_owned())
-    }
 }
 
 pub(super) struct AttachReading {
@@ -66,10 +56,17 @@ fn kernel_threads(delta: &Delta) -> f64 {
     delta.napi_threads.iter().map(|thread| thread.cpu_time.as_secs_f64()).fold(0.0, |sum, it| sum + it)
 }
 
-/// What a turn cost the server, whatever loaded it, while it sent `replies`.
-fn host_turn(before: &HostReading, after: &HostReading, server: ServerCores, replies: u64) -> Turn {
+/// A turn under a fleet. `attachers`: how many programs on the fleet's core attach to servers of
+/// other contenders.
+pub(super) fn fleet_turn(
+    fleet: FleetMeasurement,
+    before: &HostReading,
+    after: &HostReading,
+    server: ServerCores,
+    attachers: usize,
+) -> Turn {
     let delta = after.snapshot.since(&before.snapshot);
-    let (replies, seconds) = (replies.max(1) as f64, delta.elapsed.as_secs_f64());
+    let (replies, seconds) = (fleet.all_replies.max(1) as f64, delta.elapsed.as_secs_f64());
     let time = |core: u32| delta.cpus.get(core as usize).copied();
     let cpu = after.cpu - before.cpu;
     let kernel_threads = kernel_threads(&delta);
@@ -96,6 +93,12 @@ fn host_turn(before: &HostReading, after: &HostReading, server: ServerCores, rep
         (Figure::App, user * 100.0),
         (Figure::System, (1.0 - user - softirq).max(0.0) * 100.0),
         (Figure::Softirq, softirq * 100.0),
+        (Figure::Throughput, fleet.qps),
+        (Figure::Answered, fleet.qps * fleet.seconds / fleet.requests as f64 * 100.0),
+        (Figure::P50, fleet.latency.p50),
+        (Figure::P99, fleet.latency.p99),
+        (Figure::LoadBusy, fleet.busy * 100.0),
+        (Figure::Paused, fleet.paused / (fleet.paused + fleet.seconds) * 100.0),
     ]);
     if let Some((after, before)) = after.perf.zip(before.perf) {
         let instructions = after.instructions.saturating_sub(before.instructions) as f64;
@@ -106,12 +109,38 @@ fn host_turn(before: &HostReading, after: &HostReading, server: ServerCores, rep
             turn.set(Figure::CacheMisses, after.saturating_sub(before) as f64 / replies);
         }
     }
-    if let Some((after, before)) = after.attach.as_ref().zip(before.attach.as_ref()) {
-        turn.set(Figure::AttachCpu, (after.cpu - before.cpu) / seconds * 100.0);
+    // The fleet's own packets count on its core, too.
+    if server.receiver != server.cores.client {
+        let received = delta.received_by_cpu.get(server.receiver as usize).copied().unwrap_or(0);
+        let all = delta.rx_packets.total().max(1) as f64;
+        turn.set(Figure::ReceivedShare, (received as f64 / all).min(1.0) * 100.0);
     }
+    // On two cores `policies attach` shares the fleet's core. Its CPU time is not a disturbance.
+    let mut attaching = attachers as f64 * ATTACHER;
+    let attach = after.attach.as_ref().zip(before.attach.as_ref()).map(|(after, before)| {
+        let share = (after.cpu - before.cpu) / seconds;
+        turn.set(Figure::AttachCpu, share * 100.0);
+        attaching += share;
+        let (after, before) = (&after.progress, &before.progress);
+        AttachProgress {
+            instances: after.instances,
+            stepped_back: [&before.stepped_back[..], &after.stepped_back].concat(),
+            changes: [&before.changes[..], &after.changes].concat(),
+        }
+    });
+    turn.invalid = match &attach {
+        Some(attach) if attach.instances == 0 => Some("no epoll instance was attached".to_owned()),
+        _ => invalid(&fleet, attaching),
+    };
     turn.steal = Some(server.own().into_iter().map(stolen).sum());
     turn.queue.clone_from(&after.queue);
-    turn.invalid = after.detached();
+    (turn.latencies, turn.windows) = (fleet.latencies, fleet.windows);
+    turn.detail = Some(Box::new(LoadDetail {
+        fleet: FleetMeasurement { latencies: Vec::new(), windows: Vec::new(), ..fleet },
+        retransmitted: after.retransmitted.saturating_sub(before.retransmitted),
+        drops: after.drops.saturating_sub(before.drops),
+        attach,
+    }));
     turn
 }
 
@@ -124,54 +153,6 @@ const MOST_PAUSED: f64 = 0.02;
 /// What a program that attaches to an idle server may take of the fleet's core, beside
 /// [`MOST_PAUSED`].
 const ATTACHER: f64 = 0.02;
-
-/// A turn under a fleet. `counts_received`: the kernel's counters tell which core received the
-/// server's packets. `attachers`: how many programs on the fleet's core attach to servers of other
-/// contenders.
-pub(super) fn fleet_turn(
-    fleet: FleetMeasurement,
-    before: &HostReading,
-    after: &HostReading,
-    server: ServerCores,
-    counts_received: bool,
-    attachers: usize,
-) -> Turn {
-    let mut turn = host_turn(before, after, server, fleet.all_replies);
-    for (figure, value) in [
-        (Figure::Throughput, fleet.qps),
-        (Figure::Answered, fleet.qps * fleet.seconds / fleet.requests as f64 * 100.0),
-        (Figure::P50, fleet.latency.p50),
-        (Figure::P99, fleet.latency.p99),
-        (Figure::LoadBusy, fleet.busy * 100.0),
-        (Figure::Paused, fleet.paused / (fleet.paused + fleet.seconds) * 100.0),
-    ] {
-        turn.set(figure, value);
-    }
-    if counts_received {
-        let delta = after.snapshot.since(&before.snapshot);
-        let received = delta.received_by_cpu.get(server.receiver as usize).copied().unwrap_or(0);
-        let all = delta.rx_packets.total().max(1) as f64;
-        turn.set(Figure::ReceivedShare, (received as f64 / all).min(1.0) * 100.0);
-    }
-    // On two cores `policies attach` shares the fleet's core. Its CPU time is not a disturbance.
-    let attaching = turn.figures.get(&Figure::AttachCpu).copied().unwrap_or(0.0) / 100.0;
-    let attaching = attaching + attachers as f64 * ATTACHER;
-    turn.invalid = turn.invalid.or_else(|| invalid(&fleet, attaching));
-    turn.latencies.clone_from(&fleet.latencies);
-    turn.windows.clone_from(&fleet.windows);
-    let attach = after.attach.as_ref().zip(before.attach.as_ref()).map(|(after, before)| AttachProgress {
-        instances: after.progress.instances,
-        stepped_back: [&before.progress.stepped_back[..], &after.progress.stepped_back].concat(),
-        changes: [&before.progress.changes[..], &after.progress.changes].concat(),
-    });
-    turn.detail = Some(Box::new(LoadDetail {
-        fleet: FleetMeasurement { latencies: Vec::new(), windows: Vec::new(), ..fleet },
-        retransmitted: after.retransmitted.saturating_sub(before.retransmitted),
-        drops: after.drops.saturating_sub(before.drops),
-        attach,
-    }));
-    turn
-}
 
 /// Why the fleet's measurement is not valid, if it is not. `attaching`: the share of a core that
 /// what attaches to the server has taken.

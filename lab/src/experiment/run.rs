@@ -7,7 +7,7 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use serde::Serialize;
 
-use super::capacity::{Start, search};
+use super::capacity::{FIRST, STEP, search};
 use super::contender::Contender;
 use super::plan::{Experiment, LOWEST_RATE, Load, STEAL_LIMIT, rounded};
 use super::running::RunningContender;
@@ -17,8 +17,6 @@ use crate::fleet::{FleetLoad, FleetPacing};
 use crate::processes::RunningPolicy;
 use crate::rounds::{Figure, LoadKind, LoadPlan, Results, Runner, Status};
 
-/// The first rate that the search for the capacity tries, requests per second.
-const FIRST_RATE: f64 = 100_000.0;
 /// The seed of the first contender's due times and requests; the others' follow.
 const SEED: u64 = 1;
 
@@ -68,12 +66,13 @@ impl Experiment {
                 ..LoadPlan::new(name, LoadKind::Capacity, 0.0, self.capacity_rounds, limit)
             };
             let mut random = SmallRng::seed_from_u64(SEED);
-            let mut starts = vec![Start::Guess(FIRST_RATE); running.len()];
+            let mut starts = vec![FIRST; running.len()];
             let measured = runner.measure(plan, &names, |index| {
-                let turn = search(&mut running[index], starts[index], random.random(), self)?;
-                // The next search begins where this one ended.
+                let turn = search(&mut running[index], starts[index], self)?;
+                // The next search begins where this one ended, but elsewhere within a step:
+                // otherwise all results would lie on one grid.
                 if let Some(rate) = turn.figures.get(&Figure::Capacity) {
-                    starts[index] = Start::Found(*rate);
+                    starts[index] = (rate * STEP.powf(random.random::<f64>() - 0.5), STEP);
                 }
                 Ok(turn)
             })?;

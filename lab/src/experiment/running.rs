@@ -3,7 +3,6 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::path::Path;
-use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
 use loadgen::Workload;
@@ -22,10 +21,7 @@ use crate::cores::CoreAssignment;
 use crate::fleet::{FleetConfig, FleetLoad, FleetPacing, FleetRequests};
 use crate::network::{Network, PollingConfig};
 use crate::peers::{EchoServerSpec, RequestShape};
-use crate::processes::{
-    AttachSpec, ExperimentProcess, FleetSpec, ProcessRole, ProgramSpec, RunningPolicy, ServerReady,
-    ServerSpec,
-};
+use crate::processes::{ExperimentProcess, ProcessRole, RunningPolicy, ServerReady, ServerSpec};
 use crate::rounds::Turn;
 use crate::testbed::{
     CLIENT_INTERFACE, FLEET_ADDRESS, FLEET_MAC, Receiver, SERVER_ADDRESS, SERVER_INTERFACE, SERVER_MAC,
@@ -78,10 +74,10 @@ impl RunningContender {
         let model = if polled { Receiver::Fifo } else { experiment.receiver };
         let sets_receiver = !polled;
         let server_cores = ServerCores { cores, receiver, model };
-        keep_receiver(sets_receiver, server_cores, &testbed, server.id())?;
+        keep_receiver(sets_receiver, server_cores, &testbed, server.child.id())?;
         let fleet = start_fleet(experiment, &testbed, address, cores, records, seed)?;
         // A server without connections has no queue that could be attached to.
-        let attacher = start_attacher(contender, &testbed, cores, server.id())?;
+        let attacher = start_attacher(contender, &testbed, cores, server.child.id())?;
         let attached = experiment.contenders.iter().filter(|other| other.is_attached()).count();
         let others = attached - usize::from(contender.is_attached());
         Ok(Self {
@@ -108,24 +104,17 @@ impl RunningContender {
     }
 
     pub(super) fn measure(&mut self, load: &FleetLoad) -> Result<Turn, Error> {
-        self.keep_receiver()?;
+        keep_receiver(self.sets_receiver, self.cores, &self.testbed, self.server.child.id())?;
         // Before and after the whole run the server is idle, so that no CPU time is attributed to
         // the wrong side.
         let before = self.read()?;
         let measurement = self.fleet.run_fleet(load)?;
         let after = self.read()?;
-        // The fleet's own packets count on its core, too.
-        let counts_received = self.cores.receiver != self.cores.cores.client;
-        let mut turn =
-            fleet_turn(measurement, &before, &after, self.cores, counts_received, self.other_attachers);
-        if !self.keep_receiver()? {
+        let mut turn = fleet_turn(measurement, &before, &after, self.cores, self.other_attachers);
+        if !keep_receiver(self.sets_receiver, self.cores, &self.testbed, self.server.child.id())? {
             turn.invalid = Some("the server's supervisor has changed what receives".to_owned());
         }
         Ok(turn)
-    }
-
-    fn keep_receiver(&self) -> io::Result<bool> {
-        keep_receiver(self.sets_receiver, self.cores, &self.testbed, self.server.id())
     }
 
     fn read(&mut self) -> Result<HostReading, Error> {
@@ -179,7 +168,7 @@ fn start_fleet(
         requests: with_reply_length(&experiment.requests, testbed, server)?,
         seed,
     };
-    let role = ProcessRole::Fleet(FleetSpec { fleet, core: cores.client, records });
+    let role = ProcessRole::Fleet { fleet, core: cores.client, records };
     let mut fleet = ExperimentProcess::start(&role, Some(&testbed.client))?;
     fleet.result::<()>(Error::LoadProcess)?;
     Ok(fleet)
@@ -229,12 +218,10 @@ fn start_server(
         }),
         Contender::Program { server: ServerCommand { program, arguments, name }, .. } => {
             let (program, arguments, core) = (program.clone(), arguments.clone(), cores.server);
-            let role = ProcessRole::Program(ProgramSpec { program, arguments, core });
+            let role = ProcessRole::Program { program, arguments, core };
             let mut server = ExperimentProcess::start(&role, Some(&testbed.server))?;
-            let address = ServerCommand::address();
-            let connects = || testbed.server.run(|| TcpStream::connect(address)).is_ok();
-            await_listening(Path::new(&format!("{name} at {address}")), connects, || server.try_wait())?;
-            return Ok((server, address.into(), None));
+            await_listening(name, &mut server, testbed)?;
+            return Ok((server, ServerCommand::address().into(), None));
         }
     };
     let mut server = ExperimentProcess::start(&role, Some(&testbed.server))?;
@@ -252,31 +239,23 @@ fn start_attacher(
     server: u32,
 ) -> Result<Option<ExperimentProcess>, Error> {
     let Contender::Program { attached: Some(latency_budget), .. } = contender else { return Ok(None) };
-    let role = ProcessRole::Attach(AttachSpec {
-        pid: server,
-        interface: SERVER_INTERFACE.to_owned(),
-        latency_budget: *latency_budget,
-        core: cores.packing,
-    });
+    let role = ProcessRole::Attach { pid: server, latency_budget: *latency_budget, core: cores.packing };
     let mut attacher = ExperimentProcess::start(&role, Some(&testbed.server))?;
     attacher.result::<()>(Error::NotAttached)?;
     Ok(Some(attacher))
 }
 
-/// Waits until a server accepts connections. `exited` returns its exit status once it has exited.
-fn await_listening(
-    program: &Path,
-    connects: impl Fn() -> bool,
-    mut exited: impl FnMut() -> io::Result<Option<ExitStatus>>,
-) -> Result<(), Error> {
+/// Waits until a server of another project accepts connections.
+fn await_listening(name: &str, server: &mut ExperimentProcess, testbed: &Testbed) -> Result<(), Error> {
+    let address = ServerCommand::address();
+    let failed = |reason: String| Err(Error::program(Path::new(&format!("{name} at {address}")), reason));
     let deadline = Instant::now() + START_TIMEOUT;
-    while !connects() {
-        if let Some(status) = exited()? {
-            return Err(Error::program(program, format!("exited before it listened ({status})")));
+    while testbed.server.run(|| TcpStream::connect(address)).is_err() {
+        if let Some(status) = server.child.try_wait()? {
+            return failed(format!("exited before it listened ({status})"));
         }
         if Instant::now() > deadline {
-            let seconds = START_TIMEOUT.as_secs();
-            return Err(Error::program(program, format!("does not listen after {seconds} s")));
+            return failed(format!("does not listen after {} s", START_TIMEOUT.as_secs()));
         }
         std::thread::sleep(Duration::from_millis(10));
     }

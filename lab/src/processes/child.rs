@@ -3,7 +3,7 @@
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
-use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::OnceLock;
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -18,7 +18,7 @@ use crate::testbed::Namespace;
 /// A running experiment process. Dropping it kills the process.
 #[derive(Debug)]
 pub struct ExperimentProcess {
-    child: Child,
+    pub(crate) child: Child,
     /// Whether it is another program, which may start processes.
     is_program: bool,
     commands: Option<ChildStdin>,
@@ -40,7 +40,7 @@ impl ExperimentProcess {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let commands = child.stdin.take();
         let messages = child.stdout.take().ok_or_else(|| io::Error::from(io::ErrorKind::BrokenPipe))?;
-        let is_program = matches!(role, ProcessRole::Program(_));
+        let is_program = matches!(role, ProcessRole::Program { .. });
         Ok(Self { child, is_program, commands, messages: BufReader::new(messages) })
     }
 
@@ -54,10 +54,6 @@ impl ExperimentProcess {
         self.result(Error::LoadProcess)
     }
 
-    pub(crate) fn try_wait(&mut self) -> io::Result<Option<ExitStatus>> {
-        self.child.try_wait()
-    }
-
     pub(crate) fn attach_progress(&mut self) -> Result<AttachProgress, Error> {
         self.command(STATUS)?;
         self.result(Error::NotAttached)
@@ -66,10 +62,6 @@ impl ExperimentProcess {
     /// The next message of a process that says what went wrong.
     pub(crate) fn result<T: DeserializeOwned>(&mut self, failed: fn(String) -> Error) -> Result<T, Error> {
         self.receive::<Result<T, String>>()?.map_err(failed)
-    }
-
-    pub(crate) fn id(&self) -> u32 {
-        self.child.id()
     }
 
     /// CPU time of all the process's threads so far, in seconds; of another program with its
@@ -131,10 +123,8 @@ fn descendants(pid: u32) -> Vec<u32> {
     let mut next = 0;
     while let Some(&pid) = found.get(next) {
         next += 1;
-        for task in std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
-            let children = std::fs::read_to_string(task.path().join("children")).unwrap_or_default();
-            found.extend(children.split_whitespace().filter_map(|child| child.parse::<u32>().ok()));
-        }
+        let tasks = process(pid).and_then(|process| process.tasks().map_err(io::Error::other));
+        found.extend(tasks.into_iter().flatten().flatten().flat_map(|task| task.children()).flatten());
     }
     found.split_off(1)
 }

@@ -16,33 +16,11 @@ use crate::peers::EchoServerSpec;
 pub enum ProcessRole {
     Server(ServerSpec),
     EchoServer(EchoServerSpec),
-    Fleet(FleetSpec),
-    Program(ProgramSpec),
+    Fleet { fleet: FleetConfig, core: u32, records: u64 },
+    /// Another program as an experiment process: it ends with the lab.
+    Program { program: PathBuf, arguments: Vec<String>, core: u32 },
     /// Keeps another process's server under kernel polling, from outside.
-    Attach(AttachSpec),
-}
-
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct AttachSpec {
-    pub pid: u32,
-    pub interface: String,
-    pub latency_budget: LatencyBudget,
-    pub core: u32,
-}
-
-/// Another program as an experiment process: it ends with the lab.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct ProgramSpec {
-    pub program: PathBuf,
-    pub arguments: Vec<String>,
-    pub core: u32,
-}
-
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct FleetSpec {
-    pub fleet: FleetConfig,
-    pub core: u32,
-    pub records: u64,
+    Attach { pid: u32, latency_budget: LatencyBudget, core: u32 },
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]

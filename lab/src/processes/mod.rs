@@ -13,5 +13,5 @@ mod roles;
 
 pub use child::ExperimentProcess;
 pub(crate) use messages::ServerReady;
-pub use messages::{AttachSpec, FleetSpec, ProcessRole, ProgramSpec, RunningPolicy, SUBCOMMAND, ServerSpec};
+pub use messages::{ProcessRole, RunningPolicy, SUBCOMMAND, ServerSpec};
 pub use roles::run;

@@ -10,6 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use policies::attach::{AttachConfig, AttachEvent, Attachment, Target, observe};
+use policies::controller::LatencyBudget;
 use policies::explain::Severity;
 use policies::{Cpus, JournalDir};
 use runtime::Handle;
@@ -17,12 +18,12 @@ use runtime::io::{AsyncFd, Direction, SourceKind};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use servers::memcached::{Config, Server};
 
-use super::messages::{AttachSpec, FleetSpec, ProcessRole, RunningPolicy, ServerReady, ServerSpec, send};
-use crate::fleet::{Fleet, FleetError, FleetLoad};
+use super::messages::{ProcessRole, RunningPolicy, ServerReady, ServerSpec, send};
+use crate::fleet::{Fleet, FleetConfig};
 use crate::peers::lull::waits;
 use crate::peers::raise_descriptor_limit;
 use crate::rounds::AttachProgress;
-use crate::testbed::Namespace;
+use crate::testbed::{Namespace, SERVER_INTERFACE};
 use crate::{Error, peers};
 
 /// Runs this process as an experiment process. `role` is a [`ProcessRole`] as JSON, `namespace` the
@@ -35,17 +36,23 @@ pub fn run(role: &str, namespace: Option<&str>) -> Result<(), Error> {
     }
     match serde_json::from_str(role)? {
         ProcessRole::Server(spec) => run_server(&spec),
-        ProcessRole::Fleet(spec) => run_fleet(&spec),
-        ProcessRole::Program(spec) => {
-            Cpus::one(spec.core).pin(None)?;
+        ProcessRole::Fleet { fleet, core, records } => {
+            Cpus::one(core).pin(None)?;
+            sent(run_fleet(fleet, records))
+        }
+        ProcessRole::Program { program, arguments, core } => {
+            Cpus::one(core).pin(None)?;
             // The signal on the lab's death stays set across exec. Not KILL: a server of several
             // processes, such as nginx, ends its workers when it is asked to end, and leaves them
             // behind when it is killed.
             set_parent_process_death_signal(Some(Signal::TERM)).map_err(std::io::Error::from)?;
-            let error = Command::new(&spec.program).args(&spec.arguments).stdout(Stdio::null()).exec();
-            Err(Error::program(&spec.program, error))
+            let error = Command::new(&program).args(&arguments).stdout(Stdio::null()).exec();
+            Err(Error::program(&program, error))
         }
-        ProcessRole::Attach(spec) => run_attacher(&spec),
+        ProcessRole::Attach { pid, latency_budget, core } => {
+            Cpus::one(core).pin(None)?;
+            sent(run_attacher(pid, latency_budget))
+        }
         ProcessRole::EchoServer(spec) => Ok(peers::serve(&spec, |address, ran, steps_down| {
             let policy = ran.map(|ran| RunningPolicy { ran, steps_down, ..RunningPolicy::default() });
             send(&ServerReady { address, policy })
@@ -101,30 +108,21 @@ fn run_server(spec: &ServerSpec) -> Result<(), Error> {
     Ok(answering.join().unwrap_or_else(|_| Err(io::Error::other("the answering thread panicked")))?)
 }
 
-/// A fleet. Stays connected to one server, and runs loads until the lab closes this process's
-/// standard input.
-fn run_fleet(spec: &FleetSpec) -> Result<(), Error> {
-    Cpus::one(spec.core).pin(None)?;
-    let reason = |error: FleetError| error.to_string();
-    let connected = Fleet::connect(spec.fleet.clone()).map_err(reason);
-    let mut fleet = match connected.and_then(|mut fleet| {
-        fleet.store_records(spec.records).map_err(reason)?;
-        Ok(fleet)
-    }) {
-        Ok(fleet) => fleet,
-        Err(reason) => return Ok(send(&Err::<(), _>(reason))?),
-    };
+/// The lab awaits what a fleet or what attaches has to say: an error is that, too.
+fn sent(result: Result<(), Error>) -> Result<(), Error> {
+    result.or_else(|error| Ok(send(&Err::<(), _>(error.to_string()))?))
+}
+
+/// Stays connected to one server, and runs loads until the lab closes this process's standard
+/// input.
+fn run_fleet(fleet: FleetConfig, records: u64) -> Result<(), Error> {
+    let mut fleet = Fleet::connect(fleet)?;
+    fleet.store_records(records)?;
     send(&Ok::<_, String>(()))?;
     for line in io::stdin().lock().lines() {
-        let load: FleetLoad = serde_json::from_str(&line?)?;
-        let measured = fleet.run(&load).map_err(reason);
-        send(&measured)?;
-        if measured.is_err() {
-            return Ok(());
-        }
+        send(&Ok::<_, String>(fleet.run(&serde_json::from_str(&line?)?)?))?;
     }
-    fleet.close()?;
-    Ok(())
+    Ok(fleet.close()?)
 }
 
 /// How long attaching may take: looking takes half a second, and two scans have to agree.
@@ -154,19 +152,13 @@ impl Reported {
 
 /// Attaches to the server, and says what it did at each command, until the lab closes this
 /// process's standard input.
-fn run_attacher(spec: &AttachSpec) -> Result<(), Error> {
-    Cpus::one(spec.core).pin(None)?;
-    let target = Target::Process(spec.pid);
-    if let Some(reason) = prevented(&target, &spec.interface)? {
-        return Ok(send(&Err::<(), _>(reason))?);
-    }
+fn run_attacher(pid: u32, latency_budget: LatencyBudget) -> Result<(), Error> {
+    let target = Target::Process(pid);
+    check_attachable(&target)?;
     let reported = Arc::new(Mutex::new(Reported::default()));
     let seen = Arc::clone(&reported);
-    let config = AttachConfig {
-        interface: Some(spec.interface.clone()),
-        latency_budget: spec.latency_budget,
-        ..AttachConfig::new(target)
-    };
+    let interface = Some(SERVER_INTERFACE.to_owned());
+    let config = AttachConfig { interface, latency_budget, ..AttachConfig::new(target) };
     let on_event =
         move |event: &AttachEvent| seen.lock().unwrap_or_else(PoisonError::into_inner).take_in(event);
     let attachment = Attachment::start(config, on_event)?;
@@ -174,14 +166,11 @@ fn run_attacher(spec: &AttachSpec) -> Result<(), Error> {
     let deadline = Instant::now() + ATTACHES_WITHIN;
     while !reported().attached {
         if Instant::now() > deadline {
-            let seconds = ATTACHES_WITHIN.as_secs();
-            let mut reason = format!("nothing was attached within {seconds} s");
-            reported().refusals.iter().for_each(|refusal| {
-                let _ = write!(reason, "; {refusal}");
-            });
-            return Ok(send(&Err::<(), _>(reason))?);
+            let mut reasons = vec![format!("nothing was attached within {} s", ATTACHES_WITHIN.as_secs())];
+            reasons.append(&mut reported().refusals);
+            return Err(io::Error::other(reasons.join("; ")).into());
         }
-        std::thread::sleep(Duration::from_millis(10));
+        thread::sleep(Duration::from_millis(10));
     }
     send(&Ok::<_, String>(()))?;
     for command in io::stdin().lock().lines() {
@@ -194,11 +183,12 @@ fn run_attacher(spec: &AttachSpec) -> Result<(), Error> {
     Ok(())
 }
 
-/// What prevents attaching, with what to do about it. `None` if nothing does.
-fn prevented(target: &Target, interface: &str) -> Result<Option<String>, Error> {
-    let observation = observe(target, Some(interface), &JournalDir::default())?;
+/// # Errors
+/// Says what prevents attaching, with what to do about it.
+fn check_attachable(target: &Target) -> Result<(), Error> {
+    let observation = observe(target, Some(SERVER_INTERFACE), &JournalDir::default())?;
     if !observation.is_prevented() {
-        return Ok(None);
+        return Ok(());
     }
     let mut text = observation.verdict();
     for finding in observation.findings.iter().filter(|finding| finding.severity == Severity::Prevents) {
@@ -207,5 +197,5 @@ fn prevented(target: &Target, interface: &str) -> Result<Option<String>, Error> 
             let _ = write!(text, " To do: {remedy}.");
         }
     }
-    Ok(Some(text))
+    Err(io::Error::other(text).into())
 }

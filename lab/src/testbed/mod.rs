@@ -2,7 +2,6 @@
 
 mod namespace;
 mod receiver;
-mod tcp_counters;
 mod veth;
 
 pub use namespace::Namespace;

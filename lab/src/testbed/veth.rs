@@ -9,7 +9,6 @@ use netlink_sys::protocols::NETLINK_ROUTE;
 use policies::netlink::ethtool::Ethtool;
 use policies::netlink::message::{Attribute, emit};
 use policies::netlink::{Connection, Request, route};
-use rustix::net::AddressFamily;
 
 use super::namespace::Namespace;
 
@@ -64,6 +63,14 @@ impl Testbed {
             .map_err(failed_step("set up the client's end of the veth pair"))?;
         Ok(Self { server, client })
     }
+
+    /// The number of segments that the server's kernel has sent again since the testbed was created
+    /// (`RetransSegs` of `/proc/net/snmp`).
+    pub fn server_retransmissions(&self) -> io::Result<u64> {
+        let snmp = self.server.run(|| fs::read_to_string("/proc/thread-self/net/snmp"))?;
+        let missing = || io::Error::other("/proc/net/snmp has no counter RetransSegs");
+        tcp_counter(&snmp, "RetransSegs").ok_or_else(missing)
+    }
 }
 
 fn failed_step(what: &'static str) -> impl Fn(io::Error) -> io::Error {
@@ -78,35 +85,11 @@ const OFFLOAD_FEATURES: [(&str, bool); 5] = [
     ("rx-gro", true),
 ];
 
-/// `NLM_F_CREATE | NLM_F_EXCL`
-const CREATE: u16 = 0x400 | 0x200;
+const CREATE: u16 = (libc::NLM_F_CREATE | libc::NLM_F_EXCL) as u16;
 
-/// rtnetlink's commands and attributes (`include/uapi/linux/rtnetlink.h`, `if_link.h`, `if_addr.h`,
-/// `neighbour.h`).
-mod rtnl {
-    pub const NEW_LINK: u16 = 16;
-    pub const SET_LINK: u16 = 19;
-    pub const NEW_ADDRESS: u16 = 20;
-    pub const NEW_NEIGHBOUR: u16 = 28;
-    pub const LINK_ADDRESS: u16 = 1;
-    pub const LINK_NAME: u16 = 3;
-    pub const LINK_INFO: u16 = 18;
-    pub const LINK_INFO_KIND: u16 = 1;
-    pub const LINK_INFO_DATA: u16 = 2;
-    pub const VETH_PEER: u16 = 1;
-    pub const LINK_NETNS_FD: u16 = 28;
-    pub const LINK_TX_QUEUES: u16 = 31;
-    pub const LINK_RX_QUEUES: u16 = 32;
-    pub const LINK_GRO_IPV4_MAX_SIZE: u16 = 64;
-    /// `IFF_UP`
-    pub const UP: u32 = 1;
-    pub const ADDRESS: u16 = 1;
-    pub const LOCAL: u16 = 2;
-    pub const NEIGHBOUR_ADDRESS: u16 = 1;
-    pub const NEIGHBOUR_MAC: u16 = 2;
-    /// `NUD_PERMANENT`
-    pub const PERMANENT: u16 = 0x80;
-}
+/// The peer of a veth device (`include/uapi/linux/veth.h`).
+const VETH_INFO_PEER: u16 = 1;
+const IFLA_GRO_IPV4_MAX_SIZE: u16 = 64;
 
 /// `struct ifinfomsg`: family, type, index, flags, and which flags to change.
 fn link_message(index: u32, flags: u32, attributes: &[Attribute]) -> Vec<u8> {
@@ -114,9 +97,7 @@ fn link_message(index: u32, flags: u32, attributes: &[Attribute]) -> Vec<u8> {
     [header.concat(), emit(attributes)].concat()
 }
 
-fn family() -> u8 {
-    AddressFamily::INET.as_raw() as u8
-}
+const IPV4: u8 = libc::AF_INET as u8;
 
 fn send(command: u16, message: &[u8], flags: u16) -> io::Result<()> {
     Connection::open(NETLINK_ROUTE)?.request(command, message, Request::Acknowledged(flags)).map(drop)
@@ -125,20 +106,20 @@ fn send(command: u16, message: &[u8], flags: u16) -> io::Result<()> {
 fn create_pair(queues: u32, peer_namespace: i32) -> io::Result<()> {
     let named = |name: &str, mac: [u8; 6], last: Attribute| {
         let attributes = [
-            Attribute::bytes(rtnl::LINK_ADDRESS, mac),
-            Attribute::text(rtnl::LINK_NAME, name),
-            Attribute::number(rtnl::LINK_TX_QUEUES, queues),
-            Attribute::number(rtnl::LINK_RX_QUEUES, queues),
+            Attribute::bytes(libc::IFLA_ADDRESS, mac),
+            Attribute::text(libc::IFLA_IFNAME, name),
+            Attribute::number(libc::IFLA_NUM_TX_QUEUES, queues),
+            Attribute::number(libc::IFLA_NUM_RX_QUEUES, queues),
             last,
         ];
         link_message(0, 0, &attributes)
     };
-    let namespace = Attribute::bytes(rtnl::LINK_NETNS_FD, peer_namespace.to_ne_bytes());
-    let peer = Attribute::bytes(rtnl::VETH_PEER, named(CLIENT_INTERFACE, CLIENT_MAC, namespace));
+    let namespace = Attribute::bytes(libc::IFLA_NET_NS_FD, peer_namespace.to_ne_bytes());
+    let peer = Attribute::bytes(VETH_INFO_PEER, named(CLIENT_INTERFACE, CLIENT_MAC, namespace));
     let info =
-        [Attribute::text(rtnl::LINK_INFO_KIND, "veth"), Attribute::nested(rtnl::LINK_INFO_DATA, &[peer])];
-    let info = Attribute::nested(rtnl::LINK_INFO, &info);
-    send(rtnl::NEW_LINK, &named(SERVER_INTERFACE, SERVER_MAC, info), CREATE)
+        [Attribute::text(libc::IFLA_INFO_KIND, "veth"), Attribute::nested(libc::IFLA_INFO_DATA, &[peer])];
+    let info = Attribute::nested(libc::IFLA_LINKINFO, &info);
+    send(libc::RTM_NEWLINK, &named(SERVER_INTERFACE, SERVER_MAC, info), CREATE)
 }
 
 /// Returns the interface's index.
@@ -155,12 +136,12 @@ fn set_up_interface(interface: &str, address: Ipv4Addr) -> io::Result<u32> {
         .and_then(|mut ethtool| ethtool.set_features(index, &OFFLOAD_FEATURES))
         .map_err(failed_step("disable segmentation offload and enable receive offload"))?;
     // `struct ifaddrmsg`: family, bits of the network, flags, scope, index.
-    let header = [[family(), PREFIX_LENGTH, 0, 0], index.to_ne_bytes()].concat();
-    let attributes = [rtnl::ADDRESS, rtnl::LOCAL].map(|kind| Attribute::bytes(kind, address.octets()));
-    send(rtnl::NEW_ADDRESS, &[header, emit(&attributes)].concat(), CREATE)
+    let header = [[IPV4, PREFIX_LENGTH, 0, 0], index.to_ne_bytes()].concat();
+    let attributes = [libc::IFA_ADDRESS, libc::IFA_LOCAL].map(|kind| Attribute::bytes(kind, address.octets()));
+    send(libc::RTM_NEWADDR, &[header, emit(&attributes)].concat(), CREATE)
         .map_err(failed_step("set the address"))?;
     for index in [find("lo"), Some(index)].into_iter().flatten() {
-        send(rtnl::SET_LINK, &link_message(index, rtnl::UP, &[]), 0)
+        send(libc::RTM_SETLINK, &link_message(index, libc::IFF_UP as u32, &[]), 0)
             .map_err(failed_step("bring the interface up"))?;
     }
     Ok(index)
@@ -176,19 +157,39 @@ pub fn ring_drops() -> io::Result<u64> {
 /// A neighbour entry that the kernel neither asks for nor forgets.
 fn add_neighbour(interface: u32, address: Ipv4Addr, mac: [u8; 6]) -> io::Result<()> {
     // `struct ndmsg`: family and padding, interface, state, flags, type.
-    let [low, high] = rtnl::PERMANENT.to_ne_bytes();
-    let header = [[family(), 0, 0, 0], interface.to_ne_bytes(), [low, high, 0, 0]].concat();
+    let [low, high] = libc::NUD_PERMANENT.to_ne_bytes();
+    let header = [[IPV4, 0, 0, 0], interface.to_ne_bytes(), [low, high, 0, 0]].concat();
     let attributes = [
-        Attribute::bytes(rtnl::NEIGHBOUR_ADDRESS, address.octets()),
-        Attribute::bytes(rtnl::NEIGHBOUR_MAC, mac),
+        Attribute::bytes(libc::NDA_DST, address.octets()),
+        Attribute::bytes(libc::NDA_LLADDR, mac),
     ];
-    send(rtnl::NEW_NEIGHBOUR, &[header, emit(&attributes)].concat(), CREATE)
+    send(libc::RTM_NEWNEIGH, &[header, emit(&attributes)].concat(), CREATE)
 }
 
 /// Keeps GRO from merging the packets that an interface receives. A fleet reads packets as they
 /// come, into slots that hold one of them; a veth needs GRO to be on, because it has no NAPI
 /// without.
 fn receive_single_packets(interface: u32) -> io::Result<()> {
-    let attribute = Attribute::number(rtnl::LINK_GRO_IPV4_MAX_SIZE, 1);
-    send(rtnl::SET_LINK, &link_message(interface, 0, &[attribute]), 0)
+    let attribute = Attribute::number(IFLA_GRO_IPV4_MAX_SIZE, 1);
+    send(libc::RTM_SETLINK, &link_message(interface, 0, &[attribute]), 0)
+}
+
+/// A counter from the text of `/proc/net/snmp`: a line of names, then a line of values.
+fn tcp_counter(snmp: &str, name: &str) -> Option<u64> {
+    let mut lines = snmp.lines().filter(|line| line.starts_with("Tcp:"));
+    let index = lines.next()?.split_whitespace().position(|word| word == name)?;
+    lines.next()?.split_whitespace().nth(index)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_counter_of_tcp_is_found_by_its_name() {
+        let snmp = "Ip: Forwarding\nIp: 1\nTcp: RtoAlgorithm ActiveOpens RetransSegs\nTcp: 1 22 333\n";
+        assert_eq!(tcp_counter(snmp, "RetransSegs"), Some(333));
+        assert_eq!(tcp_counter(snmp, "OutRsts"), None);
+        assert_eq!(tcp_counter("", "RetransSegs"), None);
+    }
 }
