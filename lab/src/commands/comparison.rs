@@ -487,7 +487,7 @@ mod tests {
                 true => (ran.to_owned(), vec!["no queue".to_owned()]),
                 false => (experiment.contenders[index].policy().unwrap().0.name().to_owned(), Vec::new()),
             };
-            Some(RunningPolicy { ran, steps_down, ..RunningPolicy::default() })
+            Some(RunningPolicy { ran, steps_down })
         };
         let servers = names.iter().enumerate().map(running).collect();
         let outcome = Outcome { results, capacity: None, no_capacity: None, servers };

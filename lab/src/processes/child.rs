@@ -3,7 +3,7 @@
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::OnceLock;
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -21,7 +21,6 @@ pub struct ExperimentProcess {
     pub(crate) child: Child,
     /// Whether it is another program, which may start processes.
     is_program: bool,
-    commands: Option<ChildStdin>,
     messages: BufReader<ChildStdout>,
 }
 
@@ -38,15 +37,14 @@ impl ExperimentProcess {
             command.arg(format!("/proc/{}/fd/{fd}", std::process::id()));
         }
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
-        let commands = child.stdin.take();
         let messages = child.stdout.take().ok_or_else(|| io::Error::from(io::ErrorKind::BrokenPipe))?;
         let is_program = matches!(role, ProcessRole::Program { .. });
-        Ok(Self { child, is_program, commands, messages: BufReader::new(messages) })
+        Ok(Self { child, is_program, messages: BufReader::new(messages) })
     }
 
     fn command(&mut self, command: &str) -> io::Result<()> {
-        let commands = self.commands.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
-        writeln!(commands, "{command}")
+        let stdin = self.child.stdin.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
+        writeln!(stdin, "{command}")
     }
 
     pub(crate) fn run_fleet(&mut self, load: &FleetLoad) -> Result<FleetMeasurement, Error> {

@@ -41,20 +41,16 @@ pub(crate) struct ServerReady {
 }
 
 /// What a worker of Lull runs.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct RunningPolicy {
     pub ran: String,
     /// Why it is not the requested one.
     pub steps_down: Vec<String>,
-    /// The runtime's worker reports (`runtime::WorkerReport`), of a memcached server.
-    pub reports: serde_json::Value,
-    /// The host's knobs with the outcome of each (`policies::Applied`), of a memcached server.
-    pub applied: serde_json::Value,
 }
 
 impl RunningPolicy {
     pub(crate) fn note(&self, contender: &str) -> Option<String> {
-        let Self { ran, steps_down, .. } = self;
+        let Self { ran, steps_down } = self;
         (!steps_down.is_empty()).then(|| format!("{contender}: {ran} ran: {}", steps_down.join("; ")))
     }
 }

@@ -2,7 +2,6 @@
 
 use std::fmt::Write;
 use std::io::{self, BufRead};
-use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,7 +13,6 @@ use policies::controller::LatencyBudget;
 use policies::explain::Severity;
 use policies::{Cpus, JournalDir};
 use runtime::Handle;
-use runtime::io::{AsyncFd, Direction, SourceKind};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use servers::memcached::{Config, Server};
 
@@ -54,7 +52,7 @@ pub fn run(role: &str, namespace: Option<&str>) -> Result<(), Error> {
             sent(run_attacher(pid, latency_budget))
         }
         ProcessRole::EchoServer(spec) => Ok(peers::serve(&spec, |address, ran, steps_down| {
-            let policy = ran.map(|ran| RunningPolicy { ran, steps_down, ..RunningPolicy::default() });
+            let policy = ran.map(|ran| RunningPolicy { ran, steps_down });
             send(&ServerReady { address, policy })
         })?),
     }
@@ -64,11 +62,9 @@ pub fn run(role: &str, namespace: Option<&str>) -> Result<(), Error> {
 /// it.
 const MOST_CONNECTIONS: usize = 10_100;
 
-/// A memcached server. Serves until the lab closes this process's standard input.
+/// A memcached server. Serves until the process is killed.
 fn run_server(spec: &ServerSpec) -> Result<(), Error> {
-    let builder = spec.network.builder(spec.core);
-    let mut runtime = builder.build()?;
-    let applied = runtime.applied().to_vec();
+    let mut runtime = spec.network.builder(spec.core).build()?;
     raise_descriptor_limit()?;
     let config = Config {
         listen: vec![(spec.address, None)],
@@ -77,35 +73,24 @@ fn run_server(spec: &ServerSpec) -> Result<(), Error> {
         memory: if spec.memory > 0 { spec.memory } else { Config::default().memory },
         ..Config::default()
     };
-    let (stop, stopped) = UnixStream::pair()?;
-    let answering = runtime.block_on(async move {
-        stopped.set_nonblocking(true)?;
-        let stopped = AsyncFd::new(stopped, SourceKind::Other)?;
+    runtime.block_on(async move {
         let server = Server::start(&config)?;
-        let reports = runtime::reports();
-        let report = reports.first().ok_or_else(|| io::Error::other("the runtime reports no worker"))?;
-        let policy = RunningPolicy {
-            ran: report.running.to_string(),
-            steps_down: report.steps_down.clone(),
-            reports: serde_json::to_value(&reports)?,
-            applied: serde_json::to_value(&applied)?,
-        };
+        let report = runtime::reports().into_iter().next();
+        let report = report.ok_or_else(|| io::Error::other("the runtime reports no worker"))?;
+        let policy = RunningPolicy { ran: report.running.to_string(), steps_down: report.steps_down };
         send(&ServerReady { address: server.addresses()[0], policy: Some(policy) })?;
         let handle = Handle::current();
         // On another thread: the worker is to serve only.
-        let answering = thread::spawn(move || -> io::Result<()> {
-            let _stop = stop;
-            for command in io::stdin().lock().lines() {
-                command?;
-                send(&waits(&handle))?;
+        thread::spawn(move || {
+            for _ in io::stdin().lock().lines().map_while(Result::ok) {
+                // Fails if the lab has exited, and then this process is killed.
+                let _ = send(&waits(&handle));
             }
-            Ok(())
         });
-        stopped.ready(Direction::Read).await;
+        std::future::pending::<()>().await;
         drop(server);
-        Ok::<_, Error>(answering)
-    })?;
-    Ok(answering.join().unwrap_or_else(|_| Err(io::Error::other("the answering thread panicked")))?)
+        Ok(())
+    })
 }
 
 /// The lab awaits what a fleet or what attaches has to say: an error is that, too.
@@ -179,7 +164,6 @@ fn run_attacher(pid: u32, latency_budget: LatencyBudget) -> Result<(), Error> {
         let progress = std::mem::take(&mut reported().progress);
         send(&Ok::<_, String>(AttachProgress { instances, ..progress }))?;
     }
-    attachment.detach();
     Ok(())
 }
 

@@ -191,15 +191,18 @@ fn add_plots(section: &mut Section, loads: &[&LoadResult], figure: Figure) {
         let figure = figure.title().split([' ', '/']).next().unwrap_or_default().to_lowercase();
         format!("{id}-{figure}{class}")
     };
+    let mut add = |figure: Figure, title: String, x, y, series: &[Series]| {
+        if !series.is_empty() {
+            section.add_plot(&name(figure), &title, lines(x, y, series));
+        }
+    };
     if kind == LoadKind::Open && loads.len() > 1 {
         for figure in [Figure::P50, Figure::P99, Figure::CpuPerRequest] {
             let series = series(loads, figure, |_, row| row.median(Figure::Throughput));
             let x = Axis { title: "requests answered per second", logarithmic: false };
             let y = Axis { title: figure.title(), logarithmic: figure != Figure::CpuPerRequest };
             let title = format!("{} by requests per second, 95 % intervals", figure.title());
-            if !series.is_empty() {
-                section.add_plot(&name(figure), &title, lines(x, y, &series));
-            }
+            add(figure, title, x, y, &series);
         }
     }
     if let [load] = loads {
@@ -210,9 +213,7 @@ fn add_plots(section: &mut Section, loads: &[&LoadResult], figure: Figure) {
         let series: Vec<Series> = load.rows.iter().enumerate().filter_map(point).collect();
         let [x, y] = ["", "over the reference's"].map(|title| Axis { title, logarithmic: false });
         let title = format!("{}: {} over the reference's, 95 % intervals", load.name, figure.title());
-        if !series.is_empty() {
-            section.add_plot(&name(figure), &title, lines(x, y, &series));
-        }
+        add(figure, title, x, y, &series);
     }
 }
 

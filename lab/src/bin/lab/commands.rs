@@ -98,22 +98,15 @@ pub fn steps(flags: &StepsFlags) -> Result<(), Failure> {
         return Err("--rates has no effect on `lab steps`, whose rates are shares of a capacity; name one with --capacity".into());
     }
     let quick = flags.run.quick;
-    let steps = |seconds| Alternation {
-        shares: AlternatingRate {
-            high: 0.9,
-            low: 0.1,
-            high_seconds: seconds,
-            low_seconds: seconds,
-            window_seconds: 0.02,
-        },
-        cycles: 1,
+    let alternation = |seconds, low, window_seconds, cycles| {
+        let (high_seconds, low_seconds) = (seconds, seconds);
+        let shares = AlternatingRate { high: 0.9, low, high_seconds, low_seconds, window_seconds };
+        Load::Steps(Alternation { shares, cycles })
     };
+    let steps = |seconds| alternation(seconds, 0.1, 0.02, 1);
     // As long as the pauses between them. A shorter window has too few requests.
-    let bursts = |seconds: f64, cycles| {
-        let shares = AlternatingRate { low: 0.0, window_seconds: seconds.min(0.02), ..steps(seconds).shares };
-        Alternation { shares, cycles }
-    };
-    let alternations = if quick {
+    let bursts = |seconds: f64, cycles| alternation(seconds, 0.0, seconds.min(0.02), cycles);
+    let loads = if quick {
         vec![steps(0.4), bursts(0.01, 20), bursts(0.1, 2)]
     } else {
         vec![steps(0.5), bursts(0.001, 200), bursts(0.01, 20), bursts(0.1, 3), bursts(1.0, 1)]
@@ -121,7 +114,7 @@ pub fn steps(flags: &StepsFlags) -> Result<(), Failure> {
     let twos = flags.contenders.len() as f64 / 2.0;
     let experiment = Experiment {
         references: vec![0],
-        loads: alternations.into_iter().map(Load::Steps).collect(),
+        loads,
         given_capacity: flags.capacity.map(f64::from),
         capacity_share: 0.35,
         time_limit: Duration::from_secs_f64(if quick { 120.0 } else { 360.0 } * twos.max(1.0)),
