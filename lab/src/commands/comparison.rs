@@ -177,7 +177,7 @@ impl Comparison {
                 let turns = results.rounds(load).flatten().flatten();
                 turns.filter_map(|turn| turn.detail.as_deref().map(field)).sum()
             };
-            let (name, drops, again) = (&load.name, sum(|it| it.drops), sum(|it| it.retransmitted));
+            let (name, drops, again) = (&load.name, sum(|it| it.fleet.dropped), sum(|it| it.retransmitted));
             if drops + again > 0 {
                 notes.push(format!(
                     "{name}: {drops} packets found the server's receive ring full, and its kernel sent {again} segments again"

@@ -22,7 +22,6 @@ pub(super) struct HostReading {
     /// Counters of the server's core. `None` on a machine without.
     pub(super) perf: Option<PerfReading>,
     pub(super) retransmitted: u64,
-    pub(super) drops: u64,
     /// How a controller drives the server's queue. `None` without a controller.
     pub(super) queue: Option<String>,
     /// `None` for a server that is not attached to from outside.
@@ -138,7 +137,6 @@ pub(super) fn fleet_turn(
     turn.detail = Some(Box::new(LoadDetail {
         fleet: FleetMeasurement { latencies: Vec::new(), windows: Vec::new(), ..fleet },
         retransmitted: after.retransmitted.saturating_sub(before.retransmitted),
-        drops: after.drops.saturating_sub(before.drops),
         attach,
     }));
     turn

@@ -25,7 +25,7 @@ use crate::processes::{ExperimentProcess, ProcessRole, RunningPolicy, ServerRead
 use crate::rounds::Turn;
 use crate::testbed::{
     CLIENT_INTERFACE, FLEET_ADDRESS, FLEET_MAC, Receiver, SERVER_ADDRESS, SERVER_INTERFACE, SERVER_MAC,
-    Testbed, ring_drops,
+    Testbed,
 };
 
 /// How long a server may take until it accepts connections.
@@ -124,14 +124,13 @@ impl RunningContender {
         let idle = counted.into_iter().map(IdleTime::of).collect::<io::Result<_>>()?;
         let (cpu, user) = (server.cpu_seconds()?, server.user_seconds()?);
         let snapshot = testbed.server.run(|| Snapshot::take(interface).map_err(io::Error::other))?;
-        let drops = testbed.client.run(ring_drops)?;
         let queue = if adapts { testbed.server.run(|| queue_mode(interface))? } else { None };
         let attach = attacher.as_mut().map(|attacher| -> Result<_, Error> {
             Ok(AttachReading { cpu: attacher.cpu_seconds()?, progress: attacher.attach_progress()? })
         });
         let (attach, retransmitted) = (attach.transpose()?, testbed.server_retransmissions()?);
         let perf = perf.as_mut().and_then(|perf| perf.read().ok());
-        Ok(HostReading { cpu, user, snapshot, idle, retransmitted, drops, queue, attach, perf })
+        Ok(HostReading { cpu, user, snapshot, idle, retransmitted, queue, attach, perf })
     }
 }
 

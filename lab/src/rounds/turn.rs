@@ -39,8 +39,6 @@ pub struct LoadDetail {
     pub fleet: FleetMeasurement,
     /// Segments that the server's kernel has sent again.
     pub retransmitted: u64,
-    /// Packets that found the server's receive ring full.
-    pub drops: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub attach: Option<AttachProgress>,
 }

@@ -8,5 +8,5 @@ pub use namespace::Namespace;
 pub use receiver::{INTERRUPT_THREAD_PRIORITY, Receiver, poll_by_threads};
 pub use veth::{
     CLIENT_ADDRESS, CLIENT_INTERFACE, CONGESTION_CONTROL, FLEET_ADDRESS, FLEET_MAC, PREFIX_LENGTH,
-    SERVER_ADDRESS, SERVER_INTERFACE, SERVER_MAC, Testbed, ring_drops,
+    SERVER_ADDRESS, SERVER_INTERFACE, SERVER_MAC, Testbed,
 };

@@ -147,13 +147,6 @@ fn set_up_interface(interface: &str, address: Ipv4Addr) -> io::Result<u32> {
     Ok(index)
 }
 
-/// Packets of the client that have found the server's receive ring full so far: a veth counts them
-/// as dropped by the sender. Call it in the client's namespace.
-pub fn ring_drops() -> io::Result<u64> {
-    let link = route::links()?.into_iter().find(|link| link.name == CLIENT_INTERFACE);
-    Ok(link.and_then(|link| link.tx_dropped).unwrap_or(0))
-}
-
 /// A neighbour entry that the kernel neither asks for nor forgets.
 fn add_neighbour(interface: u32, address: Ipv4Addr, mac: [u8; 6]) -> io::Result<()> {
     // `struct ndmsg`: family and padding, interface, state, flags, type.
