@@ -97,24 +97,20 @@ impl Found {
 fn bisect(start: f64, step: f64, holds: &mut impl FnMut(f64) -> Result<bool, Error>) -> Result<Found, Error> {
     let (lowest, highest) = RATES;
     let mut rate = start.clamp(lowest, highest);
-    let begins = holds(rate)?;
-    let (mut low, mut high) = (rate, rate);
+    let (mut low, mut high) = (None, None);
     // Until there is a rate on either side.
-    loop {
-        if rate == if begins { highest } else { lowest } {
-            return Ok(if begins { Found::Above } else { Found::Below });
+    let (mut low, mut high) = loop {
+        let side = if holds(rate)? { &mut low } else { &mut high };
+        *side = Some(rate);
+        rate = match (low, high) {
+            (Some(low), Some(high)) => break (low, high),
+            (None, _) if rate == lowest => return Ok(Found::Below),
+            (_, None) if rate == highest => return Ok(Found::Above),
+            (None, _) => rate / step,
+            (_, None) => rate * step,
         }
-        rate = (if begins { rate * step } else { rate / step }).clamp(lowest, highest);
-        if holds(rate)? != begins {
-            if begins {
-                high = rate
-            } else {
-                low = rate
-            }
-            break;
-        }
-        if begins { low = rate } else { high = rate }
-    }
+        .clamp(lowest, highest);
+    };
     while high / low > RESOLUTION {
         let middle = (low * high).sqrt();
         if holds(middle)? { low = middle } else { high = middle }

@@ -7,6 +7,7 @@ use procfs::CurrentSI;
 use serde::Serialize;
 
 use super::classes::CoreDistance;
+use crate::Error;
 use crate::cores::{CoreAssignment, round_trip};
 
 /// Steal, as a share of one core, above which a turn is repeated.
@@ -32,26 +33,17 @@ impl Conditions {
     }
 }
 
-#[derive(Debug)]
-pub(crate) struct ConditionsGuard {
+/// Measures a turn, and the conditions meanwhile. Neither server nor load may run yet, or they
+/// would be in the way.
+pub(super) fn observed<T>(
     cores: CoreAssignment,
-    distance: Option<f64>,
-    steal: f64,
-    begun: Instant,
-}
-
-impl ConditionsGuard {
-    /// Begins a turn. Neither server nor load may run yet, or they would be in the way of the
-    /// measurement.
-    pub(crate) fn begin(cores: CoreAssignment) -> io::Result<Self> {
-        let distance = distance(cores)?;
-        Ok(Self { cores, distance, steal: total_steal()?, begun: Instant::now() })
-    }
-
-    pub(crate) fn end(self) -> io::Result<Conditions> {
-        let steal = (total_steal()? - self.steal) / self.begun.elapsed().as_secs_f64();
-        Ok(Conditions::new(steal, self.distance.zip(distance(self.cores)?)))
-    }
+    measure: impl FnOnce() -> Result<T, Error>,
+) -> Result<(T, Conditions), Error> {
+    let before = distance(cores)?;
+    let (steal, begun) = (total_steal()?, Instant::now());
+    let measured = measure()?;
+    let steal = (total_steal()? - steal) / begun.elapsed().as_secs_f64();
+    Ok((measured, Conditions::new(steal, before.zip(distance(cores)?))))
 }
 
 /// The distance between the server's and the client's core in nanoseconds; `None` if they share a

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use super::conditions::ConditionsGuard;
+use super::conditions::observed;
 use super::order::Rounds;
 use super::results::Results;
 use super::turn::{LoadPlan, Measurement, Turn};
@@ -36,9 +36,8 @@ impl<'a> Runner<'a> {
                 let name = &contenders[next.contender];
                 (self.progress)(&format!("{load}: {name}, round {} of {count}", next.round + 1));
             }
-            let guard = ConditionsGuard::begin(self.cores)?;
-            let turn = measure(next.contender)?;
-            rounds.finish(next, guard.end()?, turn);
+            let (turn, conditions) = observed(self.cores, || measure(next.contender))?;
+            rounds.finish(next, conditions, turn);
         }
         self.measured.push(rounds.measured);
         Ok(&self.measured[self.measured.len() - 1])
