@@ -33,8 +33,6 @@ pub enum Error {
     Fleet(#[from] crate::fleet::FleetError),
     #[error("load: {0}")]
     LoadProcess(String),
-    #[error("--packing-cores {core}: {reason}")]
-    PackingCore { core: u32, reason: String },
     #[error("{}: {reason}", .program.display())]
     Program { program: PathBuf, reason: String },
     #[error("{} is not installed: {hint}", .program.display())]

@@ -124,7 +124,6 @@ pub(super) fn fleet_turn(
         AttachProgress {
             instances: after.instances,
             stepped_back: [&before.stepped_back[..], &after.stepped_back].concat(),
-            changes: [&before.changes[..], &after.changes].concat(),
         }
     });
     turn.invalid = match &attach {

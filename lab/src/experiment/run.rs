@@ -37,7 +37,7 @@ fn check_polling_threads(contenders: &[Contender], cores: CoreAssignment) -> Res
     match contenders.iter().filter(|contender| contender.runs(Policy::KernelThread)).count() {
         0 => Ok(()),
         _ if cores.packing == cores.client => {
-            refuse("the fleet runs there; name a third core with --packing-cores, or leave kernel-thread out")
+            refuse("the fleet runs there; allow lab a third core, or leave kernel-thread out")
         }
         1 => Ok(()),
         _ => refuse("a second one would share it; name kernel-thread once"),
@@ -158,7 +158,7 @@ mod tests {
         assert_eq!(check(&[vanilla, thread], 2), Ok(()));
         assert_eq!(check(&[vanilla, packing], 1), Ok(()));
         let error = check(&[vanilla, thread], 1).unwrap_err();
-        assert!(error.contains("core 1") && error.contains("--packing-cores"), "{error}");
+        assert!(error.contains("core 1") && error.contains("a third core"), "{error}");
         let error = check(&[thread, thread], 2).unwrap_err();
         assert!(error.contains("name kernel-thread once"), "{error}");
     }

@@ -129,7 +129,6 @@ impl Reported {
                 self.refusals.push(event.to_string());
             }
             AttachEvent::SteppedBack { reason, .. } => self.progress.stepped_back.push(reason.clone()),
-            AttachEvent::Queue { change, .. } => self.progress.changes.push(change.to_string()),
             _ => {}
         }
     }

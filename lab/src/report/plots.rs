@@ -46,15 +46,8 @@ impl Axis {
         if value < 10.0 && value.fract() > 0.0 { format!("{value:.1}") } else { format!("{value:.0}") }
     }
 
-    /// None without a title.
     fn labels(self, (low, high): (f64, f64)) -> usize {
-        if self.title.is_empty() {
-            0
-        } else if self.logarithmic {
-            (high - low) as usize + 1
-        } else {
-            8
-        }
+        if self.logarithmic { (high - low) as usize + 1 } else { 8 }
     }
 }
 

@@ -170,7 +170,9 @@ pub(crate) fn sections(loads: &[LoadResult], notes: &[String]) -> Vec<Section> {
             if kind != LoadKind::Capacity {
                 parts.tables.push(table(&format!("{name}{suffix}"), &loads, &part_figures, &[]));
             }
-            add_plots(&mut section, &loads, ratios[0]);
+            if kind == LoadKind::Open && loads.len() > 1 {
+                add_plots(&mut section, &loads);
+            }
         }
         if !section.tables.is_empty() {
             sections.push(section);
@@ -181,39 +183,20 @@ pub(crate) fn sections(loads: &[LoadResult], notes: &[String]) -> Vec<Section> {
     sections
 }
 
-/// Plots of loads of one kind in one class: of several rates the figures against the requests that
-/// were answered, of one load the ratios of a figure, a point for each contender.
-fn add_plots(section: &mut Section, loads: &[&LoadResult], figure: Figure) {
-    let (kind, class) = (loads[0].kind, loads[0].class);
-    let id = section.id.clone();
-    let name = |figure: Figure| {
+/// Plots of several rates in one class: figures against the requests that were answered.
+fn add_plots(section: &mut Section, loads: &[&LoadResult]) {
+    for figure in [Figure::P50, Figure::P99, Figure::CpuPerRequest] {
+        let series = series(loads, figure, |_, row| row.median(Figure::Throughput));
+        if series.is_empty() {
+            continue;
+        }
+        let x = Axis { title: "requests answered per second", logarithmic: false };
+        let y = Axis { title: figure.title(), logarithmic: figure != Figure::CpuPerRequest };
+        let title = format!("{} by requests per second, 95 % intervals", figure.title());
+        let (id, class) = (&section.id, loads[0].class);
+        let name = figure.title().split([' ', '/']).next().unwrap_or_default().to_lowercase();
         let class = if class == DistanceClass::Single { String::new() } else { format!("-{class}") };
-        let figure = figure.title().split([' ', '/']).next().unwrap_or_default().to_lowercase();
-        format!("{id}-{figure}{class}")
-    };
-    let mut add = |figure: Figure, title: String, x, y, series: &[Series]| {
-        if !series.is_empty() {
-            section.add_plot(&name(figure), &title, lines(x, y, series));
-        }
-    };
-    if kind == LoadKind::Open && loads.len() > 1 {
-        for figure in [Figure::P50, Figure::P99, Figure::CpuPerRequest] {
-            let series = series(loads, figure, |_, row| row.median(Figure::Throughput));
-            let x = Axis { title: "requests answered per second", logarithmic: false };
-            let y = Axis { title: figure.title(), logarithmic: figure != Figure::CpuPerRequest };
-            let title = format!("{} by requests per second, 95 % intervals", figure.title());
-            add(figure, title, x, y, &series);
-        }
-    }
-    if let [load] = loads {
-        let point = |(index, row): (usize, &Row)| {
-            let points = vec![Point::new(index as f64, row.ratio(figure)?)];
-            Some(Series { name: row.contender.clone(), points })
-        };
-        let series: Vec<Series> = load.rows.iter().enumerate().filter_map(point).collect();
-        let [x, y] = ["", "over the reference's"].map(|title| Axis { title, logarithmic: false });
-        let title = format!("{}: {} over the reference's, 95 % intervals", load.name, figure.title());
-        add(figure, title, x, y, &series);
+        section.add_plot(&format!("{id}-{name}{class}"), &title, lines(x, y, &series));
     }
 }
 

@@ -49,8 +49,6 @@ pub struct AttachProgress {
     pub instances: usize,
     /// Why it gave polling up for some seconds, each time that it did.
     pub stepped_back: Vec<String>,
-    /// The modes that the controller has chosen for the queue, with the reasons.
-    pub changes: Vec<String>,
 }
 
 impl Turn {

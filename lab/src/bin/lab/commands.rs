@@ -29,7 +29,7 @@ use crate::flags::{
 use crate::output::{Failure, Output, print, with_bar};
 
 pub fn compare(flags: &CompareFlags) -> Result<(), Failure> {
-    let cores = flags.run.cores()?;
+    let cores = CoreAssignment::choose()?;
     let mut contenders = flags.contenders.clone();
     if contenders.is_empty() {
         let lull = |policy, driver| Contender::lull(policy, driver, PollingConfig::default());
@@ -44,7 +44,7 @@ pub fn compare(flags: &CompareFlags) -> Result<(), Failure> {
     let mut contenders: Vec<Contender> = contenders.into_iter().map(grace).collect();
     let memcached = flags.memcached.clone().map(ServerCommand::memcached);
     contenders.extend(memcached.map(|server| Contender::Program { server, attached: None }));
-    run("compare", Experiment::new(contenders, flags.run.quick), cores, &flags.run)?.write()
+    run("compare", Experiment::new(contenders, flags.run.quick), &flags.run)?.write()
 }
 
 pub fn peers(flags: &PeerFlags) -> Result<(), Failure> {
@@ -56,7 +56,7 @@ pub fn peers(flags: &PeerFlags) -> Result<(), Failure> {
     if !flags.run.quick {
         experiment.loads = [0.25, 0.5, 0.9].map(Load::Share).into_iter().chain([Load::Closed]).collect();
     }
-    run("peers", experiment, flags.run.cores()?, &flags.run)?.write()
+    run("peers", experiment, &flags.run)?.write()
 }
 
 pub fn attach(flags: &AttachFlags) -> Result<(), Failure> {
@@ -89,7 +89,7 @@ pub fn attach(flags: &AttachFlags) -> Result<(), Failure> {
         let request = request.replace("\\r", "\r").replace("\\n", "\n");
         experiment.requests = FleetRequests::Text { request, reply: None };
     }
-    run("attach", experiment, flags.run.cores()?, &flags.run)?.write()
+    run("attach", experiment, &flags.run)?.write()
 }
 
 /// Steps between 10 and 90 % of the first contender's capacity, and bursts at 90 % of it.
@@ -120,7 +120,7 @@ pub fn steps(flags: &StepsFlags) -> Result<(), Failure> {
         time_limit: Duration::from_secs_f64(if quick { 120.0 } else { 360.0 } * twos.max(1.0)),
         ..Experiment::new(flags.contenders.clone(), quick)
     };
-    let report = run("steps", experiment, flags.run.cores()?, &flags.run)?;
+    let report = run("steps", experiment, &flags.run)?;
     let Comparison { experiment, outcome, .. } = &report.comparison;
     let steps = load_steps(experiment, &outcome.results);
     let mut document = report.comparison.document();
@@ -142,7 +142,7 @@ pub fn self_test(flags: &SelfTestFlags) -> Result<(), Failure> {
         rounds: 16,
         ..Experiment::new(contenders, true)
     };
-    let mut report = run("self-test", experiment, flags.run.cores()?, &flags.run)?;
+    let mut report = run("self-test", experiment, &flags.run)?;
     let verdict = self_test_verdict(&report.comparison.outcome.results, flags.work.into());
     report.comparison.verdict = vec![verdict.sentence.clone()];
     report.write()?;
@@ -162,13 +162,9 @@ impl Report {
     }
 }
 
-fn run(
-    command: &str,
-    mut experiment: Experiment,
-    cores: CoreAssignment,
-    flags: &RunFlags,
-) -> Result<Report, Failure> {
+fn run(command: &str, mut experiment: Experiment, flags: &RunFlags) -> Result<Report, Failure> {
     require_testbed(command)?;
+    let cores = CoreAssignment::choose()?;
     flags.set(&mut experiment);
     let output = Output::create(flags.report.format, &flags.report.output)?;
     let awake = (flags.idle_cores == IdleCores::Awake).then(AwakeCores::request);

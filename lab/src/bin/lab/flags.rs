@@ -4,7 +4,6 @@ use std::path::PathBuf;
 
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use lab::cores::CoreAssignment;
 use lab::experiment::{Contender, Experiment, Load};
 use lab::instructions::Counting;
 use lab::peers::PeerService;
@@ -86,10 +85,6 @@ pub struct RunFlags {
     /// attach: 200]
     #[arg(long, value_name = "US", conflicts_with = "rates", value_parser = clap::value_parser!(u32).range(20..=1_000_000))]
     pub capacity_p99: Option<u32>,
-    /// Core of the network work under packing, of the thread of kernel-thread, and of what
-    /// attaches; not the server's [default: the third core, or else the client's]
-    #[arg(long, value_name = "CORE")]
-    pub packing_cores: Option<u32>,
     /// What receives packets in the place of an interrupt: fifo (a real-time kernel thread), thread
     /// (an ordinary one) or rps (the softirq of packet steering)
     #[arg(long, default_value_t)]
@@ -106,12 +101,6 @@ pub enum IdleCores {
 }
 
 impl RunFlags {
-    /// The cores, with the one of `--packing-cores`.
-    pub fn cores(&self) -> Result<CoreAssignment, lab::Error> {
-        let cores = CoreAssignment::choose()?;
-        self.packing_cores.map_or(Ok(cores), |core| cores.with_packing_core(core))
-    }
-
     pub fn set(&self, experiment: &mut Experiment) {
         experiment.connections = self.connections.into();
         experiment.receiver = self.receiver;
