@@ -64,13 +64,14 @@ pub(super) fn fleet_turn(
     server: ServerCores,
     attachers: usize,
 ) -> Turn {
+    let ServerCores { cores, receiver, model } = server;
     let delta = after.snapshot.since(&before.snapshot);
     let (replies, seconds) = (fleet.all_replies.max(1) as f64, delta.elapsed.as_secs_f64());
     let time = |core: u32| delta.cpus.get(core as usize).copied();
     let cpu = after.cpu - before.cpu;
     let kernel_threads = kernel_threads(&delta);
     let stolen = |core: u32| time(core).map_or(0.0, |time| time.steal.as_secs_f64()) / seconds;
-    let used = match server.model {
+    let used = match model {
         Receiver::Fifo | Receiver::Thread => cpu + kernel_threads,
         // No thread is charged for a softirq that interrupts an idle core.
         Receiver::Rps => awake_between(&before.idle, &after.idle).as_secs_f64(),
@@ -79,7 +80,7 @@ pub(super) fn fleet_turn(
     let user = share(after.user - before.user);
     // Without those on behalf of a system call and those of the kernel thread.
     let softirq =
-        share(time(server.cores.server).map_or(0.0, |time| time.softirq.as_secs_f64())).min(1.0 - user);
+        share(time(cores.server).map_or(0.0, |time| time.softirq.as_secs_f64())).min(1.0 - user);
     let busy = |core: u32| time(core).map_or(0.0, |time: CpuTime| time.busy.as_secs_f64()) / seconds;
     let wakes: u64 = delta.napi_threads.iter().map(|thread| thread.wakes).sum();
     let mut turn = Turn::new([
@@ -88,7 +89,7 @@ pub(super) fn fleet_turn(
         (Figure::Wakes, wakes as f64 / replies),
         (Figure::PacketsPerInterrupt, delta.packets_per_interrupt()),
         (Figure::BusyPollShare, delta.busy_poll_share() * 100.0),
-        (Figure::CoreBusy, busy(server.cores.server) * 100.0),
+        (Figure::CoreBusy, busy(cores.server) * 100.0),
         (Figure::App, user * 100.0),
         (Figure::System, (1.0 - user - softirq).max(0.0) * 100.0),
         (Figure::Softirq, softirq * 100.0),
@@ -109,8 +110,8 @@ pub(super) fn fleet_turn(
         }
     }
     // The fleet's own packets count on its core, too.
-    if server.receiver != server.cores.client {
-        let received = delta.received_by_cpu.get(server.receiver as usize).copied().unwrap_or(0);
+    if receiver != cores.client {
+        let received = delta.received_by_cpu.get(receiver as usize).copied().unwrap_or(0);
         let all = delta.rx_packets.total().max(1) as f64;
         turn.set(Figure::ReceivedShare, (received as f64 / all).min(1.0) * 100.0);
     }
@@ -130,7 +131,9 @@ pub(super) fn fleet_turn(
         Some(attach) if attach.instances == 0 => Some("no epoll instance was attached".to_owned()),
         _ => invalid(&fleet, attaching),
     };
-    turn.steal = Some(server.own().into_iter().map(stolen).sum());
+    // Of the cores on which nobody else works.
+    let elsewhere = receiver != cores.server && receiver != cores.client;
+    turn.steal = Some(stolen(cores.server) + if elsewhere { stolen(receiver) } else { 0.0 });
     turn.queue.clone_from(&after.queue);
     (turn.latencies, turn.windows) = (fleet.latencies, fleet.windows);
     turn.detail = Some(Box::new(LoadDetail {

@@ -9,6 +9,6 @@ mod running;
 mod server_command;
 
 pub use contender::{Contender, requests_for};
-pub use plan::{Alternation, Experiment, Load};
+pub use plan::{Experiment, Load};
 pub use run::Outcome;
 pub use server_command::ServerCommand;

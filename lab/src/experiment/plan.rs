@@ -12,54 +12,26 @@ use crate::fleet::{AlternatingRate, FleetRequests};
 use crate::testbed::Receiver;
 
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Alternation {
-    /// Its rates are shares of the reference's capacity.
-    pub shares: AlternatingRate,
-    /// Steps up that are measured in a turn.
-    pub cycles: u32,
-}
-
-impl Alternation {
-    /// The rate, if this is the reference's capacity in requests per second.
-    pub(crate) fn rate(&self, capacity: f64) -> AlternatingRate {
-        let AlternatingRate { high, low, .. } = self.shares;
-        let rate = |share: f64| rounded(capacity * share).max(LOWEST_RATE);
-        AlternatingRate { high: rate(high), low: if low > 0.0 { rate(low) } else { 0.0 }, ..self.shares }
-    }
-
-    pub(super) fn duration(&self) -> f64 {
-        (self.shares.high_seconds + self.shares.low_seconds) * f64::from(self.cycles)
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Load {
     /// A share of the reference's capacity, in an open loop.
     Share(f64),
     /// Requests per second in an open loop.
     Rate(f64),
-    /// Steps between shares of the reference's capacity.
-    Steps(Alternation),
+    /// Steps between shares of the reference's capacity, with as many steps up in a turn.
+    Steps { shares: AlternatingRate, cycles: u32 },
     Closed,
 }
 
 impl Load {
     pub fn needs_capacity(&self) -> bool {
-        matches!(self, Self::Share(_) | Self::Steps(_))
+        matches!(self, Self::Share(_) | Self::Steps { .. })
     }
 }
 
 /// Steal, as a share of one core, above which a turn or a window is repeated. A 99th percentile
 /// bears 1 % of the time.
 pub(super) const STEAL_LIMIT: f64 = 0.005;
-/// The lowest rate that a share of the capacity gives, requests per second.
-pub(super) const LOWEST_RATE: f64 = 100.0;
-
-/// To hundreds, for legibility.
-pub(super) fn rounded(rate: f64) -> f64 {
-    (rate / LOWEST_RATE).round() * LOWEST_RATE
-}
 
 #[derive(Debug, Clone, Serialize)]
 pub struct Experiment {

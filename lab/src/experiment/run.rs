@@ -9,11 +9,11 @@ use serde::Serialize;
 
 use super::capacity::{FIRST, STEP, search};
 use super::contender::Contender;
-use super::plan::{Experiment, LOWEST_RATE, Load, STEAL_LIMIT, rounded};
+use super::plan::{Experiment, Load, STEAL_LIMIT};
 use super::running::RunningContender;
 use crate::Error;
 use crate::cores::CoreAssignment;
-use crate::fleet::{FleetLoad, FleetPacing};
+use crate::fleet::{AlternatingRate, FleetLoad, FleetPacing};
 use crate::processes::RunningPolicy;
 use crate::rounds::{Figure, LoadKind, LoadPlan, Results, Runner, Status};
 
@@ -115,16 +115,19 @@ impl Experiment {
 
     fn plan(&self, load: Load, capacity: f64, limit: Duration) -> (LoadPlan, FleetLoad) {
         let open = |rate: f64| (format!("{rate:.0}/s"), LoadKind::Open, rate, FleetPacing::Open { rate });
+        // To hundreds, for legibility, and not less than a hundred requests per second.
+        let of_capacity = |share: f64| (capacity * share / 100.0).round().max(1.0) * 100.0;
         let (mut share, mut duration) = (None, self.duration);
         let (name, kind, at, pacing) = match load {
-            Load::Share(of_capacity) => {
-                share = Some(of_capacity);
-                open(rounded(capacity * of_capacity).max(LOWEST_RATE))
+            Load::Share(it) => {
+                share = Some(it);
+                open(of_capacity(it))
             }
             Load::Rate(rate) => open(rate),
-            Load::Steps(alternation) => {
-                duration = alternation.duration();
-                let rate = alternation.rate(capacity);
+            Load::Steps { shares, cycles } => {
+                duration = (shares.high_seconds + shares.low_seconds) * f64::from(cycles);
+                let low = if shares.low > 0.0 { of_capacity(shares.low) } else { 0.0 };
+                let rate = AlternatingRate { high: of_capacity(shares.high), low, ..shares };
                 (rate.to_string(), LoadKind::Steps, rate.high, FleetPacing::Alternating(rate))
             }
             Load::Closed => {

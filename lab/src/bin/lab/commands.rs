@@ -12,7 +12,7 @@ use lab::commands::self_test::self_test_verdict;
 use lab::commands::steps::{load_steps, steps_section};
 use lab::commands::waiting::{self, WaitingConfig, WaitingReport};
 use lab::cores::{AwakeCores, CoreAssignment};
-use lab::experiment::{Alternation, Contender, Experiment, Load, ServerCommand, requests_for};
+use lab::experiment::{Contender, Experiment, Load, ServerCommand, requests_for};
 use lab::fleet::{AlternatingRate, FleetRequests};
 use lab::instructions::{self, Counted, InstructionReport};
 use lab::network::PollingConfig;
@@ -101,7 +101,7 @@ pub fn steps(flags: &StepsFlags) -> Result<(), Failure> {
     let alternation = |seconds, low, window_seconds, cycles| {
         let (high_seconds, low_seconds) = (seconds, seconds);
         let shares = AlternatingRate { high: 0.9, low, high_seconds, low_seconds, window_seconds };
-        Load::Steps(Alternation { shares, cycles })
+        Load::Steps { shares, cycles }
     };
     let steps = |seconds| alternation(seconds, 0.1, 0.02, 1);
     // As long as the pauses between them. A shorter window has too few requests.
