@@ -67,10 +67,12 @@ pub(super) fn fleet_turn(
     let ServerCores { cores, receiver, model } = server;
     let delta = after.snapshot.since(&before.snapshot);
     let (replies, seconds) = (fleet.all_replies.max(1) as f64, delta.elapsed.as_secs_f64());
-    let time = |core: u32| delta.cpus.get(core as usize).copied();
+    let time = |core: u32, part: fn(&CpuTime) -> Duration| -> f64 {
+        delta.cpus.get(core as usize).map_or(0.0, |time| part(time).as_secs_f64())
+    };
     let cpu = after.cpu - before.cpu;
     let kernel_threads = kernel_threads(&delta);
-    let stolen = |core: u32| time(core).map_or(0.0, |time| time.steal.as_secs_f64()) / seconds;
+    let stolen = |core: u32| time(core, |it| it.steal) / seconds;
     let used = match model {
         Receiver::Fifo | Receiver::Thread => cpu + kernel_threads,
         // No thread is charged for a softirq that interrupts an idle core.
@@ -79,9 +81,7 @@ pub(super) fn fleet_turn(
     let share = |seconds: f64| (seconds / used.max(1e-9)).clamp(0.0, 1.0);
     let user = share(after.user - before.user);
     // Without those on behalf of a system call and those of the kernel thread.
-    let softirq =
-        share(time(cores.server).map_or(0.0, |time| time.softirq.as_secs_f64())).min(1.0 - user);
-    let busy = |core: u32| time(core).map_or(0.0, |time: CpuTime| time.busy.as_secs_f64()) / seconds;
+    let softirq = share(time(cores.server, |it| it.softirq)).min(1.0 - user);
     let wakes: u64 = delta.napi_threads.iter().map(|thread| thread.wakes).sum();
     let mut turn = Turn::new([
         (Figure::CpuPerRequest, used * 1e6 / replies),
@@ -89,7 +89,7 @@ pub(super) fn fleet_turn(
         (Figure::Wakes, wakes as f64 / replies),
         (Figure::PacketsPerInterrupt, delta.packets_per_interrupt()),
         (Figure::BusyPollShare, delta.busy_poll_share() * 100.0),
-        (Figure::CoreBusy, busy(cores.server) * 100.0),
+        (Figure::CoreBusy, time(cores.server, |it| it.busy) / seconds * 100.0),
         (Figure::App, user * 100.0),
         (Figure::System, (1.0 - user - softirq).max(0.0) * 100.0),
         (Figure::Softirq, softirq * 100.0),
