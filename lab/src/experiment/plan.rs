@@ -19,7 +19,10 @@ pub enum Load {
     /// Requests per second in an open loop.
     Rate(f64),
     /// Steps between shares of the reference's capacity, with as many steps up in a turn.
-    Steps { shares: AlternatingRate, cycles: u32 },
+    Steps {
+        shares: AlternatingRate,
+        cycles: u32,
+    },
     Closed,
 }
 

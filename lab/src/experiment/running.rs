@@ -261,17 +261,11 @@ fn await_listening(name: &str, server: &mut ExperimentProcess, testbed: &Testbed
     Ok(())
 }
 
-/// The memory that a server needs to keep all records of a workload, in bytes. 0 for what it has
-/// anyway.
+/// The memory that a server needs to keep all records of a workload, in bytes.
 fn workload_memory(workload: &Workload) -> u64 {
     /// The item's header, its place in the hash table, and the rounding of sizes up to those of
     /// slabs.
     const OVERHEAD: f64 = 150.0;
-    /// Records up to which a server's default is enough.
-    const FEW: u64 = 50_000;
-    if workload.records <= FEW {
-        return 0;
-    }
     // Twice the mean, because a slab class holds what it once got.
     let record = workload.key.mean() + workload.value.mean() + OVERHEAD;
     (workload.records as f64 * record * 2.0) as u64

@@ -16,11 +16,23 @@ use crate::peers::EchoServerSpec;
 pub enum ProcessRole {
     Server(ServerSpec),
     EchoServer(EchoServerSpec),
-    Fleet { fleet: FleetConfig, core: u32, records: u64 },
+    Fleet {
+        fleet: FleetConfig,
+        core: u32,
+        records: u64,
+    },
     /// Another program as an experiment process: it ends with the lab.
-    Program { program: PathBuf, arguments: Vec<String>, core: u32 },
+    Program {
+        program: PathBuf,
+        arguments: Vec<String>,
+        core: u32,
+    },
     /// Keeps another process's server under kernel polling, from outside.
-    Attach { pid: u32, latency_budget: LatencyBudget, core: u32 },
+    Attach {
+        pid: u32,
+        latency_budget: LatencyBudget,
+        core: u32,
+    },
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -28,7 +40,7 @@ pub struct ServerSpec {
     pub network: Network,
     pub core: u32,
     pub address: IpAddr,
-    /// Memory for items, in bytes; 0 for the server's default.
+    /// Memory for items, in bytes; the server's default at least.
     pub memory: u64,
 }
 

@@ -70,7 +70,7 @@ fn run_server(spec: &ServerSpec) -> Result<(), Error> {
         listen: vec![(spec.address, None)],
         port: Some(0),
         max_connections: MOST_CONNECTIONS,
-        memory: if spec.memory > 0 { spec.memory } else { Config::default().memory },
+        memory: spec.memory.max(Config::default().memory),
         ..Config::default()
     };
     runtime.block_on(async move {

@@ -68,8 +68,7 @@ pub(super) fn p99_ratio(rounds: &[Buckets<'_>], reference: &[Buckets<'_>]) -> In
 
 fn bootstrap(rounds: usize, figure: impl Fn(&[usize]) -> f64) -> Interval {
     let mut random = SmallRng::seed_from_u64(rounds as u64);
-    let mut resample =
-        || figure(&(0..rounds).map(|_| random.random_range(0..rounds)).collect::<Vec<_>>());
+    let mut resample = || figure(&(0..rounds).map(|_| random.random_range(0..rounds)).collect::<Vec<_>>());
     let resamples = if rounds > 0 { RESAMPLES } else { 0 };
     let mut values: Vec<f64> = (0..resamples).map(|_| resample()).filter(|it| it.is_finite()).collect();
     values.sort_by(f64::total_cmp);

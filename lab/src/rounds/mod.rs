@@ -21,9 +21,9 @@ pub use conditions::Conditions;
 pub(crate) use conditions::STEAL_LIMIT;
 pub use figure::Figure;
 pub use intervals::Bound;
-pub(crate) use results::{ANSWERED, order_by_rounds};
 #[cfg(test)]
 pub(crate) use results::tests::results_of;
+pub(crate) use results::{ANSWERED, order_by_rounds};
 pub use results::{LoadResult, Measured, Results, Round, Row, Status};
 pub(crate) use runner::Phases;
 pub use runner::Runner;

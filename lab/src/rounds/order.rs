@@ -133,10 +133,7 @@ mod tests {
 
     /// Turns with more than 2 % of steal are repeated.
     fn rounds(contenders: usize, count: usize, limit: Duration) -> Rounds {
-        Rounds::new(
-            LoadPlan::new("", LoadKind::Closed, 0.0, count, limit),
-            vec![String::new(); contenders],
-        )
+        Rounds::new(LoadPlan::new("", LoadKind::Closed, 0.0, count, limit), vec![String::new(); contenders])
     }
 
     /// Takes turns at these distances with as much steal. Returns the contender of each, and

@@ -161,9 +161,8 @@ impl Results {
 
 /// The classes with rounds, the one with most first.
 pub(crate) fn order_by_rounds(loads: &[LoadResult]) -> Vec<DistanceClass> {
-    let rounds = |class| -> usize {
-        loads.iter().filter(|load| load.class == class).map(|load| load.rounds).sum()
-    };
+    let rounds =
+        |class| -> usize { loads.iter().filter(|load| load.class == class).map(|load| load.rounds).sum() };
     let mut classes: Vec<_> = DistanceClass::ALL.into_iter().filter(|&class| rounds(class) > 0).collect();
     classes.sort_by_key(|&class| Reverse(rounds(class)));
     classes

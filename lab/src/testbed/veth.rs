@@ -137,7 +137,8 @@ fn set_up_interface(interface: &str, address: Ipv4Addr) -> io::Result<u32> {
         .map_err(failed_step("disable segmentation offload and enable receive offload"))?;
     // `struct ifaddrmsg`: family, bits of the network, flags, scope, index.
     let header = [[IPV4, PREFIX_LENGTH, 0, 0], index.to_ne_bytes()].concat();
-    let attributes = [libc::IFA_ADDRESS, libc::IFA_LOCAL].map(|kind| Attribute::bytes(kind, address.octets()));
+    let attributes =
+        [libc::IFA_ADDRESS, libc::IFA_LOCAL].map(|kind| Attribute::bytes(kind, address.octets()));
     send(libc::RTM_NEWADDR, &[header, emit(&attributes)].concat(), CREATE)
         .map_err(failed_step("set the address"))?;
     for index in [find("lo"), Some(index)].into_iter().flatten() {
@@ -152,10 +153,8 @@ fn add_neighbour(interface: u32, address: Ipv4Addr, mac: [u8; 6]) -> io::Result<
     // `struct ndmsg`: family and padding, interface, state, flags, type.
     let [low, high] = libc::NUD_PERMANENT.to_ne_bytes();
     let header = [[IPV4, 0, 0, 0], interface.to_ne_bytes(), [low, high, 0, 0]].concat();
-    let attributes = [
-        Attribute::bytes(libc::NDA_DST, address.octets()),
-        Attribute::bytes(libc::NDA_LLADDR, mac),
-    ];
+    let attributes =
+        [Attribute::bytes(libc::NDA_DST, address.octets()), Attribute::bytes(libc::NDA_LLADDR, mac)];
     send(libc::RTM_NEWNEIGH, &[header, emit(&attributes)].concat(), CREATE)
 }
 
