@@ -46,7 +46,6 @@ impl Document {
 
     /// Writes `report.html` into a folder, and `results.json` with `json`.
     pub fn write(&self, folder: &Path, json: &impl Serialize) -> io::Result<()> {
-        fs::create_dir_all(folder)?;
         fs::write(folder.join("report.html"), html(self))?;
         // One line: indented, a run of five minutes has several times as many bytes.
         fs::write(folder.join("results.json"), serde_json::to_vec(json)?)
