@@ -142,8 +142,7 @@ fn the_plan_for_kernel_thread_says_beforehand_that_the_kernel_has_none() {
     let settings = Settings { worker_cores: vec![0], packing_cores: Cpus::one(0), ..Settings::default() };
     let plan = Plan::new(Policy::KernelThread, &host::interface(SERVER_INTERFACE).unwrap(), &settings);
     let notes: Vec<String> = plan.notes.iter().map(ToString::to_string).collect();
-    let needs =
-        |note: &String| note.contains("need Linux 6.19") && note.contains("vanilla runs instead");
+    let needs = |note: &String| note.contains("need Linux 6.19") && note.contains("vanilla runs instead");
     assert_eq!(notes.iter().any(needs), !kernel_has_polling_threads(), "{:?}", plan.notes);
     for shared in ["2 kernel threads poll on cores 0", "on cores 0, which have workers"] {
         assert!(notes.iter().any(|note| note.contains(shared)), "{shared}: {:?}", plan.notes);
