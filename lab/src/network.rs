@@ -2,21 +2,17 @@
 
 use std::fmt;
 
-use policies::controller::{CpuBudget, LatencyBudget};
+use policies::controller::PollInterval;
 use policies::{Cpus, GraceTime, Policy};
 use runtime::{Builder, DriverKind};
 use serde::{Deserialize, Serialize};
 
-/// The grace time and the budgets of a server. Other policies than kernel polling ignore the
-/// budgets.
+/// How a server's queue is polled. Other policies than kernel polling ignore the interval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct PollingConfig {
     /// The grace time: adaptive (the default), or one at every load.
     pub grace_time: GraceTime,
-    /// Delay that may be paid for less CPU time.
-    pub latency_budget: LatencyBudget,
-    /// CPU time that may be paid for less delay.
-    pub cpu_budget: CpuBudget,
+    pub poll_interval: PollInterval,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -34,10 +30,10 @@ pub struct Network {
 impl Network {
     /// A runtime with one worker, on a core.
     pub(crate) fn builder(&self, core: u32) -> Builder {
-        let PollingConfig { grace_time, latency_budget, cpu_budget } = self.polling;
+        let PollingConfig { grace_time, poll_interval } = self.polling;
         let builder = Builder::new().ignore_environment().policy(self.policy).driver(self.driver);
         let builder = builder.workers(1).cores(Cpus::one(core)).packing_cores(Cpus::one(self.packing_core));
-        let builder = builder.grace_time(grace_time).latency_budget(latency_budget).cpu_budget(cpu_budget);
+        let builder = builder.grace_time(grace_time).poll_interval(poll_interval);
         self.interface.iter().fold(builder, |builder, name| builder.interface(name))
     }
 }
@@ -46,11 +42,8 @@ impl Network {
 impl fmt::Display for PollingConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.grace_time {
-            GraceTime::Adaptive if self.cpu_budget > CpuBudget::ZERO => {
-                write!(f, ", CPU budget {} %", self.cpu_budget)
-            }
-            GraceTime::Adaptive if self.latency_budget == LatencyBudget::ZERO => Ok(()),
-            GraceTime::Adaptive => write!(f, ", budget {} µs", self.latency_budget),
+            GraceTime::Adaptive if self.poll_interval == PollInterval::default() => Ok(()),
+            GraceTime::Adaptive => write!(f, ", {} µs", self.poll_interval),
             fixed => write!(f, ", grace {fixed} µs"),
         }
     }

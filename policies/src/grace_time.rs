@@ -21,7 +21,7 @@ pub enum GraceTime {
     /// [`Settings`](crate::Settings).
     Fixed(Duration),
     /// The [controller](crate::controller) of the application's workers chooses it, with the mode
-    /// of the queue, from the load and the latency budget. Starts with plain interrupts.
+    /// of the queue, from the load and the poll interval. Starts with interrupts.
     #[default]
     Adaptive,
 }

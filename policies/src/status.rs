@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::controller::{Budgets, QueueMode, QueueSettings, Reason};
+use crate::controller::{QueueMode, QueueSettings, Reason};
 use crate::host::process::{ProcessIdentity, network_namespace};
 use crate::journal::JournalDir;
 use crate::journal::files::{hold_file, is_file_held};
@@ -40,44 +40,26 @@ pub struct WorkerStatus {
 pub struct QueueStatus {
     /// What drives the queue while the worker waits.
     pub mode: QueueMode,
-    /// The latency budget of the controller that adapts the queue. `None` if the configuration
-    /// fixes its values, as the next.
-    pub latency_budget_us: Option<u64>,
-    /// Its CPU budget, in percent.
-    pub cpu_budget_percent: Option<u16>,
     /// `gro_flush_timeout`.
     pub grace_time_us: u64,
     /// How long the worker's wait sleeps at most before it polls again, in timed mode; 0 in others.
     pub poll_interval_us: u64,
     /// `busy_poll_usecs`: how long a wait polls before it sleeps, beyond the first poll.
     pub spin_us: u64,
-    /// For how long the controller has tried polling, or given it up for a moment to measure
-    /// interrupts, since the start. 0 if the values are fixed.
-    pub trials_us: u64,
-    /// Why the queue is driven this way, as `reason`, with `cpu` and `delay` in percent of plain
-    /// interrupts' where they were compared.
+    /// Why the queue is driven this way, as `reason`.
     #[serde(flatten)]
     pub why: Reason,
 }
 
 impl QueueStatus {
-    /// The status without trials.
-    pub fn new(settings: &QueueSettings, budgets: Option<Budgets>) -> Self {
+    pub fn new(settings: &QueueSettings) -> Self {
         Self {
             mode: settings.mode,
-            latency_budget_us: budgets.map(|budgets| micros(budgets.latency.delay())),
-            cpu_budget_percent: budgets.map(|budgets| budgets.cpu.percent()),
             grace_time_us: micros(settings.grace_time),
             poll_interval_us: micros(settings.poll_interval),
             spin_us: micros(settings.spin),
-            trials_us: 0,
             why: settings.why,
         }
-    }
-
-    /// The same, with trials that have taken so long.
-    pub fn with_trials(self, trials: Duration) -> Self {
-        Self { trials_us: micros(trials), ..self }
     }
 
     /// The mode, with the times that count in it: `grace 20 µs`.
@@ -87,7 +69,7 @@ impl QueueStatus {
             grace_time: Duration::from_micros(self.grace_time_us),
             poll_interval: Duration::from_micros(self.poll_interval_us),
             spin: Duration::from_micros(self.spin_us),
-            ..QueueSettings::plain(self.why)
+            ..QueueSettings::interrupts(self.why)
         };
         settings.mode_text()
     }
@@ -198,18 +180,18 @@ pub fn workers(directory: &JournalDir, ifindex: u32) -> Vec<WorkerStatus> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::controller::{Budgets, Comparison, QueueSettings, Reason};
 
     #[test]
     fn a_queue_status_says_the_mode_and_the_times_that_count() {
-        let spinning = |settings| QueueSettings { spin: Duration::from_micros(3), ..settings };
-        let text = |settings| QueueStatus::new(&settings, None).mode_text();
-        let short = QueueSettings::SHORT_GRACE_TIME;
-        assert_eq!(text(QueueSettings::plain(Reason::Start)), "plain");
-        assert_eq!(text(QueueSettings::interrupt_first(short, Reason::Start)), "interrupt-first");
-        let spins = spinning(QueueSettings::interrupt_first(short, Reason::Start));
-        assert_eq!(text(spins), "interrupt-first, spins 3 µs");
-        assert_eq!(text(QueueSettings::grace(short, Reason::Start)), "grace 20 µs");
+        let text = |settings| QueueStatus::new(&settings).mode_text();
+        let short = Duration::from_micros(20);
+        assert_eq!(text(QueueSettings::interrupts(Reason::Start)), "interrupts");
+        let grace = QueueSettings::grace(short, Reason::Start);
+        assert_eq!(text(grace), "grace 20 µs");
+        assert_eq!(
+            text(QueueSettings { spin: Duration::from_micros(3), ..grace }),
+            "grace 20 µs, spins 3 µs"
+        );
         let timed = QueueSettings::timed(short, short * 10, Reason::Start);
         assert_eq!(text(timed), "timed 20 µs");
         assert_eq!(text(QueueSettings { spin: short, ..timed }), "timed, never sleeps");
@@ -217,21 +199,17 @@ mod tests {
 
     #[test]
     fn every_reason_is_read_back_from_a_status() {
-        let beside = Comparison { cpu: 52, delay: 81 };
         let reasons = [
             Reason::Start,
             Reason::Fixed,
-            Reason::Idle,
-            Reason::Measures,
-            Reason::CannotPay,
+            Reason::FewPackets,
+            Reason::ManyPackets,
+            Reason::Saturated,
             Reason::Failed,
             Reason::Unsupervised,
-            Reason::Tries,
-            Reason::Pays(beside),
-            Reason::DidNotPay(beside),
         ];
         for why in reasons {
-            let status = QueueStatus::new(&QueueSettings::plain(why), Some(Budgets::default()));
+            let status = QueueStatus::new(&QueueSettings::interrupts(why));
             let json = serde_json::to_value(status).unwrap();
             assert_eq!(json["reason"], why.name(), "{json}");
             assert_eq!(serde_json::from_value::<QueueStatus>(json).unwrap(), status);
@@ -248,9 +226,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let directory = JournalDir::at(folder.path().join("lull"));
         fs::create_dir(directory.path()).unwrap();
-        let budgets = Budgets { latency: "20".parse().unwrap(), ..Budgets::default() };
-        let settings = QueueSettings::grace(budgets.latency.delay(), Reason::Tries);
-        let worker = worker(Some(QueueStatus::new(&settings, Some(budgets))));
+        let settings = QueueSettings::grace(Duration::from_micros(20), Reason::ManyPackets);
+        let worker = worker(Some(QueueStatus::new(&settings)));
         let file = StatusFile::new(&directory, 5);
         file.write(vec![worker.clone()]).unwrap();
         assert_eq!(workers(&directory, 5), [worker]);

@@ -11,7 +11,7 @@ use std::error::Error;
 use std::time::Duration;
 
 use runtime::Builder;
-use runtime::policy::{LatencyBudget, Policy};
+use runtime::policy::{Policy, PollInterval};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
@@ -22,7 +22,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .policy(policy)
         .interface(interface)
         .workers(2)
-        .latency_budget(LatencyBudget::new(Duration::from_micros(20))?)
+        .poll_interval(PollInterval::new(Duration::from_micros(30))?)
         .on_host_change(|change| println!("the interface changed: {change:?}"))
         .build()?;
 

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use policies::controller::{CpuBudget, LatencyBudget};
+use policies::controller::PollInterval;
 use policies::{AdaptedQueue, Affinity, Change, Cpus, GraceTime, JournalDir, Policy};
 
 use crate::config::{
@@ -131,12 +131,11 @@ impl Builder {
         self
     }
 
-    /// Goes on polling a queue where polling takes more CPU time than interrupts, for tests of what
-    /// polling does: what it costs depends on the machine and the moment.
+    /// Polls a queue from 2,000 events a second on, for tests of what polling does.
     #[cfg(feature = "test-hooks")]
     #[doc(hidden)]
-    pub fn ignore_polling_costs(mut self) -> Self {
-        self.options.ignores_polling_costs = true;
+    pub fn poll_always(mut self) -> Self {
+        self.options.polls_always = true;
         self
     }
 
@@ -156,17 +155,10 @@ impl Builder {
         self
     }
 
-    /// How much longer than under vanilla a request may wait under kernel polling, in exchange for
-    /// CPU time. Default: 0. See [`LatencyBudget`].
-    pub fn latency_budget(mut self, budget: LatencyBudget) -> Self {
-        self.named.latency_budget = Some(budget);
-        self
-    }
-
-    /// How much more CPU time than under vanilla a request may take under kernel polling, in
-    /// exchange for less delay. Default: 0. See [`CpuBudget`].
-    pub fn cpu_budget(mut self, budget: CpuBudget) -> Self {
-        self.named.cpu_budget = Some(budget);
+    /// The longest time for which a packet waits until a sleeping worker looks at its queue, while
+    /// kernel polling polls the queue. Default: 40 µs. See [`PollInterval`].
+    pub fn poll_interval(mut self, interval: PollInterval) -> Self {
+        self.named.poll_interval = Some(interval);
         self
     }
 

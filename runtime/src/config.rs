@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use policies::controller::{CpuBudget, ForcedSettings, LatencyBudget, QueueSettings};
+use policies::controller::{ForcedSettings, PollInterval, QueueSettings};
 use policies::{Affinity, Cpus, GraceTime, JournalDir, Policy, Settings, WorkerWait};
 
 use crate::driver::DriverKind;
@@ -87,10 +87,8 @@ settings! {
         "`pin` (default), `follow`, `none`";
     grace_time: GraceTime, parse, ["RUNTIME_GRACE_TIME"]
         "microseconds, or `auto` (default); see [`Builder::grace_time`]";
-    latency_budget: LatencyBudget, parse, ["RUNTIME_LATENCY_BUDGET"]
-        "microseconds from 0 (default) to 1000; see [`Builder::latency_budget`]";
-    cpu_budget: CpuBudget, parse, ["RUNTIME_CPU_BUDGET"]
-        "percent from 0 (default) to 400; see [`Builder::cpu_budget`]";
+    poll_interval: PollInterval, parse, ["RUNTIME_POLL_INTERVAL"]
+        "microseconds from 10 to 1000, 40 by default; 0 never sleeps; see [`Builder::poll_interval`]";
 }
 
 fn parse<T: FromStr<Err: fmt::Display>>(text: &str) -> Result<T, String> {
@@ -120,8 +118,8 @@ pub(crate) struct Options {
     pub(crate) journals: JournalDir,
     /// Worker 0 has a thread, too.
     pub(crate) background: bool,
-    /// For tests: a queue is polled also where that takes more CPU time than interrupts.
-    pub(crate) ignores_polling_costs: bool,
+    /// For tests: a queue is polled from 2,000 events a second on.
+    pub(crate) polls_always: bool,
     /// For tests: who chooses the queues' settings in the place of the controllers.
     pub(crate) forced: Option<ForcedSettings>,
 }
@@ -144,7 +142,7 @@ impl Default for Options {
             schedule_latency_histogram: false,
             journals: JournalDir::default(),
             background: false,
-            ignores_polling_costs: false,
+            polls_always: false,
             forced: None,
         }
     }
@@ -163,7 +161,6 @@ pub(crate) struct Config {
     pub(crate) cores: Vec<u32>,
     pub(crate) affinity: Affinity,
     pub(crate) settings: Settings,
-    pub(crate) cpu_budget: CpuBudget,
     pub(crate) busy_poll: Duration,
     pub(crate) options: Options,
 }
@@ -193,7 +190,7 @@ impl Config {
         }
         let mut settings = Settings {
             packing_cores: options.packing_cores.clone(),
-            latency_budget: named.latency_budget.unwrap_or_default(),
+            poll_interval: named.poll_interval.unwrap_or_default(),
             gro_flush_timeout: named.grace_time.unwrap_or_default(),
             ..Settings::default()
         };
@@ -202,11 +199,10 @@ impl Config {
         // The kernel polls the queue in the wait, and for how long is the controller's.
         let has_no_spin = polls && wait == WaitStrategy::Adaptive;
         let wait = if has_no_spin { WaitStrategy::Block } else { wait };
-        // Where the controller does not run, kernel polling has the values that suit the budget
-        // without it.
+        // Where the controller does not run, kernel polling has the fixed values.
         let polls_always = wait != WaitStrategy::Block || options.busy_poll.is_some();
         if policy.adapts(settings.gro_flush_timeout) && polls_always {
-            let fixed = QueueSettings::fixed(settings.latency_budget);
+            let fixed = QueueSettings::fixed(settings.poll_interval);
             settings.gro_flush_timeout = GraceTime::Fixed(fixed.grace_time);
             settings.defer_hard_irqs = fixed.defer_hard_irqs;
         }
@@ -230,7 +226,6 @@ impl Config {
             cores: named.cores.unwrap_or_default().iter().collect(),
             affinity: named.affinity.unwrap_or_default(),
             settings,
-            cpu_budget: named.cpu_budget.unwrap_or_default(),
             busy_poll,
             options,
         })

@@ -158,7 +158,7 @@ pub mod policy {
     //! ```
 
     pub use policies::Error as HostError;
-    pub use policies::controller::{CpuBudget, LatencyBudget, QueueMode, QueueSettings};
+    pub use policies::controller::{PollInterval, QueueMode, QueueSettings};
     pub use policies::epoll_params::EpollParams;
     pub use policies::netlink::netdev::Napi;
     pub use policies::status::QueueStatus;

@@ -255,25 +255,12 @@ fn queues(page: &mut Page, workers: &[(String, &WorkerSnapshot)]) {
         Gauge "lull_worker_queue_spin_seconds",
             "Time that a wait polls the worker's queue before it sleeps, beyond the first poll.":
             Some(seconds(it.spin_us));
-        Gauge "lull_worker_latency_budget_seconds", "Delay that polling may cost in exchange for CPU time.":
-            it.latency_budget_us.map(seconds);
-        Counter "lull_worker_queue_trials_seconds_total",
-            "Time in which polling was tried, or given up for a moment to measure interrupts.":
-            it.latency_budget_us.map(|_| seconds(it.trials_us));
-        Gauge "lull_worker_cpu_budget_percent", "CPU time that polling may cost in exchange for less delay.":
-            it.cpu_budget_percent;
-        Gauge "lull_worker_queue_cpu_percent",
-            "CPU time of an event under polling beside plain interrupts, as compared last.":
-            it.why.comparison().map(|compared| compared.cpu);
-        Gauge "lull_worker_queue_delay_percent",
-            "Delay of an event under polling beside plain interrupts, as compared last.":
-            it.why.comparison().map(|compared| compared.delay);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use policies::controller::{Budgets, LatencyBudget, QueueSettings, Reason};
+    use policies::controller::{PollInterval, QueueSettings};
 
     use super::*;
     use crate::driver::DriverKind;
@@ -285,7 +272,7 @@ mod tests {
         assert_eq!(PolledPackets::read("nonesuch0"), None);
     }
 
-    fn snapshot(queue: Option<QueueSettings>, budgets: Option<Budgets>) -> Snapshot {
+    fn snapshot(queue: Option<QueueSettings>) -> Snapshot {
         let report = WorkerReport {
             worker: 0,
             thread: 1,
@@ -297,8 +284,6 @@ mod tests {
             napi: None,
             epoll: None,
             queue,
-            budgets,
-            trials: Duration::from_millis(1_250),
             driver: DriverKind::Uring,
             features: Vec::new(),
             driver_note: None,
@@ -313,32 +298,24 @@ mod tests {
 
     #[test]
     fn a_worker_under_kernel_polling_has_one_mode_and_its_times_in_seconds() {
-        let page = snapshot(Some(QueueSettings::fixed(LatencyBudget::ZERO)), None).prometheus();
+        let page = snapshot(Some(QueueSettings::fixed(PollInterval::default()))).prometheus();
         for line in [
             "lull_worker_info{worker=\"0\",policy=\"kernel-polling\",running=\"kernel-polling\",driver=\"uring\",napi=\"\",core=\"3\"} 1",
             "lull_worker_steps_down{worker=\"0\"} 1",
-            "lull_worker_queue_mode{worker=\"0\",mode=\"plain\"} 0",
-            "lull_worker_queue_mode{worker=\"0\",mode=\"interrupt-first\"} 1",
-            "lull_worker_queue_mode{worker=\"0\",mode=\"grace\"} 0",
+            "lull_worker_queue_mode{worker=\"0\",mode=\"interrupts\"} 0",
+            "lull_worker_queue_mode{worker=\"0\",mode=\"grace\"} 1",
+            "lull_worker_queue_grace_time_seconds{worker=\"0\"} 0.000040000",
             "lull_worker_queue_spin_seconds{worker=\"0\"} 0.000000000",
             "lull_received_packets_total{interface=\"a\\\"b\"} 10",
             "lull_busy_poll_packets_total 4",
         ] {
             assert!(page.lines().any(|other| other == line), "{line} is missing:\n{page}");
         }
-        for metric in ["lull_worker_latency_budget_seconds", "lull_worker_queue_trials_seconds_total"] {
-            assert!(!page.contains(&format!("{metric}{{")), "{page}");
-        }
-        let page = snapshot(Some(QueueSettings::plain(Reason::Idle)), Some(Budgets::default())).prometheus();
-        assert!(
-            page.contains("lull_worker_queue_trials_seconds_total{worker=\"0\"} 1.250000000\n"),
-            "{page}"
-        );
     }
 
     #[test]
     fn a_worker_without_a_queue_has_no_mode() {
-        let page = snapshot(None, None).prometheus();
+        let page = snapshot(None).prometheus();
         assert!(page.contains("lull_worker_info") && !page.contains("lull_worker_queue"), "{page}");
     }
 }

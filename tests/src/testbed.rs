@@ -85,7 +85,7 @@ pub fn server_runtime(policy: Policy, workers: usize) -> Runtime {
 pub fn server_builder(policy: Policy, workers: usize) -> Builder {
     Builder::new()
         .ignore_environment()
-        .ignore_polling_costs()
+        .poll_always()
         .policy(policy)
         .driver(driver())
         .interface(SERVER_INTERFACE)

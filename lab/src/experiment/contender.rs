@@ -3,7 +3,7 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-use policies::controller::{CpuBudget, LatencyBudget};
+use policies::controller::PollInterval;
 use policies::{GraceTime, Policy};
 use runtime::DriverKind;
 use serde::Serialize;
@@ -29,9 +29,9 @@ pub enum Contender {
     /// A server of another project, as it is.
     Program {
         server: ServerCommand,
-        /// The latency budget with which it is attached to from outside, as `policies attach` does.
+        /// The poll interval with which it is attached to from outside, as `policies attach` does.
         /// `None`: not at all.
-        attached: Option<LatencyBudget>,
+        attached: Option<PollInterval>,
     },
 }
 
@@ -40,10 +40,10 @@ impl Contender {
         Self::Lull { policy, driver, polling }
     }
 
-    /// Under kernel polling, once with each latency budget.
-    pub fn with_budgets(driver: DriverKind, budgets: &[LatencyBudget]) -> impl Iterator<Item = Self> {
-        budgets.iter().map(move |&latency_budget| {
-            let polling = PollingConfig { latency_budget, ..PollingConfig::default() };
+    /// Under kernel polling, once with each poll interval.
+    pub fn with_intervals(driver: DriverKind, intervals: &[PollInterval]) -> impl Iterator<Item = Self> {
+        intervals.iter().map(move |&poll_interval| {
+            let polling = PollingConfig { poll_interval, ..PollingConfig::default() };
             Self::lull(Policy::KernelPolling, driver, polling)
         })
     }
@@ -70,10 +70,10 @@ impl Contender {
         others.chain(runs.map(|policy| (Peer::Lull, Some(policy)))).map(of).collect()
     }
 
-    /// A server as it runs, and the same under kernel polling from outside, once for each latency
-    /// budget.
-    pub fn attached(server: &ServerCommand, budgets: &[LatencyBudget]) -> Vec<Self> {
-        let attached = std::iter::once(None).chain(budgets.iter().copied().map(Some));
+    /// A server as it runs, and the same under kernel polling from outside, once for each poll
+    /// interval.
+    pub fn attached(server: &ServerCommand, intervals: &[PollInterval]) -> Vec<Self> {
+        let attached = std::iter::once(None).chain(intervals.iter().copied().map(Some));
         attached.map(|attached| Self::Program { server: server.clone(), attached }).collect()
     }
 
@@ -92,8 +92,8 @@ impl Contender {
             }
             Self::Echo { peer, .. } => peer.name().to_owned(),
             Self::Program { server, attached: None } => server.name.clone(),
-            Self::Program { server, attached: Some(budget) } => {
-                format!("{}, attached, budget {budget} µs", server.name)
+            Self::Program { server, attached: Some(interval) } => {
+                format!("{}, attached, {interval} µs", server.name)
             }
         }
     }
@@ -128,8 +128,8 @@ impl Contender {
     }
 }
 
-/// This project's memcached server by name: `POLICY[:DRIVER[:D[:K]]]`, with a latency budget D in
-/// microseconds and a CPU budget K in percent, for example `kernel-polling:auto:20`.
+/// This project's memcached server by name: `POLICY[:DRIVER[:I]]`, with a poll interval I in
+/// microseconds, for example `kernel-polling:auto:40`.
 impl FromStr for Contender {
     type Err = String;
 
@@ -140,12 +140,11 @@ impl FromStr for Contender {
         let mut parts = text.split(':');
         let policy = parsed(parts.next(), Policy::default())?;
         let driver = parsed(parts.next(), DriverKind::Auto)?;
-        let latency_budget = parsed(parts.next(), LatencyBudget::ZERO)?;
-        let cpu_budget = parsed(parts.next(), CpuBudget::ZERO)?;
-        let polling = PollingConfig { latency_budget, cpu_budget, ..PollingConfig::default() };
+        let poll_interval = parsed(parts.next(), PollInterval::default())?;
+        let polling = PollingConfig { poll_interval, ..PollingConfig::default() };
         match parts.next() {
             None => Ok(Self::lull(policy, driver, polling)),
-            Some(more) => Err(format!("{more:?} follows POLICY:DRIVER:D:K")),
+            Some(more) => Err(format!("{more:?} follows POLICY:DRIVER:I")),
         }
     }
 }

@@ -182,7 +182,7 @@ fn queue_mode(interface: &Interface) -> io::Result<Option<String>> {
     let settings = QueueSettings::preset(napi.defer_hard_irqs.unwrap_or(0), grace, suspend);
     Ok(Some(match settings.mode {
         // Without a suspend timeout only timed mode defers.
-        QueueMode::InterruptFirst if suspend.is_zero() => QueueMode::Timed.to_string(),
+        QueueMode::Grace if suspend.is_zero() => QueueMode::Timed.to_string(),
         // Whether waits poll, too, the values don't tell.
         QueueMode::Grace => format!("grace time {} µs", settings.grace_time.as_micros()),
         mode => mode.to_string(),
@@ -237,8 +237,8 @@ fn start_attacher(
     cores: CoreAssignment,
     server: u32,
 ) -> Result<Option<ExperimentProcess>, Error> {
-    let Contender::Program { attached: Some(latency_budget), .. } = contender else { return Ok(None) };
-    let role = ProcessRole::Attach { pid: server, latency_budget: *latency_budget, core: cores.packing };
+    let Contender::Program { attached: Some(poll_interval), .. } = contender else { return Ok(None) };
+    let role = ProcessRole::Attach { pid: server, poll_interval: *poll_interval, core: cores.packing };
     let mut attacher = ExperimentProcess::start(&role, Some(&testbed.server))?;
     attacher.result::<()>(Error::NotAttached)?;
     Ok(Some(attacher))

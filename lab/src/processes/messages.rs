@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
-use policies::controller::LatencyBudget;
+use policies::controller::PollInterval;
 use serde::{Deserialize, Serialize};
 
 use crate::fleet::FleetConfig;
@@ -30,7 +30,7 @@ pub enum ProcessRole {
     /// Keeps another process's server under kernel polling, from outside.
     Attach {
         pid: u32,
-        latency_budget: LatencyBudget,
+        poll_interval: PollInterval,
         core: u32,
     },
 }

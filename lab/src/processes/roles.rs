@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use policies::attach::{AttachConfig, AttachEvent, Attachment, Target, observe};
-use policies::controller::LatencyBudget;
+use policies::controller::PollInterval;
 use policies::explain::Severity;
 use policies::{Cpus, JournalDir};
 use runtime::Handle;
@@ -47,9 +47,9 @@ pub fn run(role: &str, namespace: Option<&str>) -> Result<(), Error> {
             let error = Command::new(&program).args(&arguments).stdout(Stdio::null()).exec();
             Err(Error::program(&program, error))
         }
-        ProcessRole::Attach { pid, latency_budget, core } => {
+        ProcessRole::Attach { pid, poll_interval, core } => {
             Cpus::one(core).pin(None)?;
-            sent(run_attacher(pid, latency_budget))
+            sent(run_attacher(pid, poll_interval))
         }
         ProcessRole::EchoServer(spec) => Ok(peers::serve(&spec, |address, ran, steps_down| {
             let policy = ran.map(|ran| RunningPolicy { ran, steps_down });
@@ -136,13 +136,13 @@ impl Reported {
 
 /// Attaches to the server, and says what it did at each command, until the lab closes this
 /// process's standard input.
-fn run_attacher(pid: u32, latency_budget: LatencyBudget) -> Result<(), Error> {
+fn run_attacher(pid: u32, poll_interval: PollInterval) -> Result<(), Error> {
     let target = Target::Process(pid);
     check_attachable(&target)?;
     let reported = Arc::new(Mutex::new(Reported::default()));
     let seen = Arc::clone(&reported);
     let interface = Some(SERVER_INTERFACE.to_owned());
-    let config = AttachConfig { interface, latency_budget, ..AttachConfig::new(target) };
+    let config = AttachConfig { interface, poll_interval, ..AttachConfig::new(target) };
     let on_event =
         move |event: &AttachEvent| seen.lock().unwrap_or_else(PoisonError::into_inner).take_in(event);
     let attachment = Attachment::start(config, on_event)?;

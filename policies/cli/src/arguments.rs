@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
-use policies::controller::{LatencyBudget, QueueSettings};
+use policies::controller::{PollInterval, QueueSettings};
 use policies::host::Recording;
 use policies::{Cpus, GraceTime, Interface, Plan, Policy, Settings, SuppressionValues, host, nearest_cores};
 
@@ -171,16 +171,12 @@ pub struct PlanArguments {
     /// Cores that run network processing under packing, and the polling threads of kernel-thread
     #[arg(long, default_value = "", hide_default_value = true)]
     packing_cores: Cpus,
-    /// Kernel polling: microseconds that the median request may take longer than under vanilla, in
-    /// exchange for CPU time; below 20 the interrupt comes first, from 20 on this is the grace time
-    #[arg(long, value_name = "US", default_value_t)]
-    latency_budget: LatencyBudget,
-    /// Grace time after an empty poll, in microseconds [default: by --latency-budget; suppression:
-    /// 200]
+    /// Grace time after an empty poll, in microseconds: under kernel polling the longest time for
+    /// which a packet waits for a poll [default: 40; suppression: 200]
     #[arg(long, value_name = "US", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     gro_flush_timeout: Option<u64>,
     /// Number of empty polls that re-arm the timer instead of the interrupt [default: 100; kernel
-    /// polling without --gro-flush-timeout: by --latency-budget]
+    /// polling without --gro-flush-timeout: 5]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(0..=i32::MAX as u64))]
     defer_hard_irqs: Option<u64>,
     /// Kernel polling: packets per second that a queue receives at most, so that its ring does not
@@ -221,7 +217,6 @@ impl PlanArguments {
             packing_cores: self.packing_cores.clone(),
             defer_hard_irqs: values.defer_hard_irqs,
             gro_flush_timeout: GraceTime::Fixed(values.grace_time),
-            latency_budget: self.latency_budget,
             peak_packet_rate: self.policy.suspends_interrupts().then_some(self.peak_packet_rate),
             suppression: SuppressionValues { rx_usecs: self.rx_usecs, ..SuppressionValues::default() },
             ..Settings::default()
@@ -243,7 +238,7 @@ impl PlanArguments {
     /// program on the runtime.
     fn deferral(&self) -> QueueSettings {
         let mut values = match self.gro_flush_timeout.map(Duration::from_micros) {
-            None if self.policy.suspends_interrupts() => QueueSettings::fixed(self.latency_budget),
+            None if self.policy.suspends_interrupts() => QueueSettings::fixed(PollInterval::default()),
             by_hand => {
                 let time = by_hand.unwrap_or(Settings::SUPPRESSION_GRACE_TIME);
                 QueueSettings::preset(Settings::DEFER_HARD_IRQS, time, Settings::IRQ_SUSPEND_TIMEOUT)
@@ -270,37 +265,13 @@ mod tests {
     }
 
     #[test]
-    fn a_latency_budget_chooses_between_interrupt_first_and_a_grace_time() {
-        assert_eq!(deferral("--policy kernel-polling"), (1, 20));
-        assert_eq!(deferral("--policy kernel-polling --latency-budget 19"), (1, 20));
-        assert_eq!(
-            deferral("--policy kernel-polling --latency-budget 20"),
-            (QueueSettings::GRACE_DEFERRALS, 20)
-        );
-        assert_eq!(
-            deferral("--policy kernel-polling --latency-budget 50"),
-            (QueueSettings::GRACE_DEFERRALS, 50)
-        );
-    }
-
-    #[test]
-    fn values_by_hand_override_the_budget() {
+    fn a_grace_time_by_hand_has_the_deferrals_of_the_kernel_series() {
+        assert_eq!(deferral("--policy kernel-polling"), (QueueSettings::GRACE_DEFERRALS, 40));
         assert_eq!(deferral("--policy kernel-polling --gro-flush-timeout 200"), (100, 200));
-        assert_eq!(deferral("--policy kernel-polling --defer-hard-irqs 2"), (2, 20));
-        let both = "--policy kernel-polling --latency-budget 50 --gro-flush-timeout 30 --defer-hard-irqs 1";
+        assert_eq!(deferral("--policy kernel-polling --defer-hard-irqs 2"), (2, 40));
+        let both = "--policy kernel-polling --gro-flush-timeout 30 --defer-hard-irqs 1";
         assert_eq!(deferral(both), (1, 30));
-    }
-
-    #[test]
-    fn suppression_keeps_its_grace_time_whatever_the_budget() {
-        assert_eq!(deferral("--policy suppression --latency-budget 50"), (100, 200));
+        assert_eq!(deferral("--policy suppression"), (100, 200));
         assert_eq!(deferral("--policy suppression --gro-flush-timeout 30"), (100, 30));
-    }
-
-    #[test]
-    fn a_budget_out_of_range_is_an_error_that_names_the_range() {
-        let line = "policies plan lo --policy kernel-polling --latency-budget 1001";
-        let error = Cli::try_parse_from(line.split(' ')).err().unwrap().to_string();
-        assert!(error.contains("from 0 to 1000"), "{error}");
     }
 }

@@ -130,7 +130,7 @@ mod tests {
     #[test]
     fn a_process_without_a_journal_for_the_queue_is_refused() {
         let (_folder, journals) = directory();
-        let queue = AdaptedQueue::new(1, 0, &QueueSettings::plain(Reason::Start));
+        let queue = AdaptedQueue::new(1, 0, &QueueSettings::interrupts(Reason::Start));
         assert_eq!(queue.to_string().parse::<AdaptedQueue>().unwrap(), queue);
         let error = queue.set_for(std::process::id(), &journals).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::PermissionDenied, "{error}");

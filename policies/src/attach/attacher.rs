@@ -13,7 +13,6 @@ use super::process::{self, Descriptors, EpollReader, ThreadWait};
 use super::reporter::Reporter;
 use super::steer::Steerer;
 use super::target::{AttachConfig, ProcessFinder};
-use crate::controller::MachineCosts;
 use crate::epoll_params::EpollParams;
 use crate::error::Error;
 use crate::host::net_namespace::NetNamespace;
@@ -105,7 +104,6 @@ impl Events {
 
 pub(super) struct Attacher {
     config: AttachConfig,
-    costs: MachineCosts,
     target: TargetProcesses,
     epolls: EpollReader,
     instances: BTreeMap<InstanceKey, Known>,
@@ -128,7 +126,6 @@ impl Attacher {
         let namespace = network_namespace();
         Ok(Self {
             config,
-            costs: MachineCosts::measure(),
             target: TargetProcesses { finder, namespace, count: 0, foreign: BTreeSet::new() },
             epolls: EpollReader::new().map_err(Error::kernel("open a socket"))?,
             instances: BTreeMap::new(),
@@ -284,7 +281,7 @@ impl Attacher {
 
     fn attach_instance(&mut self, key: &InstanceKey, queue: QueueName) {
         if !self.queues.held.contains_key(&queue) {
-            match HeldQueue::take(&queue, &self.config, self.costs, self.events.sender.clone()) {
+            match HeldQueue::take(&queue, &self.config, self.events.sender.clone()) {
                 Ok(held) => drop(self.queues.held.insert(queue.clone(), held)),
                 Err(error) => {
                     if self.queues.refused.insert(queue.clone(), Instant::now()).is_none() {

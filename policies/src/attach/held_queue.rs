@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use super::event::{AttachEvent, InstanceName};
@@ -13,7 +14,7 @@ use super::target::AttachConfig;
 use super::watchdog::{Step, Watchdog};
 use crate::apply::{Applied, EpollJournal, apply};
 use crate::controller::{
-    Budgets, ControllerLimits, MachineCosts, PollingController, QueueMode, QueueSettings, Reason,
+    ControllerLimits, Epoch, PollInterval, PollingController, QueueMode, QueueSettings, Reason,
 };
 use crate::epoll_params::EpollParams;
 use crate::error::Error;
@@ -27,8 +28,12 @@ use crate::policy::{Affinity, Policy};
 use crate::status::QueueStatus;
 use crate::supervise::{ChangeStep, QueueChange, QueueRequests, Supervisor, SupervisorHooks};
 
-/// How long a queue stays at plain interrupts after an instance has left it.
+/// How long a queue stays at interrupts after an instance has left it.
 const PAUSE_AFTER_LEAVING: Duration = Duration::from_secs(1);
+/// For how long the supervisor's answer is awaited before other queues have their turn. It takes
+/// some 100 µs. Until the waits follow the queue's values nobody may poll the queue.
+const AWAITED: Duration = Duration::from_millis(10);
+const BETWEEN_LOOKS: Duration = Duration::from_micros(100);
 
 pub(super) type InstanceKey = (ProcessIdentity, i32);
 
@@ -64,7 +69,6 @@ impl HeldQueue {
     pub(super) fn take(
         name: &QueueName,
         config: &AttachConfig,
-        costs: MachineCosts,
         events: Sender<AttachEvent>,
     ) -> Result<Self, Error> {
         let refused = |reason: String| Error::NoTarget { target: name.to_string(), reason };
@@ -72,7 +76,7 @@ impl HeldQueue {
         let settings = Settings {
             queues: Some(vec![name.queue]),
             gro_flush_timeout: GraceTime::Adaptive,
-            latency_budget: config.latency_budget,
+            poll_interval: config.poll_interval,
             ..Settings::default()
         };
         let plan = Plan::new(Policy::KernelPolling, &interface, &settings);
@@ -100,9 +104,8 @@ impl HeldQueue {
         };
         let supervisor = Supervisor::start(guard, Affinity::None, on_change, hooks)
             .map_err(Error::kernel("start a supervisor"))?;
-        let limits = ControllerLimits { has_to_pay: !config.ignores_polling_costs, ..limits_of(&interface) };
-        let budgets = Budgets { latency: config.latency_budget, ..Budgets::default() };
-        let controller = PollingController::new(budgets, costs, limits);
+        let limits = ControllerLimits { polls_always: config.polls_always, ..limits_of(&interface) };
+        let controller = PollingController::new(config.poll_interval.max(PollInterval::MIN), limits);
         Ok(Self {
             name: name.clone(),
             instances: BTreeMap::new(),
@@ -118,12 +121,9 @@ impl HeldQueue {
         })
     }
 
-    /// Follows what the device has become: a reopened link may have another ring, and a kernel
-    /// thread or none.
+    /// Follows what the device has become: a reopened link may have another ring.
     pub(super) fn reread(&mut self, interface: &Interface) {
-        let queue = interface.queues.iter().find(|queue| queue.index == self.name.queue);
-        self.meter.set_kernel_thread(queue.and_then(|queue| queue.napi.as_ref()?.pid));
-        let limits = ControllerLimits { has_to_pay: self.limits.has_to_pay, ..limits_of(interface) };
+        let limits = ControllerLimits { polls_always: self.limits.polls_always, ..limits_of(interface) };
         if limits != self.limits {
             self.limits = limits;
             // What was measured under the old ones holds no longer.
@@ -132,8 +132,7 @@ impl HeldQueue {
     }
 
     pub(super) fn status(&self) -> QueueStatus {
-        let status = QueueStatus::new(&self.change.in_effect(), Some(self.controller.budgets()));
-        status.with_trials(self.controller.trial_time())
+        QueueStatus::new(&self.change.in_effect())
     }
 
     /// Attaches an instance that has the kernel's default parameters.
@@ -212,19 +211,31 @@ impl HeldQueue {
         let mut events = Vec::new();
         let threads = self.threads();
         let in_effect = self.change.in_effect();
-        let load = self.meter.measure(packets, &threads, &self.controller.costs(), &in_effect);
+        let load = self.meter.measure(packets, &threads);
         // In deferral mode no wait has to poll.
         let polled_share = if in_effect.mode == QueueMode::Deferral { 1.0 } else { polled_share };
         let polled = (load.epoch.packets as f64 * polled_share) as u64;
         let seen = Step { delay: load.delay, drops, packets: load.epoch.packets, polled };
-        let harm = self.watchdog.take(!in_effect.is_plain(), seen);
+        let harm = self.watchdog.take(!in_effect.is_by_interrupts(), seen);
         if let Some(back) = harm {
             self.hold_back(back.pause, Reason::Failed);
             events.push(AttachEvent::SteppedBack { queue: self.name.clone(), reason: back.reason });
         }
+        let begun = Instant::now();
+        events.extend(self.carry_on(&load.epoch));
+        while self.change.is_requested() && begun.elapsed() < AWAITED {
+            thread::sleep(BETWEEN_LOOKS);
+            events.extend(self.carry_on(&load.epoch));
+        }
+        (load, events)
+    }
+
+    /// Asks the controller, or carries on with what it has chosen.
+    fn carry_on(&mut self, epoch: &Epoch) -> Vec<AttachEvent> {
+        let mut events = Vec::new();
+        let in_effect = self.change.in_effect();
         // Others wait on the instances, so it is not known whether the interrupt is suspended.
-        let step = self.change.step(self.begun.elapsed(), true);
-        match step {
+        match self.change.step(self.begun.elapsed(), true) {
             ChangeStep::Wait => {}
             ChangeStep::Choose { retries } => {
                 if retries {
@@ -233,15 +244,15 @@ impl HeldQueue {
                 let chosen = match self.plain_until {
                     // The controller that begins with plain interrupts waits until they are in
                     // effect.
-                    Some((end, why)) if Instant::now() < end || !in_effect.is_plain() => {
-                        (!in_effect.is_plain() && !self.change.is_paused()).then(|| QueueSettings {
+                    Some((end, why)) if Instant::now() < end || !in_effect.is_by_interrupts() => {
+                        (!in_effect.is_by_interrupts() && !self.change.is_paused()).then(|| QueueSettings {
                             suspend_timeout: in_effect.suspend_timeout,
-                            ..QueueSettings::plain(why)
+                            ..QueueSettings::interrupts(why)
                         })
                     }
                     _ => {
                         self.plain_until = None;
-                        self.controller.step(&load.epoch)
+                        self.controller.step(epoch)
                     }
                 };
                 let settings = *self.controller.settings();
@@ -266,17 +277,17 @@ impl HeldQueue {
             ChangeStep::Unanswered(_) => {
                 let why = Reason::Unsupervised;
                 // In deferral mode the timer polls, whatever waits do.
-                let mode = if in_effect.polls() { QueueMode::Plain } else { in_effect.mode };
+                let mode = if in_effect.polls() { QueueMode::Interrupts } else { in_effect.mode };
                 let unpolled = QueueSettings { mode, spin: Duration::ZERO, why, ..in_effect };
                 self.controller.fix(unpolled);
-                if !in_effect.is_plain() {
+                if !in_effect.is_by_interrupts() {
                     events.extend(self.set_waiting(unpolled));
                 }
             }
             ChangeStep::Unsupervised => self.controller.supervisor_ended(self.change.in_effect()),
             ChangeStep::SetWaits(settings) => events.extend(self.finish(settings)),
         }
-        (load, events)
+        events
     }
 
     /// First the queue's values, then the waits.

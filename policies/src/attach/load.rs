@@ -7,15 +7,10 @@ use std::time::{Duration, Instant};
 
 use super::instance::QueueName;
 use super::process::{RunTimes, run_times};
-use crate::controller::{Delays, Epoch, MachineCosts, QueueMode, QueueSettings, receiving_time};
+use crate::controller::Epoch;
 use crate::counters::busy_poll_rx_packets;
 use crate::netlink::netdev::Netdev;
-use crate::thread_time::{AwakeTime, ThreadTimes};
 
-/// About what an interrupt and its softirq take for one packet.
-const INTERRUPT: Duration = Duration::from_nanos(1_500);
-/// The most that an interrupt and its softirq take for one packet.
-const RECEIVE: Duration = Duration::from_micros(5);
 /// A thread that runs for less than this share of a step has no part in serving.
 const SERVES: f64 = 0.01;
 
@@ -158,32 +153,15 @@ pub(super) struct LoadMeter {
     last: Instant,
     packets: Option<u64>,
     threads: BTreeMap<(u32, i32), RunTimes>,
-    kernel_thread: Option<(AwakeTime, ThreadTimes)>,
 }
 
 impl LoadMeter {
     pub(super) fn new() -> Self {
-        Self { last: Instant::now(), packets: None, threads: BTreeMap::new(), kernel_thread: None }
+        Self { last: Instant::now(), packets: None, threads: BTreeMap::new() }
     }
 
-    pub(super) fn set_kernel_thread(&mut self, thread: Option<u32>) {
-        let open = |thread: u32| {
-            let awake = AwakeTime::open_napi_thread(i32::try_from(thread).ok()?).ok()?;
-            let times = awake.read().ok()?;
-            Some((awake, times))
-        };
-        self.kernel_thread = thread.and_then(open);
-    }
-
-    /// Measures the time since the last call. `threads`: those that serve the queue. `costs`: of a
-    /// wake-up. `settings`: with which the queue is driven.
-    pub(super) fn measure(
-        &mut self,
-        packets: u64,
-        threads: &BTreeSet<(u32, i32)>,
-        costs: &MachineCosts,
-        settings: &QueueSettings,
-    ) -> Load {
+    /// Measures the time since the last call. `threads`: those that serve the queue.
+    pub(super) fn measure(&mut self, packets: u64, threads: &BTreeSet<(u32, i32)>) -> Load {
         let now = Instant::now();
         let duration = now - std::mem::replace(&mut self.last, now);
         let received = packets.saturating_sub(self.packets.replace(packets).unwrap_or(packets));
@@ -203,63 +181,19 @@ impl LoadMeter {
             total.run += run;
             total.ready += now.ready.saturating_sub(then.ready);
             total.turns += now.turns.saturating_sub(then.turns);
-            total.sleeps += now.sleeps.saturating_sub(then.sleeps);
         }
-        let in_kernel = self.kernel_thread.as_mut().and_then(|(thread, last)| {
-            let now = thread.read().ok()?;
-            let before = std::mem::replace(last, now);
-            Some((now.run.saturating_sub(before.run), now.turns.saturating_sub(before.turns)))
-        });
-        // How long a packet takes through the kernel thread.
-        let receiving = in_kernel.map_or(Duration::ZERO, |(run, turns)| receiving_time(run, turns, received));
-        let in_kernel = in_kernel.map(|(run, _)| run);
-        let run = Duration::from_nanos(total.run);
-        let ready = Duration::from_nanos(total.ready);
-        // While the kernel's work for the queue has a thread's core, that thread is ready. Without
-        // a kernel thread interrupts do that work, and each one that wakes a thread has run before.
-        // The rest of the time other programs had the core.
-        let in_interrupts = ready.min(RECEIVE * u32::try_from(received).unwrap_or(u32::MAX));
-        let (cpu, waiting) = match in_kernel {
-            Some(in_kernel) => (run + in_kernel, ready.saturating_sub(in_kernel)),
-            None => {
-                let wakes = INTERRUPT * u32::try_from(total.turns).unwrap_or(u32::MAX);
-                (run + in_interrupts + wakes, ready - in_interrupts)
-            }
-        };
         // The controller knows one core: the share of one thread.
         let serving = serving.max(1);
-        let events = received / u64::from(serving);
+        let (run, ready) = (Duration::from_nanos(total.run), Duration::from_nanos(total.ready));
         let epoch = Epoch {
             duration,
-            events,
+            events: received / u64::from(serving),
             packets: received,
-            cpu: cpu / serving,
-            waiting: waiting / serving,
-            sleeps: total.sleeps / u64::from(serving),
-            ..Epoch::default()
+            // While the kernel's work for the queue has a thread's core, the thread is ready.
+            busy: (run + ready) / serving,
         };
-        Load { epoch: with_delays(epoch, receiving, costs, settings), run, delay: per(ready, total.turns) }
+        Load { epoch, run, delay: per(ready, total.turns) }
     }
-}
-
-/// How long events wait can't be seen from outside, so it is estimated. What the timer brings at a
-/// time wakes the server, which is awake until all of it is served. Under interrupts, and while
-/// waits poll, packets that find the server awake come at any time while it is. `receiving`: how
-/// long a packet takes through the kernel thread.
-fn with_delays(epoch: Epoch, receiving: Duration, costs: &MachineCosts, settings: &QueueSettings) -> Epoch {
-    let woken = receiving + costs.wake_latency;
-    let busy = epoch.busy_share() as f32;
-    let awake = per(epoch.cpu + epoch.waiting, epoch.sleeps);
-    let events = epoch.events as f32;
-    let mut delays = Delays::default();
-    if settings.mode == QueueMode::Deferral {
-        let batch = woken + awake / 2;
-        delays.add([batch, batch + settings.grace_time + costs.timer_latency], events);
-    } else {
-        delays.add([woken, woken + settings.grace_time], events * (1.0 - busy));
-        delays.add([woken, woken + awake], events * busy);
-    }
-    Epoch { delays, ..epoch }
 }
 
 fn per(time: Duration, count: u64) -> Duration {
@@ -270,12 +204,6 @@ fn per(time: Duration, count: u64) -> Duration {
 mod tests {
     use super::*;
     use crate::attach::process::threads;
-    use crate::controller::Reason;
-
-    const COSTS: MachineCosts = {
-        let wake = Duration::from_micros(4);
-        MachineCosts { block: wake, timer_latency: wake, wake_latency: wake }
-    };
 
     #[test]
     #[ignore = "timing"]
@@ -284,19 +212,19 @@ mod tests {
         let own: BTreeSet<(u32, i32)> = [(pid, rustix::thread::gettid().as_raw_nonzero().get())].into();
         assert!(own.iter().all(|(_, thread)| threads(pid).unwrap().contains(thread)));
         let mut meter = LoadMeter::new();
-        meter.measure(100, &own, &COSTS, &QueueSettings::plain(Reason::Start));
+        meter.measure(100, &own);
         let end = Instant::now() + Duration::from_millis(60);
         while Instant::now() < end {
             std::hint::spin_loop();
         }
-        let load = meter.measure(150, &own, &COSTS, &QueueSettings::plain(Reason::Start));
+        let load = meter.measure(150, &own);
         assert!(load.epoch.busy_share() > 0.5, "{load:?}");
         assert_eq!((load.epoch.packets, load.epoch.events), (50, 50));
         for _ in 0..6 {
             std::thread::sleep(Duration::from_millis(10));
         }
-        let load = meter.measure(150, &own, &COSTS, &QueueSettings::plain(Reason::Start));
-        assert!(load.epoch.busy_share() < 0.5 && load.epoch.sleeps >= 6, "{load:?}");
+        let load = meter.measure(150, &own);
+        assert!(load.epoch.busy_share() < 0.5, "{load:?}");
     }
 
     #[test]
@@ -309,22 +237,5 @@ mod tests {
         // The device was created again, or the driver no longer reports counts by queue.
         assert_eq!(of_queue(5).since(&of_queue(400), 1), 0);
         assert_eq!(of_interface(1_000_000).since(&of_queue(400), 1), 0);
-    }
-
-    #[test]
-    fn events_wait_for_the_timer_or_for_a_server_that_is_awake() {
-        let (duration, cpu) = (Duration::from_millis(10), Duration::from_millis(6));
-        let micros = Duration::from_micros;
-        let epoch = Epoch { duration, events: 1_000, packets: 1_000, cpu, sleeps: 300, ..Epoch::default() };
-        let delay = |settings| {
-            with_delays(epoch, Duration::ZERO, &COSTS, &settings).delays.median().as_secs_f64() * 1e6
-        };
-        // It is awake for 20 µs at a time, and for 60 % of the time.
-        let plain = delay(QueueSettings::plain(Reason::Start));
-        assert!((4.0..9.0).contains(&plain), "{plain}");
-        let deferred = delay(QueueSettings::deferral(micros(100), Reason::Start));
-        assert!((62.0..70.0).contains(&deferred), "{deferred}");
-        let suspended = delay(QueueSettings::grace(micros(100), Reason::Start));
-        assert!((12.0..30.0).contains(&suspended), "{suspended}");
     }
 }

@@ -141,23 +141,17 @@ pub(super) struct RunTimes {
     pub(super) ready: u64,
     /// How often it got a core: after each sleep, and after something else had it.
     pub(super) turns: u64,
-    /// How often it went to sleep; 0 where `/proc/PID/task/TID/status` can't be read.
-    pub(super) sleeps: u64,
 }
 
-/// Reads `/proc/PID/task/TID/schedstat` and `status`.
+/// Reads `/proc/PID/task/TID/schedstat`.
 ///
 /// # Errors
 /// `NotFound` if the thread has ended, or the kernel was built without `CONFIG_SCHED_INFO`.
 pub(super) fn run_times(pid: u32, thread: i32) -> io::Result<RunTimes> {
     let text = fs::read_to_string(format!("/proc/{pid}/task/{thread}/schedstat"))?;
     let mut words = text.split_whitespace().map_while(|word| word.parse().ok());
-    // Not there without permission, or if the thread has ended meanwhile.
-    let status = fs::read_to_string(format!("/proc/{pid}/task/{thread}/status")).unwrap_or_default();
-    let sleeps = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
-    let sleeps = sleeps.and_then(|count| count.trim().parse().ok()).unwrap_or(0);
     match (words.next(), words.next(), words.next()) {
-        (Some(run), Some(ready), Some(turns)) => Ok(RunTimes { run, ready, turns, sleeps }),
+        (Some(run), Some(ready), Some(turns)) => Ok(RunTimes { run, ready, turns }),
         _ => Err(io::ErrorKind::InvalidData.into()),
     }
 }

@@ -6,7 +6,7 @@ use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
-use crate::controller::LatencyBudget;
+use crate::controller::PollInterval;
 use crate::error::Error;
 use crate::host::process::ProcessIdentity;
 use crate::host::process::ProcessStat;
@@ -23,30 +23,29 @@ pub struct AttachConfig {
     pub target: Target,
     /// Only queues of this interface of the server's network namespace; `None` is all interfaces.
     pub interface: Option<String>,
-    /// Delay that may be paid for less CPU time. A CPU budget buys nothing from outside: where a
-    /// core has time left, the kernel's timer delays more than interrupts do.
-    pub latency_budget: LatencyBudget,
+    /// How long a packet may wait for the kernel's timer while the queue is polled.
+    /// [`PollInterval::NEVER_SLEEPS`] can't be had from outside, and counts as
+    /// [`PollInterval::MIN`].
+    pub poll_interval: PollInterval,
     /// Whether listeners with `SO_REUSEPORT`, one for each queue, are steered: each then gets the
     /// new connections of one queue.
     pub steer: bool,
     pub journals: JournalDir,
-    /// Polls whenever packets come, also where that takes more CPU time or delays more than
-    /// interrupts, for tests of what polling does: what it costs depends on the machine and the
-    /// moment.
+    /// Polls from 2,000 packets a second on, for tests of what polling does.
     #[doc(hidden)]
-    pub ignores_polling_costs: bool,
+    pub polls_always: bool,
 }
 
 impl AttachConfig {
-    /// All interfaces, no latency budget, and the default journals.
+    /// All interfaces, the default poll interval, and the default journals.
     pub fn new(target: Target) -> Self {
         Self {
             target,
             interface: None,
-            latency_budget: LatencyBudget::ZERO,
+            poll_interval: PollInterval::default(),
             steer: false,
             journals: JournalDir::default(),
-            ignores_polling_costs: false,
+            polls_always: false,
         }
     }
 }

@@ -10,9 +10,9 @@ pub struct ControllerLimits {
     /// The queue's values if they can't be changed: the controller then only chooses whether waits
     /// poll.
     pub fixed: Option<QueueSettings>,
-    /// Whether a mode has to pay. Without, the queue is polled whenever packets come: for tests of
-    /// the modes.
-    pub has_to_pay: bool,
+    /// Whether the queue is polled from 2,000 events a second on, however busy the core: for tests
+    /// of the modes.
+    pub polls_always: bool,
     /// Whose timer polls the queue while the application sleeps.
     pub timer: PollTimer,
 }
@@ -20,16 +20,16 @@ pub struct ControllerLimits {
 /// Whose timer polls a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PollTimer {
-    /// The kernel's, in deferral and grace mode: what waits for the queue knows of no poll
-    /// interval, like a program that is attached to.
+    /// The kernel's, in deferral mode: what waits for the queue knows of no poll interval, like a
+    /// program that is attached to. Where it is saturated its waits poll, in grace mode.
     #[default]
     Kernel,
-    /// The worker's, in timed mode.
+    /// The worker's, in timed mode. Where the worker is saturated interrupts drive the queue.
     Worker,
 }
 
 impl Default for ControllerLimits {
     fn default() -> Self {
-        Self { ring_slots: 256, fixed: None, has_to_pay: true, timer: PollTimer::Kernel }
+        Self { ring_slots: 256, fixed: None, polls_always: false, timer: PollTimer::Kernel }
     }
 }

@@ -1,27 +1,21 @@
-//! How kernel polling adapts to the load: from what one worker measures, the controller chooses how
-//! its queue is driven.
+//! How kernel polling adapts to the load: from the rate of a queue's events, the controller chooses
+//! whether interrupts drive the queue or polls do.
 //!
 //! The controller reads no clock and sets nothing, so that a runtime's worker and a process that
 //! observes another one can both use it.
 
-mod budget;
-mod delays;
 mod epoch;
 mod forced_settings;
 mod limits;
-mod load_memory;
-mod machine_costs;
-mod measured;
+mod poll_interval;
 mod polling_controller;
 mod queue_settings;
 mod reason;
 
-pub use budget::{Budgets, CpuBudget, InvalidBudget, LatencyBudget};
-pub use delays::Delays;
-pub use epoch::{Epoch, receiving_time};
+pub use epoch::Epoch;
 pub use forced_settings::ForcedSettings;
 pub use limits::{ControllerLimits, PollTimer};
-pub use machine_costs::MachineCosts;
+pub use poll_interval::{InvalidPollInterval, PollInterval};
 pub use polling_controller::PollingController;
 pub use queue_settings::{QueueMode, QueueSettings};
-pub use reason::{Comparison, Reason};
+pub use reason::Reason;

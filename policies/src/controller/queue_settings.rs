@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::budget::LatencyBudget;
+use super::poll_interval::PollInterval;
 use super::reason::Reason;
 
 /// What drives a queue while the application waits: interrupts, the kernel's timer, or the worker's
@@ -14,16 +14,10 @@ use super::reason::Reason;
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum QueueMode {
-    /// As under vanilla: each packet interrupts. The wait does not poll (`prefer_busy_poll` 0), and
-    /// nothing is deferred: with `defer_hard_irqs` 0, `napi_complete_done` unmasks the interrupt
-    /// after every poll.
-    Plain,
-    /// The wait polls, and while it finds events the interrupt is suspended. An empty poll unmasks
-    /// the interrupt before the application sleeps: with `defer_hard_irqs` 1, `busy_poll_stop` sets
-    /// the count to 1 and its poll takes it to 0; the poll that `napi_resume_irqs` schedules then
-    /// completes with nothing deferred. The next interrupt's poll finds work, which sets the count
-    /// again, so that the wait can suspend.
-    InterruptFirst,
+    /// Interrupts, as under vanilla. The wait does not poll (`prefer_busy_poll` 0), and nothing is
+    /// deferred: with `defer_hard_irqs` 0, `napi_complete_done` unmasks the interrupt after every
+    /// poll.
+    Interrupts,
     /// The wait polls, and while it finds events the interrupt is suspended. After an empty poll
     /// the timer polls every grace time (`gro_flush_timeout`), up to `defer_hard_irqs` times before
     /// the interrupt is unmasked.
@@ -42,14 +36,13 @@ pub enum QueueMode {
 
 impl QueueMode {
     /// All modes.
-    pub const ALL: [Self; 5] = [Self::Plain, Self::InterruptFirst, Self::Grace, Self::Deferral, Self::Timed];
+    pub const ALL: [Self; 4] = [Self::Interrupts, Self::Grace, Self::Deferral, Self::Timed];
 }
 
 impl fmt::Display for QueueMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
-            QueueMode::Plain => "plain",
-            QueueMode::InterruptFirst => "interrupt-first",
+            QueueMode::Interrupts => "interrupts",
             QueueMode::Grace => "grace",
             QueueMode::Deferral => "deferral",
             QueueMode::Timed => "timed",
@@ -63,9 +56,7 @@ impl fmt::Display for QueueMode {
 pub struct QueueSettings {
     /// Which loop drives the queue while the application waits.
     pub mode: QueueMode,
-    /// `gro_flush_timeout`. In interrupt-first mode it only has to cover the time from the
-    /// interrupt to the moment when the application's wait suspends the queue. In timed mode it is
-    /// the watchdog.
+    /// `gro_flush_timeout`. In timed mode it is the watchdog.
     pub grace_time: Duration,
     /// `napi_defer_hard_irqs`.
     pub defer_hard_irqs: u64,
@@ -82,11 +73,6 @@ pub struct QueueSettings {
 }
 
 impl QueueSettings {
-    /// The shortest poll interval of timed mode: 10 µs. A sleep costs some 2 µs of CPU time on
-    /// hardware, and up to 20 in a virtual machine.
-    pub const SHORTEST_INTERVAL: Duration = Duration::from_micros(10);
-    /// The grace time of interrupt-first mode, and the shortest of grace mode: 20 µs.
-    pub const SHORT_GRACE_TIME: Duration = Duration::from_micros(20);
     /// The deferrals of deferral mode, and of grace mode with fixed values: 5. That number of timer
     /// polls costs about what an interrupt and a wake-up do. After them, waiting for the next
     /// packet with the timer would cost more than its interrupt.
@@ -125,10 +111,10 @@ impl QueueSettings {
         time
     }
 
-    /// The settings of a queue in plain mode.
-    pub const fn plain(why: Reason) -> Self {
+    /// The settings of a queue that interrupts drive.
+    pub const fn interrupts(why: Reason) -> Self {
         Self {
-            mode: QueueMode::Plain,
+            mode: QueueMode::Interrupts,
             grace_time: Duration::ZERO,
             defer_hard_irqs: 0,
             suspend_timeout: Self::LONGEST_SUSPEND_TIMEOUT,
@@ -138,18 +124,13 @@ impl QueueSettings {
         }
     }
 
-    /// The settings of a queue in interrupt-first mode.
-    pub const fn interrupt_first(grace_time: Duration, why: Reason) -> Self {
-        Self { mode: QueueMode::InterruptFirst, grace_time, defer_hard_irqs: 1, ..Self::plain(why) }
-    }
-
     /// The settings of a queue in grace mode.
     pub const fn grace(grace_time: Duration, why: Reason) -> Self {
         Self {
             mode: QueueMode::Grace,
             grace_time,
             defer_hard_irqs: Self::GRACE_DEFERRALS,
-            ..Self::plain(why)
+            ..Self::interrupts(why)
         }
     }
 
@@ -167,36 +148,29 @@ impl QueueSettings {
             defer_hard_irqs: 1,
             suspend_timeout: Duration::ZERO,
             poll_interval,
-            ..Self::plain(why)
+            ..Self::interrupts(why)
         }
     }
 
-    /// The settings for a host on which nobody adapts them: `policies apply`, or a process that may
-    /// not. Without a budget interrupt-first, which delays packets of other processes on the queue
-    /// by at most [`QueueSettings::SHORT_GRACE_TIME`]; with one grace mode, and the budget as grace
-    /// time.
-    pub fn fixed(budget: LatencyBudget) -> Self {
-        if budget.delay() < Self::SHORT_GRACE_TIME {
-            Self::interrupt_first(Self::SHORT_GRACE_TIME, Reason::Fixed)
-        } else {
-            Self::grace(budget.delay(), Reason::Fixed)
-        }
+    /// The settings for a host on which nobody adapts them, `policies apply` or a process that may
+    /// not: grace mode, with the poll interval as grace time.
+    pub fn fixed(interval: PollInterval) -> Self {
+        Self::grace(interval.get().max(PollInterval::MIN.get()), Reason::Fixed)
     }
 
     /// The settings of a queue that has these values already.
     pub fn preset(defer_hard_irqs: u64, grace_time: Duration, suspend_timeout: Duration) -> Self {
         let mode = match defer_hard_irqs {
-            _ if grace_time.is_zero() => QueueMode::Plain,
-            0 => QueueMode::Plain,
-            1 => QueueMode::InterruptFirst,
+            _ if grace_time.is_zero() => QueueMode::Interrupts,
+            0 => QueueMode::Interrupts,
             _ => QueueMode::Grace,
         };
-        Self { mode, grace_time, defer_hard_irqs, suspend_timeout, ..Self::plain(Reason::Fixed) }
+        Self { mode, grace_time, defer_hard_irqs, suspend_timeout, ..Self::interrupts(Reason::Fixed) }
     }
 
     /// Whether interrupts drive the queue.
-    pub fn is_plain(&self) -> bool {
-        self.mode == QueueMode::Plain
+    pub fn is_by_interrupts(&self) -> bool {
+        self.mode == QueueMode::Interrupts
     }
 
     /// Whether a wait in timed mode polls for as long as it would sleep otherwise.
@@ -211,17 +185,17 @@ impl QueueSettings {
 
     /// Whether the wait polls the queue (`prefer_busy_poll` 1).
     pub fn polls(&self) -> bool {
-        !matches!(self.mode, QueueMode::Plain | QueueMode::Deferral)
+        !matches!(self.mode, QueueMode::Interrupts | QueueMode::Deferral)
     }
 
-    /// The mode, with the times that count in it: `grace 20 µs`.
+    /// The mode, with the times that count in it: `grace 40 µs`.
     pub(crate) fn mode_text(&self) -> String {
         let mut text = self.mode.to_string();
         match self.mode {
             QueueMode::Grace | QueueMode::Deferral => text += &format!(" {} µs", self.grace_time.as_micros()),
             QueueMode::Timed if self.never_sleeps() => return text + ", never sleeps",
             QueueMode::Timed => text += &format!(" {} µs", self.poll_interval.as_micros()),
-            QueueMode::Plain | QueueMode::InterruptFirst => {}
+            QueueMode::Interrupts => {}
         }
         if !self.spin.is_zero() {
             text += &format!(", spins {} µs", self.spin.as_micros());

@@ -6,9 +6,10 @@ use std::time::Duration;
 use procfs::process::Process;
 use serde::Serialize;
 
+use crate::cpus::Pid;
 use crate::host::Interface;
+use crate::host::scheduler::fifo_priority;
 use crate::netlink::netdev::Netdev;
-use crate::thread_time::AwakeTime;
 
 /// What the kernel thread that polls a queue did between two snapshots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -18,10 +19,11 @@ pub struct NapiThread {
     pub thread: i32,
     /// The CPU that it ran on last, if the kernel says.
     pub core: Option<u32>,
-    /// The CPU time that it used, and for a real-time thread what others did in the kernel after it
-    /// was woken ([`AwakeTime::open_napi_thread`]); in the totals since its start only the CPU
-    /// time. Busy polls of the application are not part of it. A thread that polls all the time
-    /// uses all of its core.
+    /// The CPU time that it used. Of a real-time thread also the time in which it was ready, except
+    /// in the totals since its start: it takes its core as soon as it is woken, unless the thread
+    /// there is in the kernel, and what that one does until it leaves the kernel is counted for
+    /// nobody if it goes to sleep there (`kernel/sched/core.c`, `rq_clock_skip_update`). Busy polls
+    /// of the application are not part of it. A thread that polls all the time uses all of its core.
     pub cpu_time: Duration,
     /// How often it was woken: its voluntary context switches, as each wake-up ends with one.
     pub wakes: u64,
@@ -51,15 +53,15 @@ impl NapiThread {
         let process = Process::new(thread).map_err(io::Error::other)?;
         let wakes = process.status().map_err(io::Error::other)?.voluntary_ctxt_switches;
         let core = process.stat().map_err(io::Error::other)?.processor;
-        let times = AwakeTime::open(thread)?.read()?;
+        let times = process.schedstat().map_err(io::Error::other)?;
         Ok(Self {
             queue,
             thread,
             core: core.and_then(|core| u32::try_from(core).ok()),
-            cpu_time: times.run,
+            cpu_time: Duration::from_nanos(times.sum_exec_runtime),
             wakes: wakes.ok_or(io::ErrorKind::Unsupported)?,
-            ready: times.ready,
-            is_real_time: AwakeTime::is_real_time(thread),
+            ready: Duration::from_nanos(times.run_delay),
+            is_real_time: Pid::from_raw(thread).is_some_and(|id| fifo_priority(id).is_ok_and(|it| it > 0)),
         })
     }
 

@@ -3,7 +3,6 @@
 #![expect(unsafe_code, reason = "neither rustix nor std has sched_setscheduler and getrusage")]
 
 use std::io;
-use std::mem::MaybeUninit;
 
 use super::process::ProcessStat;
 use crate::cpus::Pid;
@@ -56,16 +55,6 @@ fn set(thread: Pid, class: libc::c_int, priority: libc::c_int) -> io::Result<()>
         )
     };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
-
-/// What the calling thread has used so far.
-pub(crate) fn this_thread_usage() -> libc::rusage {
-    let mut usage = MaybeUninit::uninit();
-    // SAFETY: the address is that of a structure of the right size.
-    let filled = unsafe { libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr()) };
-    assert_eq!(filled, 0, "getrusage fails only for an unknown `who` or a bad address");
-    // SAFETY: the kernel has filled the structure.
-    unsafe { usage.assume_init() }
 }
 
 #[cfg(test)]

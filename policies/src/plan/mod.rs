@@ -65,7 +65,7 @@ impl Plan {
         let adapts = self.policy.adapts(self.settings.gro_flush_timeout) && step.forbidden.is_none();
         let most = match step.knob {
             Knob::NapiDeferHardIrqs { .. } => QueueSettings::MOST_DEFERRALS,
-            // No latency budget is longer than the watchdog of timed mode.
+            // No poll interval is longer than the watchdog of timed mode.
             Knob::NapiGroFlushTimeout { .. } => nanos(QueueSettings::LONGEST_WATCHDOG),
             Knob::NapiIrqSuspendTimeout { .. } => nanos(QueueSettings::LONGEST_SUSPEND_TIMEOUT),
             _ => return None,

@@ -128,8 +128,8 @@ impl Planner<'_> {
         match policy.worker_wait() {
             WorkerWait::Blocks => {}
             WorkerWait::Polls => self.set_coalescing(),
-            // Coalescing is of the whole device, and stays. Where interrupts are on, at low load and in
-            // interrupt-first mode, the device's own delay is part of each request's latency.
+            // Coalescing is of the whole device, and stays. Where interrupts are on, at low load, the
+            // device's own delay is part of each request's latency.
             WorkerWait::Suspends => {
                 let moderation = interface.moderation();
                 self.notes.extend(moderation.map(|(what, remedy)| Note::Moderation {
@@ -248,7 +248,7 @@ impl Planner<'_> {
     fn queue_settings(&self) -> QueueSettings {
         let settings = self.settings;
         match settings.gro_flush_timeout {
-            GraceTime::Adaptive if self.adapts() => QueueSettings::plain(Reason::Start),
+            GraceTime::Adaptive if self.adapts() => QueueSettings::interrupts(Reason::Start),
             // Suppression has no controller.
             GraceTime::Adaptive => QueueSettings {
                 defer_hard_irqs: settings.defer_hard_irqs,
@@ -279,7 +279,7 @@ impl Planner<'_> {
             let device_wide = self.rx.iter().any(|queue| queue.napi.is_some()) || !self.host.has_netdev;
             if device_wide && interface.defer_hard_irqs.is_some() {
                 // Device-wide values affect other processes, so nobody adapts them.
-                let wanted = if adapts { QueueSettings::fixed(self.settings.latency_budget) } else { wanted };
+                let wanted = if adapts { QueueSettings::fixed(self.settings.poll_interval) } else { wanted };
                 let purposes = Purposes::of(wanted.mode);
                 self.set_value(Knob::DeferHardIrqs, wanted.defer_hard_irqs, purposes.defer);
                 self.set_value(Knob::GroFlushTimeout, nanos(wanted.grace_time), purposes.grace);
@@ -323,20 +323,16 @@ struct Purposes {
 
 impl Purposes {
     const ADAPTED: Self = {
-        let purpose = "plain interrupts at first; adapted to the load while the application runs";
+        let purpose = "interrupts at first; adapted to the load while the application runs";
         Self { defer: purpose, grace: purpose }
     };
 
     /// As `napi_complete_done` treats the values.
     fn of(mode: QueueMode) -> Self {
         match mode {
-            QueueMode::Plain => Self {
+            QueueMode::Interrupts => Self {
                 defer: "every poll unmasks the interrupt",
                 grace: "without deferral the timer only flushes packets that GRO holds (ns)",
-            },
-            QueueMode::InterruptFirst => Self {
-                defer: "an empty poll unmasks the interrupt before the application sleeps",
-                grace: "covers the time from an interrupt to the wait that suspends the queue (ns)",
             },
             // No plan has timed mode.
             QueueMode::Grace | QueueMode::Deferral | QueueMode::Timed => Self {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::controller::{LatencyBudget, QueueSettings};
+use crate::controller::{PollInterval, QueueSettings};
 use crate::grace_time::GraceTime;
 use crate::host::{Cpus, Interface};
 use crate::netlink::ethtool::Coalescing;
@@ -65,16 +65,16 @@ pub struct Settings {
     /// preferably of the device's NUMA node, and under kernel-thread as many of them as there are
     /// queues; else the highest core.
     pub packing_cores: Cpus,
-    /// `napi_defer_hard_irqs` under suppression and under kernel polling with a fixed grace time: 1
-    /// is interrupt-first mode, more is grace mode ([`QueueMode`](crate::controller::QueueMode)).
+    /// `napi_defer_hard_irqs` under suppression and under kernel polling with a fixed grace time:
+    /// after so many polls of the timer that found nothing the interrupt is unmasked.
     pub defer_hard_irqs: u64,
     /// `gro_flush_timeout` under suppression and kernel polling: the grace time between an empty
     /// poll and the timer's poll. If it is adaptive, which only kernel polling knows, the plan
-    /// starts with plain interrupts, and the process that applies it adapts the queue's values with
+    /// starts with interrupts, and the process that applies it adapts the queue's values with
     /// a [`Supervisor`](crate::Supervisor).
     pub gro_flush_timeout: GraceTime,
-    /// The latency that the controller may spend while the grace time is adaptive.
-    pub latency_budget: LatencyBudget,
+    /// How long a packet may wait for a poll while the grace time is adaptive.
+    pub poll_interval: PollInterval,
     /// `irq_suspend_timeout` under kernel polling with a fixed grace time: after this time without
     /// a poll by the application, the kernel polls again itself. Where the peak packet rate is
     /// given, at most the time in which half of the receive ring fills.
@@ -121,7 +121,7 @@ impl Default for Settings {
             packing_cores: Cpus::none(),
             defer_hard_irqs: Self::DEFER_HARD_IRQS,
             gro_flush_timeout: GraceTime::Adaptive,
-            latency_budget: LatencyBudget::ZERO,
+            poll_interval: PollInterval::default(),
             irq_suspend_timeout: Self::IRQ_SUSPEND_TIMEOUT,
             peak_packet_rate: None,
         }

@@ -101,6 +101,11 @@ impl QueueChange {
         matches!(self.phase, Phase::Settled)
     }
 
+    /// Whether the supervisor was asked for values, and has not answered.
+    pub fn is_requested(&self) -> bool {
+        matches!(self.phase, Phase::Requested { .. })
+    }
+
     /// Whether the waits are about to stop polling, which they may after one that has found
     /// nothing.
     pub fn stops_polling(&self) -> bool {
@@ -241,22 +246,22 @@ impl QueueChange {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::controller::LatencyBudget;
+    use crate::controller::PollInterval;
 
     const NOW: Duration = Duration::from_secs(100);
 
     /// What a supervisor is asked for, a queue 0 with plain interrupts, its settings, and others.
     fn plain_queue() -> (Arc<QueueRequests>, QueueChange, QueueSettings, QueueSettings) {
         let requests = Arc::new(QueueRequests::new().unwrap());
-        let plain = QueueSettings::plain(Reason::Start);
+        let plain = QueueSettings::interrupts(Reason::Start);
         let change = QueueChange::new(0, Some(Arc::clone(&requests)), plain);
-        (requests, change, plain, QueueSettings::fixed(LatencyBudget::ZERO))
+        (requests, change, plain, QueueSettings::fixed(PollInterval::default()))
     }
 
     #[test]
     fn a_queue_stops_polling_only_after_a_wait_that_found_nothing_or_at_the_end() {
-        let polling = QueueSettings::fixed(LatencyBudget::ZERO);
-        let plain = QueueSettings::plain(Reason::Start);
+        let polling = QueueSettings::fixed(PollInterval::default());
+        let plain = QueueSettings::interrupts(Reason::Start);
         let mut change = QueueChange::new(0, None, polling);
         assert_eq!(change.step(NOW, true), ChangeStep::Choose { retries: false });
         assert!(!change.needs_values(&plain), "nobody can set them");
@@ -347,8 +352,8 @@ mod tests {
     #[test]
     fn a_queue_whose_supervisor_has_ended_needs_no_values_for_other_settings() {
         let requests = Arc::new(QueueRequests::new().unwrap());
-        let polling = QueueSettings::fixed(LatencyBudget::ZERO);
-        let plain = QueueSettings::plain(Reason::Unsupervised);
+        let polling = QueueSettings::fixed(PollInterval::default());
+        let plain = QueueSettings::interrupts(Reason::Unsupervised);
         let mut change = QueueChange::new(0, Some(Arc::clone(&requests)), polling);
         let running = requests.supervised(false);
         change.request(NOW, plain);

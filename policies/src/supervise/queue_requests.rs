@@ -160,7 +160,7 @@ mod tests {
     #[test]
     fn only_the_newest_request_of_a_queue_is_answered() {
         let requests = QueueRequests::new().unwrap();
-        let old = QueueSettings::plain(Reason::Start);
+        let old = QueueSettings::interrupts(Reason::Start);
         let new = QueueSettings::grace(Duration::from_micros(20), Reason::Start);
         assert!(requests.request(3, old));
         assert_eq!(requests.pending(), [(3, old)]);
@@ -177,7 +177,7 @@ mod tests {
     #[test]
     fn a_worker_does_not_wait_for_a_thread_that_is_in_a_call() {
         let requests = QueueRequests::new().unwrap();
-        let plain = QueueSettings::plain(Reason::Start);
+        let plain = QueueSettings::interrupts(Reason::Start);
         let states = requests.locked();
         assert!(!requests.request(3, plain));
         assert_eq!(requests.take_answer(3), None);

@@ -36,15 +36,6 @@ pub(crate) struct WaitOutcome {
     /// datagrams that were received from the queue's sockets before the wait, beyond one for each
     /// event of an earlier wait.
     pub(crate) queue_events: usize,
-    /// In timed mode: when the queue was looked at, on the monotonic clock, and how many events one
-    /// look takes at most.
-    pub(crate) looked: u64,
-    /// When it was looked at before, in the same wait, and nothing was found; 0: never.
-    pub(crate) found_nothing: u64,
-    pub(crate) look_budget: u32,
-    /// In timed mode: by how much sleeps that the poll interval ended were longer than that, and
-    /// how many there were.
-    pub(crate) overslept: (Duration, u32),
     /// Whether operations of the ring have completed, also those that are not counted as events.
     pub(crate) completed: bool,
     pub(crate) calls: usize,

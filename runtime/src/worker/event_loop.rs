@@ -239,9 +239,6 @@ impl Worker {
         let next_timer = self.timers.borrow_mut().next();
         let wait = self.choose_wait(now, self.end_of_wait(now, next_timer), idle_since);
         let parked = matches!(wait, Wait::Park(_));
-        if let Some(control) = &self.queue_control {
-            control.begin_wait();
-        }
         let outcome = self.driver.wait(wait);
         if parked {
             self.handle.wake.park_state.unpark();
@@ -271,7 +268,7 @@ impl Worker {
         counters.received_bytes.add(outcome.received_bytes);
         counters.sent_bytes.add(outcome.sent_bytes);
         if let Some(control) = &self.queue_control {
-            control.waited(now, ended, parked, &outcome);
+            control.waited(&outcome);
             control.update(ended, &self.handle, &self.driver);
         }
         if next_timer.is_some_and(|deadline| deadline <= self.turn_time.get()) {

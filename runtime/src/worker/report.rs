@@ -4,7 +4,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use policies::controller::{Budgets, QueueSettings};
+use policies::controller::QueueSettings;
 use policies::epoll_params::EpollParams;
 use policies::netlink::netdev::{Napi, Netdev};
 use policies::status::QueueStatus;
@@ -72,11 +72,6 @@ pub struct WorkerReport {
     pub epoll: Option<EpollParams>,
     /// How the controller drives its queue at present. `None` if the queue's values are fixed.
     pub queue: Option<QueueSettings>,
-    /// The controller's budgets. `None` if the queue's values are fixed.
-    pub budgets: Option<Budgets>,
-    /// For how long the controller has tried polling, or given it up for a moment to measure
-    /// interrupts, since the start: as of the last change.
-    pub trials: Duration,
     /// The driver in use.
     pub driver: DriverKind,
     /// The io_uring features that the driver uses, by the kernel's names.
@@ -90,23 +85,23 @@ impl WorkerReport {
     /// kernel polling is in effect.
     pub fn queue_status(&self) -> Option<QueueStatus> {
         if let Some(settings) = &self.queue {
-            return Some(QueueStatus::new(settings, self.budgets).with_trials(self.trials));
+            return Some(QueueStatus::new(settings));
         }
         let napi = self.napi.as_ref().filter(|_| self.running == Running::KernelPolling)?;
         let mut settings = preset(napi);
         settings.spin =
             self.epoll.map_or(Duration::ZERO, |epoll| Duration::from_micros(epoll.busy_poll_usecs.into()));
-        Some(QueueStatus::new(&settings, None))
+        Some(QueueStatus::new(&settings))
     }
 
-    pub(crate) fn set_queue_settings(&mut self, settings: QueueSettings, trials: Duration) {
+    pub(crate) fn set_queue_settings(&mut self, settings: QueueSettings) {
         let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         if let Some(napi) = &mut self.napi {
             napi.defer_hard_irqs = Some(settings.defer_hard_irqs);
             napi.gro_flush_timeout = Some(nanos(settings.grace_time));
             napi.irq_suspend_timeout = Some(nanos(settings.suspend_timeout));
         }
-        (self.queue, self.trials) = (Some(settings), trials);
+        self.queue = Some(settings);
     }
 }
 
@@ -148,8 +143,8 @@ pub(crate) struct ReportInputs<'a> {
     pub(crate) driver_note: Option<String>,
     /// The queues of this worker beside the one that it polls.
     pub(crate) unpolled: Vec<u32>,
-    /// The budgets of the worker's controller; `None` without a controller.
-    pub(crate) budgets: Option<Budgets>,
+    /// Whether the worker has a controller.
+    pub(crate) adapts: bool,
     /// The values that the queue keeps, because the controller can't set others.
     pub(crate) keeps: Option<QueueSettings>,
 }
@@ -185,8 +180,6 @@ impl ReportInputs<'_> {
             napi,
             epoll,
             queue: None,
-            budgets: self.budgets,
-            trials: Duration::ZERO,
             driver: driver.kind(),
             features: driver.features().to_vec(),
             driver_note: self.driver_note.clone(),
@@ -273,7 +266,7 @@ impl ReportInputs<'_> {
             return (Running::Blocking, why);
         }
         // The controller sets the NAPI's values, as far as it may.
-        if self.budgets.is_some() {
+        if self.adapts {
             return (Running::KernelPolling, why);
         }
         if let Some(Err(error)) = &self.polling.ring_polls {

@@ -8,9 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use policies::controller::{
-    Budgets, ControllerLimits, MachineCosts, PollTimer, PollingController, QueueSettings, Reason,
-};
+use policies::controller::{ControllerLimits, PollTimer, PollingController, QueueSettings, Reason};
 use policies::epoll_params::EpollParams;
 use policies::netlink::netdev::Netdev;
 use policies::{Cpus, Knob};
@@ -57,12 +55,12 @@ pub(crate) fn make_worker(runtime: &Arc<RuntimeState>, index: usize) -> io::Resu
         polling,
         driver_note,
         unpolled: runtime.napis.unpolled_queues(index, napi_id),
-        budgets: control.as_ref().map(QueueControl::budgets),
+        adapts: control.is_some(),
         keeps: control.as_ref().and_then(QueueControl::kept_values),
     };
     let mut report = report.report(&driver);
     if let Some(control) = &control {
-        report.set_queue_settings(control.in_effect(), Duration::ZERO);
+        report.set_queue_settings(control.in_effect());
     }
     // As it runs, not as it was requested: without a suspend timeout nothing is suspended.
     let suspends = report.running == Running::KernelPolling;
@@ -112,7 +110,7 @@ fn adaptation(runtime: &RuntimeState, worker: usize, napi_id: u32) -> Adaptation
     if !config.policy.adapts(config.settings.gro_flush_timeout) {
         return Adaptation::Fixed;
     }
-    queue_control(runtime, worker, napi_id, rustix::thread::gettid().as_raw_nonzero().get())
+    queue_control(runtime, worker, napi_id)
 }
 
 /// Makes the driver's waits poll the queue.
@@ -156,13 +154,13 @@ fn begin_polling(
                  `policies apply` prepares a queue for processes without it"
             ));
             // Waits that poll a queue which defers nothing take the interrupts as well.
-            driver.set_polling(napi_id, &QueueSettings::plain(Reason::Fixed))?;
+            driver.set_polling(napi_id, &QueueSettings::interrupts(Reason::Fixed))?;
         }
     }
     Ok((None, start))
 }
 
-fn queue_control(runtime: &RuntimeState, worker: usize, napi_id: u32, thread: i32) -> Adaptation {
+fn queue_control(runtime: &RuntimeState, worker: usize, napi_id: u32) -> Adaptation {
     let settings = &runtime.config.settings;
     let queue = runtime.host.queues.get(worker).copied();
     let interface = runtime.config.interface.as_deref().unwrap_or_default();
@@ -192,16 +190,13 @@ fn queue_control(runtime: &RuntimeState, worker: usize, napi_id: u32, thread: i3
     let limits = ControllerLimits {
         ring_slots: ring.map_or(ControllerLimits::default().ring_slots, |ring| ring.size),
         fixed,
-        has_to_pay: !runtime.config.options.ignores_polling_costs,
+        polls_always: runtime.config.options.polls_always,
         timer: if sys::waits_in_nanoseconds() { PollTimer::Worker } else { PollTimer::Kernel },
     };
-    let budgets = Budgets { latency: settings.latency_budget, cpu: runtime.config.cpu_budget };
-    let controller = PollingController::new(budgets, MachineCosts::measure(), limits);
+    let controller = PollingController::new(settings.poll_interval, limits);
     let requests = settable.and(runtime.host.requests.clone());
-    let now = monotonic_nanos();
-    let napi_thread = napi.pid.and_then(|pid| i32::try_from(pid).ok());
     let queue = settable.unwrap_or(0);
-    let control = QueueControl::new(queue, requests, controller, limits.ring_slots, thread, napi_thread, now);
+    let control = QueueControl::new(queue, requests, controller, monotonic_nanos());
     let control = control.forced_by(runtime.config.options.forced.clone());
     Adaptation::Controller(Box::new(control))
 }

@@ -2,7 +2,6 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
 
 use policies::Cpus;
 use policies::controller::QueueSettings;
@@ -98,11 +97,10 @@ impl WorkerHandle {
         self.locked_report().clone()
     }
 
-    /// Reports the settings with which the worker's queue is driven now, and how long the
-    /// controller's trials have taken.
-    pub(crate) fn set_queue_settings(&self, settings: QueueSettings, trials: Duration) {
+    /// Reports the settings with which the worker's queue is driven now.
+    pub(crate) fn set_queue_settings(&self, settings: QueueSettings) {
         if let Some(report) = &mut *self.locked_report() {
-            report.set_queue_settings(settings, trials);
+            report.set_queue_settings(settings);
         }
     }
 

@@ -20,7 +20,7 @@ mod renamed {
     driver = "epoll",
     affinity = "none",
     grace_time = "auto",
-    latency_budget = "20"
+    poll_interval = "20"
 )]
 async fn the_settings_of_an_attribute_are_taken() {
     assert_eq!(lull::workers(), 2);

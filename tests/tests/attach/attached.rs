@@ -37,7 +37,7 @@ impl Observed {
     pub fn start_with(config: AttachConfig) -> Self {
         let events = Arc::new(Mutex::new(Vec::new()));
         let seen = Arc::clone(&events);
-        let config = AttachConfig { ignores_polling_costs: true, ..config };
+        let config = AttachConfig { polls_always: true, ..config };
         let on_event = move |event: &AttachEvent| {
             println!("{event}");
             seen.lock().unwrap().push(event.clone());
@@ -100,7 +100,7 @@ impl AttachCommand {
     /// `policies attach --pid`, which polls soon.
     pub fn to(server: &Server) -> Self {
         let pid = server.pid().to_string();
-        let started = Self::start(&["attach", "--pid", &pid, "--latency-budget", "1000"]);
+        let started = Self::start(&["attach", "--pid", &pid, "--polls-always"]);
         server.wait_polls();
         started
     }
@@ -314,9 +314,9 @@ fn a_server_whose_queue_nobody_sets_any_more_is_left_to_interrupts() {
     wait_until("it no longer polls", || !server.polls());
     wait_until("the status says why", || {
         let queues = attached.attachment.status().queues;
-        queues
-            .iter()
-            .any(|queue| (queue.status.mode, queue.status.why) == (QueueMode::Plain, Reason::Unsupervised))
+        queues.iter().any(|queue| {
+            (queue.status.mode, queue.status.why) == (QueueMode::Interrupts, Reason::Unsupervised)
+        })
     });
     drop(hung);
     attached.attachment.detach();

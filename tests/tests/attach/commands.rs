@@ -48,7 +48,7 @@ fn a_command_that_is_run_is_attached_and_its_exit_code_is_passed_on() {
         assert_eq!(status.code(), Some(code), "{script}");
     }
     let Some(program) = memcached_program() else { return };
-    let start = ["run", "--latency-budget", "1000", "--", program.to_str().unwrap(), "-t", "1"];
+    let start = ["run", "--polls-always", "--", program.to_str().unwrap(), "-t", "1"];
     let command = AttachCommand::start(&[&start[..], &MEMCACHED].concat());
     wait_until("the server listens", || TcpStream::connect(ADDRESS).is_ok());
     let load = Load::start(&testbed, ADDRESS, CONNECTIONS, MISS, Duration::ZERO);
@@ -71,7 +71,7 @@ fn a_control_group_is_attached_to_although_its_server_has_only_begun_to_start() 
     let script = format!("echo $$ >{path}/cgroup.procs; sleep 1; exec taskset -c 0 {start}");
     let server: KillOnDrop = Command::new("sh").args(["-c", &script]).spawn().unwrap().into();
     wait_until("the service has a process", || !group.is_empty());
-    let command = AttachCommand::start(&["attach", "--cgroup", path, "--latency-budget", "1000"]);
+    let command = AttachCommand::start(&["attach", "--cgroup", path, "--polls-always"]);
     wait_until("the server listens", || TcpStream::connect(ADDRESS).is_ok());
     let load = Load::start(&testbed, ADDRESS, CONNECTIONS, MISS, Duration::ZERO);
     command.wait_printed("attached memcached");

@@ -95,7 +95,7 @@ fn attaches_if_asked() {
     let stop = Arc::clone(&stopped);
     let _signals = signals::intercept(move || stop.store(true, Ordering::Release)).unwrap();
     let target = Target::Process(pid.parse().unwrap());
-    let config = AttachConfig { ignores_polling_costs: true, ..AttachConfig::new(target) };
+    let config = AttachConfig { polls_always: true, ..AttachConfig::new(target) };
     let attachment = Attachment::start(config, |event| println!("{event}")).unwrap();
     let end = Instant::now() + Duration::from_secs(10);
     while !stopped.load(Ordering::Acquire) && Instant::now() < end {

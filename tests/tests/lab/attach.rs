@@ -18,11 +18,11 @@ fn attach(arguments: &[&str]) -> Output {
 /// Measures a server at a rate that an unoptimized fleet can keep, and checks what was attached.
 fn is_measured(name: &str, arguments: &[&str]) {
     let folder = tempfile::tempdir().unwrap();
-    let load = ["--rates", "500", "--rounds", "1", "--latency-budget", "1000", "--format", "json"];
+    let load = ["--rates", "500", "--rounds", "1", "--poll-interval", "1000", "--format", "json"];
     let output = attach(&[&load[..], &["--output", folder.path().to_str().unwrap()], arguments].concat());
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     let report: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{errors}"));
-    let attached = format!("{name}, attached, budget 1000 µs");
+    let attached = format!("{name}, attached, 1000 µs");
     // Empty where the machine disturbed the round.
     let loads = array(&report["results"]["loads"]);
     for (load, row) in loads.iter().flat_map(|load| array(&load["rows"]).iter().map(move |row| (load, row))) {

@@ -84,7 +84,7 @@ fn lab_paper_reports_every_table_and_figure() {
             "packing, epoll",
             "suppression, epoll",
             "kernel-polling, epoll",
-            "kernel-polling, epoll, budget 50 µs",
+            "kernel-polling, epoll, 100 µs",
         ];
         assert_eq!(systems, expected, "{load}");
     }

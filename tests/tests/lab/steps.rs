@@ -17,7 +17,7 @@ fn lab_steps_shows_each_server_after_each_step_of_each_load() {
     let loads = array(&report["results"]["measurements"]).iter().filter_map(|load| load["name"].as_str());
     let expected = ["steps of 400ms, 200 to 1800/s", "bursts of 10ms, 1800/s", "bursts of 100ms, 1800/s"];
     assert_eq!(loads.collect::<Vec<_>>(), expected);
-    let servers = ["vanilla, epoll", "kernel-polling, epoll", "kernel-polling, epoll, budget 50 µs"];
+    let servers = ["vanilla, epoll", "kernel-polling, epoll", "kernel-polling, epoll, 50 µs"];
     // Empty where the machine disturbed the round.
     for load in array(&report["steps"]) {
         let steps: &[&str] = if load["rate"]["low"].as_f64() > Some(0.0) { &["up", "down"] } else { &["up"] };

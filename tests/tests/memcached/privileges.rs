@@ -1,14 +1,11 @@
 //! A server that is started by root: the user that it runs as, and what it can still do as that
 //! user.
 
-use std::io::Write;
 use std::process::{Command, Stdio};
 
-use rustix::process::{Resource, getrlimit};
-use rustix::thread::CapabilitySet;
 use serial_test::parallel;
 use tests::KillOnDrop;
-use tests::memcached::{Memcached, binary, command, expect, free_port, set_request, wait_until};
+use tests::memcached::{Memcached, binary, wait_until};
 
 #[test]
 #[parallel]
@@ -51,65 +48,4 @@ fn root_is_refused_without_a_user() {
         !output.status.success() && stderr.contains("can't run as root without the -u switch"),
         "{stderr}"
     );
-}
-
-/// With `-k` each allocation counts against the limit of locked memory once root is given up.
-#[test]
-#[parallel]
-fn locked_memory_is_enough_after_the_switch_to_another_user_or_refused_at_the_start() {
-    let Some(()) = tests::root() else { return };
-    let port = free_port();
-    let mut started = command();
-    started.args(["-t", "2", "-p", &port.to_string(), "-k", "-u", "nobody"]);
-    let unlimited = getrlimit(Resource::Memlock).maximum.is_none();
-    let held = rustix::thread::capabilities(None).unwrap().effective;
-    if unlimited || held.contains(CapabilitySet::SYS_RESOURCE) {
-        let server = Memcached::run(&mut started, port);
-        let mut stream = server.connect();
-        for index in 0..1000 {
-            let set = format!("set k{index} 0 0 100000\r\n{}\r\n", "v".repeat(100_000));
-            stream.write_all(set.as_bytes()).unwrap();
-            expect(&mut stream, b"STORED\r\n").unwrap();
-        }
-        return;
-    }
-    let mut child = KillOnDrop::from(started.stderr(Stdio::piped()).spawn().unwrap());
-    wait_until("the server refuses to run", || child.try_wait().unwrap().is_some());
-    let stderr = child.wait_with_output().unwrap().stderr;
-    let stderr = String::from_utf8_lossy(&stderr);
-    assert!(stderr.contains("-k: up to ") && stderr.contains("ulimit -l"), "{stderr}");
-}
-
-/// With `-k` all memory is locked, which a limit may forbid. Nothing must be half locked, or end
-/// later.
-#[test]
-#[parallel]
-fn too_little_locked_memory_is_refused_at_the_start_and_root_needs_no_limit() {
-    let Some(()) = tests::root() else { return };
-    let Some(setpriv) = tests::program("setpriv") else { return };
-    let with_limit = || {
-        let mut shell = Command::new("sh");
-        shell.args(["-c", "ulimit -l 1024; exec \"$0\" \"$@\""]);
-        shell
-    };
-    let mut refused = with_limit();
-    refused.arg(setpriv).args(["--reuid=65534", "--clear-groups"]).arg(binary()).args(["-k", "-p", "-1"]);
-    let child = KillOnDrop::from(refused.stderr(Stdio::piped()).spawn().unwrap());
-    let output = child.wait_with_output().unwrap();
-    let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(text.contains("-k: ") && text.contains("ulimit -l") && !text.contains("panicked"), "{text}");
-    assert_eq!(output.status.code(), Some(1), "{text}");
-    let port = free_port();
-    let mut accepted = with_limit();
-    accepted.arg(binary()).args(["-k", "-u", "root", "-t", "2", "-p", &port.to_string()]);
-    let server = Memcached::run(&mut accepted, port);
-    let mut stream = server.connect();
-    for index in 0..80 {
-        stream.write_all(&set_request(&format!("k{index}"), 1_000_000)).unwrap();
-        expect(&mut stream, b"STORED\r\n").unwrap();
-    }
-    let status = std::fs::read_to_string(format!("/proc/{}/status", server.child.id())).unwrap();
-    let locked = status.lines().find_map(|line| line.strip_prefix("VmLck:")).unwrap();
-    let locked: u64 = locked.trim().trim_end_matches(" kB").parse().unwrap();
-    assert!(locked >= 64 << 10, "only {locked} KiB are locked");
 }

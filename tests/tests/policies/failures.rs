@@ -49,17 +49,17 @@ fn a_queue_whose_supervisor_hangs_is_polled_while_packets_come_and_left_to_inter
         }
     };
     load.off();
-    wait_for(&mut server, QueueMode::Plain, Some(Reason::Unsupervised));
+    wait_for(&mut server, QueueMode::Interrupts, Some(Reason::Unsupervised));
     assert!(is_deferred(), "nobody has set others");
     load.on();
     wait_for(&mut server, QueueMode::Timed, None);
     load.off();
-    wait_for(&mut server, QueueMode::Plain, None);
+    wait_for(&mut server, QueueMode::Interrupts, None);
     drop(hung);
-    wait_until("the queue has the values of plain interrupts", || !is_deferred());
-    wait_for(&mut server, QueueMode::Plain, Some(Reason::Idle));
+    wait_until("the queue has the values of interrupts", || !is_deferred());
+    wait_for(&mut server, QueueMode::Interrupts, Some(Reason::FewPackets));
     load.on();
-    wait_for(&mut server, QueueMode::Timed, Some(Reason::Tries));
+    wait_for(&mut server, QueueMode::Timed, Some(Reason::ManyPackets));
     assert!(load.end() > 0);
 }
 
@@ -73,7 +73,7 @@ fn a_queue_whose_supervisor_has_ended_is_left_to_interrupts() {
     });
     let (mut server, load) = start(&testbed, builder);
     // Under load.
-    wait_for(&mut server, QueueMode::Plain, Some(Reason::Unsupervised));
+    wait_for(&mut server, QueueMode::Interrupts, Some(Reason::Unsupervised));
     wait_until("the queue has the values from before", || !is_deferred());
     assert!(load.end() > 0);
 }
@@ -91,10 +91,10 @@ fn a_queue_whose_supervisor_ends_as_polling_does_is_left_to_interrupts() {
     let (mut server, load) = start(&testbed, builder);
     wait_for(&mut server, QueueMode::Timed, None);
     load.off();
-    wait_for(&mut server, QueueMode::Plain, Some(Reason::Unsupervised));
+    wait_for(&mut server, QueueMode::Interrupts, Some(Reason::Unsupervised));
     wait_until("the queue has the values from before", || !is_deferred());
     load.on();
-    wait_for(&mut server, QueueMode::Plain, Some(Reason::Unsupervised));
+    wait_for(&mut server, QueueMode::Interrupts, Some(Reason::Unsupervised));
     assert!(load.end() > 0);
 }
 
@@ -145,7 +145,7 @@ fn a_queue_whose_polls_fail_is_left_to_interrupts() {
         break_poller(server.address);
         server.report().queue.unwrap().why == Reason::Failed
     });
-    wait_for(&mut server, QueueMode::Plain, Some(Reason::Failed));
-    wait_until("the queue has the values of plain interrupts", || !is_deferred());
+    wait_for(&mut server, QueueMode::Interrupts, Some(Reason::Failed));
+    wait_until("the queue has the values of interrupts", || !is_deferred());
     assert!(load.end() > 0);
 }

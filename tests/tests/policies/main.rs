@@ -2,6 +2,7 @@
 
 mod adaptation;
 mod client;
+mod controller;
 mod crash_recovery;
 mod datagrams;
 mod delays;
@@ -10,7 +11,6 @@ mod failures;
 mod guardian;
 mod journals;
 mod kernel_threads;
-mod latency_budget;
 mod lower_interfaces;
 mod mode_changes;
 mod queue_modes;

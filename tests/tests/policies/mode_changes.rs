@@ -36,7 +36,7 @@ fn settings() -> Vec<QueueSettings> {
     never_sleeps.spin = never_sleeps.poll_interval;
     let mut grace = QueueSettings::grace(micros(50), Reason::Fixed);
     grace.defer_hard_irqs = QueueSettings::MOST_DEFERRALS;
-    vec![QueueSettings::plain(Reason::Fixed), timed(micros(20)), timed(micros(160)), never_sleeps, grace]
+    vec![QueueSettings::interrupts(Reason::Fixed), timed(micros(20)), timed(micros(160)), never_sleeps, grace]
 }
 
 struct Changing {

@@ -4,8 +4,7 @@
 use std::time::{Duration, Instant};
 
 use lab::testbed::{SERVER_ADDRESS, SERVER_INTERFACE, Testbed};
-use policies::controller::{LatencyBudget, QueueMode};
-use policies::netlink::netdev::{NapiSetting, Netdev};
+use policies::controller::QueueMode;
 use policies::{Pid, Policy, host};
 use runtime::policy::GraceTime;
 use tests::poll_trace::{PollTrace, Polls};
@@ -22,18 +21,10 @@ const CONNECTIONS: usize = 16;
 /// The server is the bottleneck, so that requests wait for it.
 const WORK: Duration = Duration::from_micros(50);
 
-/// Starts a server whose queue is in one mode at every load; the plain mode is where the controller
-/// starts.
-fn start(mode: QueueMode, grace_time: Duration) -> EchoServer {
-    let builder = server_builder(Policy::KernelPolling, 1);
-    if mode == QueueMode::Plain {
-        return EchoServer::start(builder, SERVER_ADDRESS, WORK);
-    }
-    let server = EchoServer::start(builder.grace_time(GraceTime::Fixed(grace_time)), SERVER_ADDRESS, WORK);
-    let deferrals = if mode == QueueMode::InterruptFirst { 1 } else { 100 };
-    let napi = host::interface(SERVER_INTERFACE).unwrap().napi_ids()[0];
-    Netdev::open().unwrap().set_napi(napi, NapiSetting::DeferHardIrqs, deferrals).unwrap();
-    server
+/// Starts a server whose queue is in grace mode at every load.
+fn start_in_grace_mode(grace_time: Duration) -> EchoServer {
+    let builder = server_builder(Policy::KernelPolling, 1).grace_time(GraceTime::Fixed(grace_time));
+    EchoServer::start(builder, SERVER_ADDRESS, WORK)
 }
 
 /// The thread of the server's worker, and the kernel's thread of its queue.
@@ -80,10 +71,10 @@ fn trace() -> Option<PollTrace> {
 }
 
 #[testbed_test(drivers = "epoll, uring")]
-fn a_plain_queue_is_driven_by_interrupts_alone() {
+fn a_sparse_queue_is_driven_by_interrupts_alone() {
     let testbed = enter(1);
     let Some(trace) = trace() else { return };
-    let mut server = start(QueueMode::Plain, Duration::ZERO);
+    let mut server = EchoServer::start(server_builder(Policy::KernelPolling, 1), SERVER_ADDRESS, WORK);
     let (polls, trips) = run_sparse(&testbed, &trace, &mut server);
     assert_eq!((polls.busy, polls.timer), (0, 0), "{polls:?}");
     assert!(polls.thread_packets >= trips.len() as u64, "{polls:?} for {} requests", trips.len());
@@ -91,28 +82,10 @@ fn a_plain_queue_is_driven_by_interrupts_alone() {
 
 #[ignore = "timing"]
 #[testbed_test(drivers = "epoll")]
-fn an_interrupt_first_queue_leaves_sparse_packets_to_interrupts_and_polls_a_loaded_core() {
-    let testbed = enter(1);
-    let Some(trace) = trace() else { return };
-    let mut server = start(QueueMode::InterruptFirst, Duration::from_micros(20));
-    let (polls, trips) = run_sparse(&testbed, &trace, &mut server);
-    let per_request = polls.timer as f64 / trips.len() as f64;
-    assert!(per_request < 3.0, "the timer expires {per_request:.1} times a request");
-    assert!(polls.busy > 0, "{polls:?}");
-    drop(server);
-    // The wait suspends the queue only if it comes within the grace time after a packet, and an
-    // unoptimized server takes longer than 20 µs for each event.
-    let mut server = start(QueueMode::InterruptFirst, Duration::from_micros(200));
-    let polls = run_loaded(&testbed, &trace, &mut server);
-    assert!(polls.busy_share() > 0.5, "{polls:?}");
-}
-
-#[ignore = "timing"]
-#[testbed_test(drivers = "epoll")]
 fn a_queue_in_grace_mode_is_polled_by_the_timer_at_sparse_load_and_by_the_worker_under_load() {
     let testbed = enter(1);
     let Some(trace) = trace() else { return };
-    let mut server = start(QueueMode::Grace, Duration::from_micros(200));
+    let mut server = start_in_grace_mode(Duration::from_micros(200));
     let (polls, trips) = run_sparse(&testbed, &trace, &mut server);
     // 25 intervals of 200 µs are in one of 5 ms.
     let per_request = polls.timer as f64 / trips.len() as f64;
@@ -127,8 +100,7 @@ fn a_queue_in_timed_mode_is_polled_by_the_worker_alone_until_packets_become_rare
     let testbed = enter(1);
     let Some(trace) = trace() else { return };
     let builder = server_builder(Policy::KernelPolling, 1);
-    let budget = LatencyBudget::new(Duration::from_micros(100)).unwrap();
-    let mut server = EchoServer::start(builder.latency_budget(budget), SERVER_ADDRESS, WORK);
+    let mut server = EchoServer::start(builder, SERVER_ADDRESS, WORK);
     let [worker, thread] = threads(&mut server);
     preempt_on_client_core();
     let load = Load::open(&testbed, server.address, CONNECTIONS, ECHO);
@@ -153,22 +125,16 @@ fn a_queue_in_timed_mode_is_polled_by_the_worker_alone_until_packets_become_rare
 
 #[ignore = "timing"]
 #[testbed_test(drivers = "epoll")]
-fn only_in_grace_mode_a_packet_waits_for_the_grace_time() {
+fn in_grace_mode_a_packet_waits_for_the_grace_time() {
     // Far longer than a round trip.
     const LONG_GRACE_TIME: Duration = Duration::from_millis(2);
     let testbed = enter(1);
-    let median = |mode| {
-        let server = start(mode, LONG_GRACE_TIME);
-        preempt_on_client_core();
-        let mut connection = Connection::open_on(&testbed, server.address);
-        let trips = connection.probe(PAUSE, SPARSE_TIME);
-        println!("{mode}: {:?} to {:?}", quantile(&trips, 0.1), quantile(&trips, 0.9));
-        quantile(&trips, 0.5)
-    };
-    let interrupt_first = median(QueueMode::InterruptFirst);
-    assert!(interrupt_first < LONG_GRACE_TIME / 4, "interrupt-first: {interrupt_first:?}");
-    let grace = median(QueueMode::Grace);
-    assert!((LONG_GRACE_TIME / 4..LONG_GRACE_TIME * 2).contains(&grace), "grace: {grace:?}");
+    let server = start_in_grace_mode(LONG_GRACE_TIME);
+    preempt_on_client_core();
+    let mut connection = Connection::open_on(&testbed, server.address);
+    let trips = connection.probe(PAUSE, SPARSE_TIME);
+    let median = quantile(&trips, 0.5);
+    assert!((LONG_GRACE_TIME / 4..LONG_GRACE_TIME * 2).contains(&median), "{median:?}");
 }
 
 #[testbed_test(drivers = "epoll, uring")]
@@ -184,5 +150,5 @@ fn a_load_that_comes_by_another_interface_leaves_the_queue_to_interrupts() {
     let queue = server.report().queue.unwrap();
     let requests = load.end();
     assert!(requests > 100, "only {requests} requests");
-    assert_eq!(queue.mode, QueueMode::Plain, "{queue}");
+    assert_eq!(queue.mode, QueueMode::Interrupts, "{queue}");
 }

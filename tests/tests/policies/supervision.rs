@@ -5,7 +5,7 @@ use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use lab::testbed::SERVER_INTERFACE;
-use policies::controller::{LatencyBudget, QueueSettings};
+use policies::controller::{PollInterval, QueueSettings};
 use policies::netlink::ethtool::Ethtool;
 use policies::netlink::netdev::{Napi, NapiSetting, Netdev};
 use policies::{
@@ -139,7 +139,7 @@ fn a_value_that_a_controller_may_set_is_restored_and_one_that_somebody_else_has_
         drop(runtime);
         assert_eq!(netdev.napi(id).unwrap().gro_flush_timeout, Some(before));
     }
-    // No watchdog is longer than 2 ms, and no latency budget: a longer time was set by somebody
+    // No watchdog is longer than 2 ms, and no poll interval: a longer time was set by somebody
     // else.
     let runtime = server_runtime(Policy::KernelPolling, 1);
     netdev.set_napi(id, NapiSetting::GroFlushTimeout, 2_000_001).unwrap();
@@ -217,7 +217,7 @@ fn an_interface_that_comes_back_has_the_values_that_the_controllers_have_chosen_
     let _testbed = enter(1);
     let (told, seen) = std::sync::mpsc::channel();
     let (_supervisor, requests, changes) = supervised_queue(None, move || _ = told.send(()));
-    let settings = QueueSettings::fixed(LatencyBudget::ZERO);
+    let settings = QueueSettings::fixed(PollInterval::default());
     assert_eq!(answer(&requests, settings), Ok(()));
     let before = napi();
     assert_ne!(before.defer_hard_irqs, Some(0));
@@ -245,7 +245,7 @@ fn a_delegate_that_was_late_is_asked_again_and_the_worker_learns_that_the_values
     };
     let (_supervisor, requests, changes) = supervised_queue(Some(Box::new(delegate)), give_up);
     gave_up.recv_timeout(Duration::from_secs(60)).unwrap();
-    assert_eq!(answer(&requests, QueueSettings::fixed(LatencyBudget::ZERO)), Ok(()));
+    assert_eq!(answer(&requests, QueueSettings::fixed(PollInterval::default())), Ok(()));
     let changes: Vec<String> = changes.try_iter().collect();
     let failures = changes.iter().filter(|change| change.contains("keeps its values")).count();
     assert_eq!(failures, 1, "{changes:?}");

@@ -38,7 +38,7 @@ pub fn compare(flags: &CompareFlags) -> Result<(), Failure> {
         let has_core = cores.packing != cores.client;
         contenders.extend(has_core.then(|| lull(Policy::Packing, DriverKind::Auto)));
         contenders.push(lull(Policy::Suppression, DriverKind::Auto));
-        contenders.extend(Contender::with_budgets(DriverKind::Auto, &flags.latency_budget));
+        contenders.extend(Contender::with_intervals(DriverKind::Auto, &flags.poll_interval));
     }
     let grace = |contender: Contender| contender.with_grace_time(flags.gro_flush_timeout);
     let mut contenders: Vec<Contender> = contenders.into_iter().map(grace).collect();
@@ -70,11 +70,11 @@ pub fn attach(flags: &AttachFlags) -> Result<(), Failure> {
             server
         }
     };
-    let contenders = Contender::attached(&server, &flags.latency_budget);
+    let contenders = Contender::attached(&server, &flags.poll_interval);
     let quick = flags.run.quick;
     let fours = contenders.len() as f64 / 4.0;
     let mut experiment = Experiment {
-        // From outside the controller is asked every 50 ms, and begins with plain interrupts after
+        // From outside the controller is asked every 50 ms, and begins with interrupts after
         // each idle time.
         settle: 0.8,
         warm_up: 0.1,

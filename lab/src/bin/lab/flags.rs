@@ -10,7 +10,7 @@ use lab::peers::PeerService;
 use lab::processes::SUBCOMMAND;
 use lab::testbed::Receiver;
 use policies::GraceTime;
-use policies::controller::LatencyBudget;
+use policies::controller::PollInterval;
 
 /// Would kernel polling help this machine, and by how much?
 #[derive(Parser)]
@@ -122,15 +122,15 @@ impl RunFlags {
 pub struct CompareFlags {
     #[command(flatten)]
     pub run: RunFlags,
-    /// What to compare: POLICY[:DRIVER[:D[:K]]], with a latency budget D in microseconds and a CPU
-    /// budget K in percent. Ratios refer to the better vanilla, or without one to the first
+    /// What to compare: POLICY[:DRIVER[:I]], with a poll interval I in microseconds. Ratios refer to
+    /// the better vanilla, or without one to the first
     /// [default: vanilla on epoll and on uring, and on auto packing (with a third core),
     /// suppression and kernel-polling]
-    #[arg(long, value_delimiter = ',', value_name = "LIST", conflicts_with = "latency_budget")]
+    #[arg(long, value_delimiter = ',', value_name = "LIST", conflicts_with = "poll_interval")]
     pub contenders: Vec<Contender>,
-    /// Median delays that kernel polling may cost, in microseconds; it is compared once for each
-    #[arg(long, value_delimiter = ',', value_name = "LIST", default_values_t = [LatencyBudget::ZERO])]
-    pub latency_budget: Vec<LatencyBudget>,
+    /// Poll intervals of kernel polling, in microseconds; it is compared once for each
+    #[arg(long, value_delimiter = ',', value_name = "LIST", default_values_t = [PollInterval::default()])]
+    pub poll_interval: Vec<PollInterval>,
     /// Grace time under kernel polling and suppression: microseconds, or auto, as the runtime
     /// adapts it
     #[arg(long, value_name = "US", default_value_t)]
@@ -165,10 +165,9 @@ pub struct AttachFlags {
     /// have the same length
     #[arg(long, value_name = "TEXT", requires = "server", value_parser = NonEmptyStringValueParser::new())]
     pub request: Option<String>,
-    /// Median delays that kernel polling may cost, in microseconds; the server is attached to once
-    /// for each
-    #[arg(long, value_delimiter = ',', value_name = "LIST", default_value = "0,20,50")]
-    pub latency_budget: Vec<LatencyBudget>,
+    /// Poll intervals, in microseconds from 10 to 1000; the server is attached to once for each
+    #[arg(long, value_delimiter = ',', value_name = "LIST", default_value = "40,100")]
+    pub poll_interval: Vec<PollInterval>,
 }
 
 #[derive(Args, Clone)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use loadgen::{Distribution, Mix, Workload};
 use policies::Policy;
-use policies::controller::LatencyBudget;
+use policies::controller::PollInterval;
 use runtime::DriverKind;
 use serde::{Deserialize, Serialize};
 
@@ -21,8 +21,8 @@ use crate::testbed::Testbed;
 /// Of 31 requests one stores: ETC has 30 gets for a set (Atikoglu et al., the paper's reference 3).
 /// The paper names no ratio for its experiments.
 const UPDATE_RATIO: f64 = 1.0 / 31.0;
-/// The latency budgets of kernel polling, µs: latency first, and efficiency.
-const BUDGETS: [u64; 2] = [0, 50];
+/// The poll intervals of kernel polling, µs.
+const INTERVALS: [u64; 2] = [40, 100];
 /// Seconds of load before a turn of what is attached to, as in `lab attach`.
 const ATTACHED_SETTLE: f64 = 0.8;
 
@@ -106,9 +106,9 @@ impl PaperConfig {
     }
 }
 
-fn latency_budgets() -> Vec<LatencyBudget> {
+fn poll_intervals() -> Vec<PollInterval> {
     // They are in range, so none is left out.
-    BUDGETS.iter().filter_map(|&micros| LatencyBudget::new(Duration::from_micros(micros)).ok()).collect()
+    INTERVALS.iter().filter_map(|&micros| PollInterval::new(Duration::from_micros(micros)).ok()).collect()
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -223,7 +223,7 @@ impl PartPlan {
             Part::Policies => {
                 let mut contenders =
                     [Policy::Vanilla, Policy::Packing, Policy::Suppression].map(lull).to_vec();
-                contenders.extend(Contender::with_budgets(DriverKind::Epoll, &latency_budgets()));
+                contenders.extend(Contender::with_intervals(DriverKind::Epoll, &poll_intervals()));
                 // The paper's packing has the same 8 cores as the other policies.
                 let whose = if cores.packing == cores.client {
                     ", the fleet's, as there is no third, at the fleet's expense"
@@ -246,7 +246,7 @@ impl PartPlan {
                 if programs.nginx.is_none() {
                     return Err("nginx is not installed (Debian: apt-get install nginx)".to_owned());
                 }
-                let contenders = programs.web_servers(root, &latency_budgets());
+                let contenders = programs.web_servers(root, &poll_intervals());
                 let experiment = |&size: &usize| {
                     let mut experiment = config.experiment(contenders.clone(), &[], 0);
                     experiment.settle = config.turn.unwrap_or(ATTACHED_SETTLE);

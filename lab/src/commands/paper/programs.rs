@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use policies::controller::LatencyBudget;
+use policies::controller::PollInterval;
 use serde::Serialize;
 use tempfile::TempDir;
 
@@ -37,8 +37,8 @@ impl Programs {
 
     /// The servers of Table 2: nginx as it runs and attached to, and Lull's static files under two
     /// policies where they are built.
-    pub(super) fn web_servers(&self, root: &WebRoot, budgets: &[LatencyBudget]) -> Vec<Contender> {
-        let mut contenders = Contender::attached(&root.nginx(), budgets);
+    pub(super) fn web_servers(&self, root: &WebRoot, intervals: &[PollInterval]) -> Vec<Contender> {
+        let mut contenders = Contender::attached(&root.nginx(), intervals);
         let static_files = self.static_files.iter().flat_map(|program| {
             ["vanilla", "kernel-polling"].map(|policy| root.static_files(program, policy))
         });

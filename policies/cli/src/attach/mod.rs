@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use clap::{ArgGroup, Args};
 use policies::attach::{AttachConfig, Attachment, Observation, Target, observe};
-use policies::controller::LatencyBudget;
+use policies::controller::PollInterval;
 use policies::{JournalDir, signals};
 
 use crate::output::CommandError;
@@ -59,10 +59,13 @@ pub struct PollingArguments {
     /// Only the queues of this interface, for example eth0 [default: all]
     #[arg(long, value_name = "INTERFACE")]
     interface: Option<String>,
-    /// Microseconds that the median request may take longer than under plain interrupts, in
-    /// exchange for CPU time
-    #[arg(long, value_name = "US", default_value_t)]
-    latency_budget: LatencyBudget,
+    /// The longest time for which a packet waits while the queue is polled, in microseconds, 10 to
+    /// 1000: a longer one takes less CPU time
+    #[arg(long, value_name = "US", default_value_t, value_parser = parse_poll_interval)]
+    poll_interval: PollInterval,
+    /// Make waits poll from 2,000 packets a second on, for tests of what that does
+    #[arg(long, hide = true)]
+    polls_always: bool,
     /// If the server has a listener for each queue (SO_REUSEPORT), give each listener the new
     /// connections of one queue, until the command ends. A program that the server has attached to
     /// its listeners is replaced
@@ -74,12 +77,21 @@ impl PollingArguments {
     fn config(&self, target: Target, journals: &JournalDir) -> AttachConfig {
         AttachConfig {
             interface: self.interface.clone(),
-            latency_budget: self.latency_budget,
+            poll_interval: self.poll_interval,
+            polls_always: self.polls_always,
             steer: self.steer,
             journals: journals.clone(),
             ..AttachConfig::new(target)
         }
     }
+}
+
+fn parse_poll_interval(text: &str) -> Result<PollInterval, String> {
+    let interval: PollInterval = text.parse().map_err(|error| format!("{error}"))?;
+    if interval.never_sleeps() {
+        return Err("a server's waits can't be kept from sleeping from outside; use 10 to 1000".to_owned());
+    }
+    Ok(interval)
 }
 
 #[derive(Args)]

@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn a_command_is_run_with_its_own_flags() {
-        let line = "policies run --interface eth0 --latency-budget 20 -- nginx -g daemon";
+        let line = "policies run --interface eth0 --poll-interval 20 -- nginx -g daemon";
         let Command::Run(arguments) = Cli::try_parse_from(line.split(' ')).ok().unwrap().command else {
             unreachable!("`run` was given")
         };

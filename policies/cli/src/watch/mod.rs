@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use clap::Args;
 use policies::JournalDir;
-use policies::status::QueueStatus;
 
 use crate::output::{CommandError, Format, or_dash, table, with_schema, write_error};
 use sample::{InterfaceSample, Sampler, WorkerShares};
@@ -117,23 +116,8 @@ fn render(sample: &InterfaceSample) -> String {
     );
     for queue in &sample.queues {
         if let Some(status) = queue.worker.as_ref().and_then(|worker| worker.queue.as_ref()) {
-            text.push_str(&format!("\nrx-{}: {}", queue.queue, why(status)));
+            text.push_str(&format!("\nrx-{}: {}: {}", queue.queue, status.mode_text(), status.why));
         }
-    }
-    text
-}
-
-/// Why a queue is driven as it is.
-fn why(status: &QueueStatus) -> String {
-    let budgets = match (status.latency_budget_us, status.cpu_budget_percent) {
-        (Some(0), Some(0)) => " without a budget".to_owned(),
-        (Some(latency), Some(0) | None) => format!(" with a latency budget of {latency} µs"),
-        (_, Some(cpu)) => format!(" with a CPU budget of {cpu} %"),
-        (None, None) => String::new(),
-    };
-    let mut text = format!("{}{budgets}: {}", status.mode_text(), status.why);
-    if status.trials_us > 0 {
-        text += &format!("; trials have taken {} ms", status.trials_us.div_ceil(1_000));
     }
     text
 }
@@ -142,7 +126,8 @@ fn why(status: &QueueStatus) -> String {
 mod tests {
     use std::time::Duration;
 
-    use policies::controller::{Budgets, Comparison, QueueSettings, Reason};
+    use policies::controller::{PollInterval, QueueSettings, Reason};
+    use policies::status::QueueStatus;
 
     use super::*;
     use crate::watch::sample::{KernelThreadSample, QueueSample};
@@ -179,9 +164,7 @@ mod tests {
 
     #[test]
     fn a_worker_is_shown_with_its_queues_mode_and_the_reason() {
-        let budgets = Budgets { latency: "20".parse().unwrap(), ..Budgets::default() };
-        let why = Reason::Pays(Comparison { cpu: 52, delay: 110 });
-        let settings = QueueSettings::grace(budgets.latency.delay(), why);
+        let settings = QueueSettings::grace(Duration::from_micros(40), Reason::ManyPackets);
         let shares = |queue| WorkerShares {
             worker: 0,
             thread: 7,
@@ -191,9 +174,8 @@ mod tests {
             polling: 0.25,
             idle: 0.25,
         };
-        let trials = Duration::from_micros(70_200);
-        let adapted = Some(QueueStatus::new(&settings, Some(budgets)).with_trials(trials));
-        let fixed = Some(QueueStatus::new(&QueueSettings::fixed(budgets.latency), None));
+        let adapted = Some(QueueStatus::new(&settings));
+        let fixed = Some(QueueStatus::new(&QueueSettings::fixed(PollInterval::default())));
         let mut queues = vec![row(0), row(1), row(2)];
         for (queue, status) in queues.iter_mut().zip([adapted, fixed, None]) {
             queue.worker = Some(shares(status));
@@ -201,14 +183,12 @@ mod tests {
         let sample = sample(queues);
         let text = render(&sample);
         let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(text.matches("kernel-polling  grace 20 µs  50 %").count(), 2, "{text}");
-        let why = "rx-0: grace 20 µs with a latency budget of 20 µs: beside interrupts 52 % of their CPU time and 110 % of \
-                   their delay; trials have taken 71 ms";
-        assert_eq!(lines[lines.len() - 2..], [why, "rx-1: grace 20 µs: fixed"], "{text}");
+        assert_eq!(text.matches("kernel-polling  grace 40 µs  50 %").count(), 2, "{text}");
+        let reasons = ["rx-0: grace 40 µs: many packets come", "rx-1: grace 40 µs: fixed"];
+        assert_eq!(lines[lines.len() - 2..], reasons, "{text}");
         let json = serde_json::json!(sample);
         let queue = &json["queues"][0]["worker"]["queue"];
-        assert_eq!((&queue["mode"], &queue["reason"]), (&"grace".into(), &"pays".into()), "{queue}");
-        assert_eq!((&queue["latency_budget_us"], &queue["cpu"]), (&20.into(), &52.into()), "{queue}");
+        assert_eq!((&queue["mode"], &queue["reason"]), (&"grace".into(), &"many-packets".into()), "{queue}");
     }
 
     #[test]

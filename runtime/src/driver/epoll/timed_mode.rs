@@ -110,7 +110,7 @@ impl TimedMode {
     }
 
     /// Waits on an epoll instance as [`sys::epoll_wait`] does, and polls after each interval.
-    /// Sets the outcome's looks and sleeps, and counts the system calls beyond the first.
+    /// Counts the system calls beyond the first in the outcome.
     pub(super) fn wait(
         &self,
         sockets: &RefCell<QueueSockets>,
@@ -122,12 +122,9 @@ impl TimedMode {
         let interval = self.interval.get();
         let pause = self.pause.get();
         let mut now = monotonic_nanos();
-        outcome.looked = now;
-        outcome.look_budget = u32::try_from(events.len()).unwrap_or(u32::MAX);
         let timeout = timeout.map_or(LONGEST_TIMED_WAIT, |timeout| timeout.as_nanos() as u64);
         let end = now + timeout.min(LONGEST_TIMED_WAIT);
         loop {
-            let began = now;
             let since = now.saturating_sub(self.polled.get());
             let since_poller = now.saturating_sub(self.poller_polled.get());
             let polls = since >= pause && !self.knows_napi.get() || since_poller >= interval * MOST_INTERVALS;
@@ -141,7 +138,6 @@ impl TimedMode {
             // forgotten the NAPI.
             if polls || self.knows_napi.replace(false) {
                 self.polled.set(now);
-                outcome.looked = now;
             }
             let next = self.polled.get() + pause;
             let sleep = Duration::from_nanos(next.min(end).saturating_sub(now)).max(POLL_PASS);
@@ -149,12 +145,7 @@ impl TimedMode {
             if count > 0 {
                 return Ok(count);
             }
-            outcome.found_nothing = self.polled.get();
             now = monotonic_nanos();
-            if pause > 0 && next <= end {
-                outcome.overslept.0 += Duration::from_nanos(now - began).saturating_sub(sleep);
-                outcome.overslept.1 += 1;
-            }
             if now >= end {
                 return Ok(0);
             }

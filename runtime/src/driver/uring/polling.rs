@@ -18,9 +18,6 @@ use crate::timers::monotonic_nanos;
 /// The longest time for which the kernel polls within an enter (`io_uring/napi.c`). Kernels with
 /// CVE-2026-53321 don't enforce it.
 const LONGEST_BUSY_POLL: Duration = Duration::from_millis(10);
-/// How many packets an enter's polls take: the budget of one (`BUSY_POLL_BUDGET`), and the last one
-/// of a wait (`busy_poll_stop`).
-pub(super) const LOOK_BUDGET: u32 = 16;
 /// A worker whose enters don't poll, because they find completions at once or tasks are ready,
 /// makes a poll after this many intervals without one...
 const MOST_INTERVALS: u64 = 4;

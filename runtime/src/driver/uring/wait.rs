@@ -10,7 +10,7 @@ use io_uring::{cqueue, opcode, types};
 
 use super::driver::UringDriver;
 use super::operations::{AHEAD_TIMERS, CANCEL, Operation, WAKE_MESSAGE};
-use super::polling::{LOOK_BUDGET, SHORT_SLEEP};
+use super::polling::SHORT_SLEEP;
 use super::ring::COMPLETIONS;
 use super::send::reset_on_close;
 use crate::driver::wait::{LONGEST_TIMED_WAIT, Wait, WaitOutcome};
@@ -84,7 +84,6 @@ impl UringDriver {
                     self.polling.polled.set(now);
                     self.start_timers(now);
                 }
-                (outcome.looked, outcome.look_budget) = (self.polling.polled.get(), LOOK_BUDGET);
                 outcome.calls = self.enter(want, timeout)?;
             }
         }
@@ -130,15 +129,13 @@ impl UringDriver {
         polling.register(&self.ring.borrow(), napi, polling.busy_poll.get())
     }
 
-    /// Enters, and polls, until something completes or `timeout` is over. Sets the outcome's calls,
-    /// looks and sleeps.
+    /// Enters, and polls, until something completes or `timeout` is over. Sets the outcome's calls.
     pub(super) fn enter_timed(&self, timeout: Option<Duration>, outcome: &mut WaitOutcome) -> io::Result<()> {
         let polling = &self.polling;
         let interval = polling.interval.get();
         let mut now = monotonic_nanos();
         let timeout = timeout.map_or(LONGEST_TIMED_WAIT, |timeout| timeout.as_nanos() as u64);
         let end = now + timeout.min(LONGEST_TIMED_WAIT);
-        outcome.look_budget = LOOK_BUDGET;
         self.state.has_completed.set(false);
         loop {
             let looked = now;
@@ -147,7 +144,6 @@ impl UringDriver {
                 polling.polled.set(looked);
                 self.start_timers(looked);
             }
-            outcome.looked = polling.polled.get();
             let timer =
                 polling.timers.end(looked, interval).filter(|due| *due <= end && !polling.never_sleeps());
             let due = timer.unwrap_or(end.min(looked + interval));
@@ -157,11 +153,8 @@ impl UringDriver {
             if self.state.has_completed.get() || self.state.progress.get() {
                 return Ok(());
             }
-            outcome.found_nothing = polling.polled.get();
             if looked < due && due <= now && (timer.is_some() || due < end) {
                 polling.timers.slept(looked, due, interval);
-                outcome.overslept.0 += Duration::from_nanos(now - due);
-                outcome.overslept.1 += 1;
             }
             if now >= end {
                 return Ok(());

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::parser::ValueSource;
 use clap::{ArgAction, CommandFactory, FromArgMatches, Parser};
-use policies::controller::{CpuBudget, LatencyBudget};
+use policies::controller::PollInterval;
 use policies::{Change, Cpus, GraceTime, Policy};
 use runtime::{Builder, DriverKind, WaitStrategy};
 use servers::memcached::{ClientCertificates, Config, Protocol, TlsConfig};
@@ -276,8 +276,7 @@ impl Flags {
             affinity: network.affinity,
             packing_cores: network.packing_cores.clone(),
             grace_time: network.gro_flush_timeout,
-            latency_budget: network.latency_budget,
-            cpu_budget: network.cpu_budget,
+            poll_interval: network.poll_interval,
         }
         builder
     }
@@ -337,14 +336,11 @@ struct NetworkFlags {
     /// kernel-thread poll
     #[arg(long, value_name = "CORES")]
     packing_cores: Option<Cpus>,
-    /// Delay beyond vanilla's that kernel-polling may cost in exchange for CPU time, in
-    /// microseconds from 0 to 1000 [env: RUNTIME_LATENCY_BUDGET] [default: 0]
+    /// The longest time for which a packet waits until a sleeping worker looks, while kernel-polling
+    /// polls its queue, in microseconds from 10 to 1000; 0 never sleeps [env: RUNTIME_POLL_INTERVAL]
+    /// [default: 40]
     #[arg(long, value_name = "US")]
-    latency_budget: Option<LatencyBudget>,
-    /// CPU time beyond vanilla's that kernel-polling may cost in exchange for less delay, in
-    /// percent from 0 to 400 [env: RUNTIME_CPU_BUDGET] [default: 0]
-    #[arg(long, value_name = "PERCENT")]
-    cpu_budget: Option<CpuBudget>,
+    poll_interval: Option<PollInterval>,
     /// Time from an empty busy poll to the timer's poll, in microseconds, or auto: under
     /// kernel-polling the controller chooses it, with the queue's mode [env: RUNTIME_GRACE_TIME]
     /// [default: auto]

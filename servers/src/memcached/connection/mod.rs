@@ -64,9 +64,15 @@ pub fn handle<K: 'static>(
         };
         let is_kick =
             |error: &io::Error| matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::OutOfMemory);
+        let is_kicked = result.as_ref().is_err_and(is_kick);
+        if is_kicked && connection.is_stalled() {
+            // It has not taken its replies. What a ring holds of them is freed at once, as it doesn't
+            // count against the store's limit any more. Fails if the connection is broken already.
+            let _ = stream.abort();
+        }
         // Who is disconnected for a time limit or for lack of memory sees the end of the stream, if it
         // has its replies.
-        let time = if result.as_ref().is_err_and(is_kick) { ABORT_TIMEOUT } else { DRAIN_TIMEOUT };
+        let time = if is_kicked { ABORT_TIMEOUT } else { DRAIN_TIMEOUT };
         // It drops the stream before the permit: a connection that does not count has no
         // descriptor. Boxed, so that open connections reserve no memory for its timers.
         Box::pin(end(stream, time)).await;

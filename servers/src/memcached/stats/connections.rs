@@ -57,7 +57,7 @@ impl ConnectionInfo {
 
     /// memcached's name of the connection's state.
     pub fn state(&self) -> &'static str {
-        if self.stalled.load(Ordering::Relaxed) {
+        if self.is_stalled() {
             "conn_mwrite"
         } else if self.receiving_value.load(Ordering::Relaxed) {
             "conn_nread"
@@ -69,6 +69,10 @@ impl ConnectionInfo {
     /// Records whether the client must take a part of its replies before the server goes on.
     pub fn set_stalled(&self, stalled: bool) {
         self.stalled.store(stalled, Ordering::Relaxed);
+    }
+
+    pub fn is_stalled(&self) -> bool {
+        self.stalled.load(Ordering::Relaxed)
     }
 
     pub fn last_request(&self) -> u32 {

@@ -39,22 +39,12 @@ pub fn worker_lines(counters: &Counters) -> impl Iterator<Item = (String, String
 
 /// How a worker's queue is driven, in words without spaces.
 fn queue_fields(queue: &QueueStatus) -> String {
-    let QueueStatus { mode, latency_budget_us, grace_time_us, poll_interval_us, spin_us, why, .. } = queue;
-    let cpu_budget = queue.cpu_budget_percent.filter(|budget| *budget > 0);
-    let field =
-        |name: &str, value: Option<u64>| value.map_or_else(String::new, |value| format!(" {name}={value}"));
-    [
-        format!(" mode={mode}"),
-        field("latency_budget_us", latency_budget_us.map(u64::from)),
-        field("cpu_budget_percent", cpu_budget.map(u64::from)),
-        format!(" grace_time_us={grace_time_us}"),
-        field("poll_interval_us", Some(*poll_interval_us).filter(|time| *time > 0)),
-        format!(" spin_us={spin_us}"),
-        field("trials_us", latency_budget_us.map(|_| queue.trials_us)),
-        format!(" why={}", why.name()),
-        why.comparison().map_or_else(String::new, |it| format!(" cpu={}% delay={}%", it.cpu, it.delay)),
-    ]
-    .concat()
+    let QueueStatus { mode, grace_time_us, poll_interval_us, spin_us, why } = queue;
+    let interval = match poll_interval_us {
+        0 => String::new(),
+        micros => format!(" poll_interval_us={micros}"),
+    };
+    format!(" mode={mode} grace_time_us={grace_time_us}{interval} spin_us={spin_us} why={}", why.name())
 }
 
 /// The share of an interface's packets that busy polling received.
@@ -119,31 +109,22 @@ impl BusyPollShare {
 
 #[cfg(test)]
 mod tests {
-    use policies::controller::{Budgets, Comparison, QueueSettings, Reason};
+    use policies::controller::{PollInterval, QueueSettings, Reason};
 
     use super::*;
 
     #[test]
     fn the_fields_of_a_queue_are_words_without_spaces() {
-        let budgets = Budgets { latency: "20".parse().unwrap(), cpu: "50".parse().unwrap() };
-        let beside = Comparison { cpu: 52, delay: 81 };
-        let settings = QueueSettings::grace(budgets.latency.delay(), Reason::Pays(beside));
+        let watchdog = Duration::from_millis(2);
+        let timed = QueueSettings::timed(Duration::from_micros(40), watchdog, Reason::ManyPackets);
         assert_eq!(
-            queue_fields(
-                &QueueStatus::new(&settings, Some(budgets)).with_trials(Duration::from_micros(1_500))
-            ),
-            " mode=grace latency_budget_us=20 cpu_budget_percent=50 grace_time_us=20 spin_us=0 trials_us=1500 why=pays cpu=52% delay=81%"
+            queue_fields(&QueueStatus::new(&timed)),
+            " mode=timed grace_time_us=2000 poll_interval_us=40 spin_us=0 why=many-packets"
         );
-        let watchdog = std::time::Duration::from_millis(5);
-        let timed = QueueSettings::timed(budgets.latency.delay(), watchdog, Reason::Tries);
+        let fixed = QueueSettings::fixed(PollInterval::default());
         assert_eq!(
-            queue_fields(&QueueStatus::new(&timed, Some(Budgets::default()))),
-            " mode=timed latency_budget_us=0 grace_time_us=5000 poll_interval_us=20 spin_us=0 trials_us=0 why=tries"
-        );
-        let fixed = QueueSettings::fixed(policies::controller::LatencyBudget::ZERO);
-        assert_eq!(
-            queue_fields(&QueueStatus::new(&fixed, None)),
-            " mode=interrupt-first grace_time_us=20 spin_us=0 why=fixed"
+            queue_fields(&QueueStatus::new(&fixed)),
+            " mode=grace grace_time_us=40 spin_us=0 why=fixed"
         );
     }
 }

@@ -13,7 +13,7 @@ use policies::controller::QueueSettings;
 use policies::counters::Snapshot;
 use policies::netlink::netdev::{Napi, NapiSetting, Netdev};
 use policies::{GraceTime, JournalDir, Lifetime, Plan, Policy, Settings, host};
-use runtime::policy::{LatencyBudget, QueueMode, QueueStatus};
+use runtime::policy::{PollInterval, QueueMode, QueueStatus};
 use runtime::{Builder, Running, Runtime};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
@@ -113,15 +113,10 @@ fn a_plan_says_what_its_fixed_values_are_for() {
         // A veth pair does not say how large its rings are; they count as 256 descriptors.
         (
             "--peak-packet-rate 400000",
-            [1, 20_000, 312_500],
-            "an empty poll unmasks the interrupt before the application sleeps",
-        ),
-        (
-            "--peak-packet-rate 1000 --latency-budget 50",
-            [QueueSettings::GRACE_DEFERRALS, 50_000, 20_000_000],
+            [QueueSettings::GRACE_DEFERRALS, 40_000, 312_500],
             "after an empty poll the timer polls; the interrupt stays masked",
         ),
-        ("--defer-hard-irqs 0", [0, 20_000, 1_250_000], "every poll unmasks the interrupt"),
+        ("--defer-hard-irqs 0", [0, 40_000, 1_250_000], "every poll unmasks the interrupt"),
     ] {
         let (targets, purposes): (Vec<u64>, Vec<String>) = planned(flags).into_iter().unzip();
         assert_eq!((targets.as_slice(), purposes[0].as_str()), (expected.as_slice(), purpose), "{flags}");
@@ -131,16 +126,13 @@ fn a_plan_says_what_its_fixed_values_are_for() {
 #[test]
 #[isolated(root)]
 #[serial]
-fn a_plan_with_an_adaptive_grace_time_starts_with_plain_interrupts() {
+fn a_plan_with_an_adaptive_grace_time_starts_with_interrupts() {
     let _testbed = enter(1);
     let interface = host::interface(SERVER_INTERFACE).unwrap();
-    for budget in ["0", "50"] {
-        let settings = Settings { latency_budget: budget.parse().unwrap(), ..Settings::default() };
-        let plan = Plan::new(Policy::KernelPolling, &interface, &settings);
-        let targets: Vec<String> = plan.steps.iter().map(|step| step.target.to_string()).collect();
-        assert_eq!(targets, ["0", "0", "20000000"], "{plan:?}");
-        assert!(plan.steps[0].purpose.starts_with("plain interrupts at first"), "{plan:?}");
-    }
+    let plan = Plan::new(Policy::KernelPolling, &interface, &Settings::default());
+    let targets: Vec<String> = plan.steps.iter().map(|step| step.target.to_string()).collect();
+    assert_eq!(targets, ["0", "0", "20000000"], "{plan:?}");
+    assert!(plan.steps[0].purpose.starts_with("interrupts at first"), "{plan:?}");
 }
 
 #[test]
@@ -232,7 +224,7 @@ fn without_capabilities_a_worker_polls_a_prepared_queue_and_keeps_its_values() {
     let fresh = napi();
     // As `policies apply` prepares it. The timer must not fire while the worker computes, or
     // interrupts take over.
-    let prepared = QueueSettings::fixed(LatencyBudget::new(WORK * 2).unwrap());
+    let prepared = QueueSettings::fixed(PollInterval::new(WORK * 2).unwrap());
     let settings = Settings {
         worker_cores: vec![0],
         defer_hard_irqs: prepared.defer_hard_irqs,
@@ -263,7 +255,7 @@ fn without_capabilities_a_worker_polls_a_prepared_queue_and_keeps_its_values() {
     drop(runtime);
     assert!(seen.iter().all(|it| it.values == values(&prepared)), "the prepared values are kept");
     assert!(seen.iter().any(|it| it.status.mode == QueueMode::Grace), "never in grace mode");
-    assert_eq!(seen.last().unwrap().status.mode, QueueMode::Plain);
+    assert_eq!(seen.last().unwrap().status.mode, QueueMode::Interrupts);
     assert!(share > 0.0, "busy polling received nothing");
     assert_eq!(napi(), prepared);
     set_capabilities(None, sets).unwrap();
@@ -280,8 +272,7 @@ fn a_thread_that_gives_up_its_capabilities_after_build_keeps_its_controller() {
     let testbed = Arc::new(enter(1));
     let fresh = napi();
     let client = client(&testbed);
-    let budget = LatencyBudget::new(Duration::from_micros(50)).unwrap();
-    let mut runtime = server_builder(Policy::KernelPolling, 1).latency_budget(budget).build().unwrap();
+    let mut runtime = server_runtime(Policy::KernelPolling, 1);
     let sets = capabilities(None).unwrap();
     set_capabilities(None, CapabilitySets { effective: CapabilitySet::empty(), ..sets }).unwrap();
     let report = runtime.block_on(async { runtime::reports() }).remove(0);
@@ -327,7 +318,7 @@ fn on_uring_the_controller_drives_the_queue_and_a_fixed_grace_time_is_polled_wit
     };
     let (adaptive, present) = report(on_uring().build().unwrap());
     assert_eq!((adaptive.running, present), (Running::KernelPolling, (0, 0)), "{adaptive}");
-    assert!(adaptive.steps_down.is_empty() && adaptive.budgets.is_some(), "{adaptive}");
+    assert!(adaptive.steps_down.is_empty() && adaptive.queue.is_some(), "{adaptive}");
     let fixed = on_uring().grace_time(GraceTime::Fixed(Duration::from_micros(20)));
     let (fixed, present) = report(fixed.build().unwrap());
     assert_eq!((fixed.running, present), (Running::BusyPollingWithDeferral, (100, 20)), "{fixed}");
@@ -338,18 +329,17 @@ fn on_uring_the_controller_drives_the_queue_and_a_fixed_grace_time_is_polled_wit
 #[test]
 #[isolated(root, drivers = "epoll, uring")]
 #[serial]
-fn watch_shows_mode_budget_and_reason() {
+fn watch_shows_mode_and_reason() {
     let _testbed = enter(1);
-    let budget = LatencyBudget::new(Duration::from_micros(20)).unwrap();
-    let mut runtime = server_builder(Policy::KernelPolling, 1).latency_budget(budget).build().unwrap();
+    let mut runtime = server_runtime(Policy::KernelPolling, 1);
     // Starts the worker.
     runtime.block_on(async {});
     let watch = format!("watch {SERVER_INTERFACE} --count 1 --interval 0.2");
     // The supervisor writes the workers' status once a second.
-    wait_until("the status file", || policies(&watch).contains("with a latency budget of 20 µs: "));
+    wait_until("the status file", || policies(&watch).contains("rx-0: interrupts: "));
     let sample: Value = serde_json::from_str(&policies(&format!("--format json {watch}"))).unwrap();
     let queue = &sample["queues"][0]["worker"]["queue"];
-    assert_eq!((&queue["mode"], &queue["latency_budget_us"]), (&"plain".into(), &20.into()), "{sample}");
+    assert_eq!(queue["mode"], "interrupts", "{sample}");
     assert!(queue["reason"].is_string(), "{sample}");
     drop(runtime);
 }
@@ -368,17 +358,11 @@ fn memcached_says_how_its_queues_are_driven() {
         let server = Memcached::run(command.args(line.split_whitespace()), port);
         String::from_utf8_lossy(&server.talk(b"stats policy\r\n")).into_owned()
     };
-    let adapted = start("--driver epoll -u root --latency-budget 50");
-    assert!(
-        adapted.contains(" mode=plain latency_budget_us=50 grace_time_us=0 spin_us=0 trials_us="),
-        "{adapted}"
-    );
+    let adapted = start("--driver epoll -u root --poll-interval 50");
+    assert!(adapted.contains(" mode=interrupts grace_time_us=0 spin_us=0 why="), "{adapted}");
     let fixed = start("--driver epoll -u root --gro-flush-timeout 30");
     assert!(fixed.contains(" mode=grace grace_time_us=30 spin_us=0 why=fixed"), "{fixed}");
     // After it has switched to another user, its guardian sets the values.
-    let switched = start("--driver epoll -u nobody --latency-budget 50");
-    assert!(
-        switched.contains(" mode=plain latency_budget_us=50 grace_time_us=0 spin_us=0 trials_us="),
-        "{switched}"
-    );
+    let switched = start("--driver epoll -u nobody");
+    assert!(switched.contains(" mode=interrupts grace_time_us=0 spin_us=0 why="), "{switched}");
 }
