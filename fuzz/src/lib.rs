@@ -28,11 +28,7 @@ const SMALL_ITEM: usize = 2 << 10;
 /// If a parsed line violates an invariant, or a number in it is another one than for Rust's parser.
 pub fn parse_line(line: &[u8]) {
     let words: Vec<&[u8]> = tokens(line).collect();
-    let number = |index: usize| match *words.get(index)? {
-        // A sign alone is 0.
-        b"-" => Some(0),
-        word => str::from_utf8(word).ok()?.parse::<i128>().ok(),
-    };
+    let number = |index: usize| str::from_utf8(words.get(index)?).ok()?.parse::<i128>().ok();
     for terminator in [1, 2] {
         match classic::parse(line, terminator, false) {
             Command::Store(store) => {
@@ -180,7 +176,7 @@ impl FuzzedConnection<'_> {
 
     /// Whether the client has authenticated, or need not.
     pub fn is_authenticated(&self) -> bool {
-        self.session.is_authenticated()
+        self.session.authenticated
     }
 
     /// Sends `input` in chunks and returns the replies. Nothing is sent on a connection that is

@@ -39,11 +39,6 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(fuzzing, allow(missing_docs))]
 
-#[cfg(not(target_os = "linux"))]
-compile_error!(
-    "Lull drives the Linux kernel's NAPI polling: it builds for Linux only (6.13 or later for interrupt suspension)"
-);
-
 /// A server that speaks memcached's protocols: the text protocol with its classic and its meta
 /// commands, the binary protocol, and text requests over UDP.
 pub mod memcached {

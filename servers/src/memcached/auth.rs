@@ -1,27 +1,19 @@
 //! The users that may authenticate, and their passwords.
 
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{PoisonError, RwLock};
 
 use subtle::{Choice, ConstantTimeEq};
 
-/// The longest user name and the longest password, in bytes.
-const MAX_LENGTH: usize = 256;
+/// The longest line of a user and a password, in bytes.
+const MAX_LENGTH: usize = 512;
 
 /// A file of users cannot be used.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-#[allow(missing_docs, reason = "the messages say what the fields are")]
-pub enum UsersFileError {
-    #[error("cannot read the users from {}: {source}", path.display())]
-    Read { path: PathBuf, source: io::Error },
-    /// A line is not `user:password`.
-    #[error("{}, line {line}: {problem}", path.display())]
-    Line { path: PathBuf, line: usize, problem: &'static str },
-    /// The file contains no user.
-    #[error("{} contains no user; write lines of user:password", path.display())]
-    Empty { path: PathBuf },
+#[error("users file {}: {problem}", path.display())]
+pub struct UsersFileError {
+    path: PathBuf,
+    problem: String,
 }
 
 #[derive(Debug)]
@@ -30,10 +22,9 @@ pub struct Users {
     entries: RwLock<Vec<Credentials>>,
 }
 
-/// A user and a password, padded with zeros, and their lengths. The fixed size makes every
+/// A line of user and password, padded with zeros, and its length. The fixed size makes every
 /// comparison take the same time.
-#[derive(Clone, PartialEq, Eq)]
-struct Credentials([u8; 2 * MAX_LENGTH + 4]);
+struct Credentials([u8; MAX_LENGTH + 2]);
 
 impl std::fmt::Debug for Credentials {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -42,43 +33,38 @@ impl std::fmt::Debug for Credentials {
 }
 
 impl Credentials {
-    /// `None` if either is too long.
-    fn new(user: &[u8], password: &[u8]) -> Option<Self> {
-        if user.len() > MAX_LENGTH || password.len() > MAX_LENGTH {
-            return None;
-        }
-        let mut bytes = [0; 2 * MAX_LENGTH + 4];
-        bytes[..user.len()].copy_from_slice(user);
-        bytes[MAX_LENGTH..MAX_LENGTH + password.len()].copy_from_slice(password);
-        bytes[2 * MAX_LENGTH..2 * MAX_LENGTH + 2].copy_from_slice(&(user.len() as u16).to_le_bytes());
-        bytes[2 * MAX_LENGTH + 2..].copy_from_slice(&(password.len() as u16).to_le_bytes());
+    /// `None` if the line is too long.
+    fn new(line: &[u8]) -> Option<Self> {
+        let mut bytes = [0; MAX_LENGTH + 2];
+        bytes[..MAX_LENGTH].get_mut(..line.len())?.copy_from_slice(line);
+        bytes[MAX_LENGTH..].copy_from_slice(&(line.len() as u16).to_le_bytes());
         Some(Self(bytes))
     }
 }
 
 fn read_users(path: &Path) -> Result<Vec<Credentials>, UsersFileError> {
-    let text =
-        std::fs::read(path).map_err(|source| UsersFileError::Read { path: path.to_owned(), source })?;
+    let error = |problem| UsersFileError { path: path.to_owned(), problem };
+    let text = std::fs::read(path).map_err(|source| error(source.to_string()))?;
     let mut entries = Vec::new();
     for (index, line) in text.split(|&byte| byte == b'\n').enumerate() {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
-        if line.is_empty() {
-            continue;
+        let credentials = Credentials::new(line).filter(|_| line.contains(&b':'));
+        match credentials {
+            Some(credentials) => entries.push(credentials),
+            None if line.is_empty() => {}
+            None => {
+                let number = index + 1;
+                return Err(error(format!("line {number}: write user:password, with at most 512 bytes")));
+            }
         }
-        let error = |problem| UsersFileError::Line { path: path.to_owned(), line: index + 1, problem };
-        let colon = memchr::memchr(b':', line).ok_or_else(|| error("write user:password"))?;
-        let entry = Credentials::new(&line[..colon], &line[colon + 1..])
-            .ok_or_else(|| error("user and password may have at most 256 bytes each"))?;
-        entries.push(entry);
     }
-    if entries.is_empty() {
-        return Err(UsersFileError::Empty { path: path.to_owned() });
+    match entries.is_empty() {
+        true => Err(error("it contains no user; write lines of user:password".to_owned())),
+        false => Ok(entries),
     }
-    Ok(entries)
 }
 
 impl Users {
-    /// Reads a file of `user:password` lines.
     pub fn open(path: &Path) -> Result<Self, UsersFileError> {
         Ok(Self { path: path.to_owned(), entries: RwLock::new(read_users(path)?) })
     }
@@ -93,7 +79,8 @@ impl Users {
     /// Whether a user has this password. Compares with every entry, so that the time reveals
     /// nothing.
     pub fn verify(&self, user: &[u8], password: &[u8]) -> bool {
-        let Some(given) = Credentials::new(user, password) else { return false };
+        let line = [user, b":", password].concat();
+        let Some(given) = Credentials::new(&line).filter(|_| !user.contains(&b':')) else { return false };
         let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
         let found = entries.iter().fold(Choice::from(0), |found, entry| found | entry.0.ct_eq(&given.0));
         found.into()
@@ -111,12 +98,11 @@ mod tests {
         std::fs::write(&path, "ann:secret\nbob:pass:word\r\n").unwrap();
         let users = Users::open(&path).unwrap();
         assert!(users.verify(b"ann", b"secret") && users.verify(b"bob", b"pass:word"));
-        for (user, password) in
-            [("ann", "Secret"), ("ann", ""), ("bob", "secret"), ("", ""), ("anns", "ecret")]
-        {
+        let wrong = [("ann", "Secret"), ("ann", ""), ("bob", "secret"), ("", ""), ("bob:pass", "word")];
+        for (user, password) in wrong {
             assert!(!users.verify(user.as_bytes(), password.as_bytes()), "{user} {password}");
         }
-        assert!(!users.verify(b"ann", &[0; 300]) && !users.verify(b"ann", b"secret\0"));
+        assert!(!users.verify(b"ann", &[0; 600]) && !users.verify(b"ann", b"secret\0"));
         std::fs::write(&path, "carl:new\n").unwrap();
         users.reload().unwrap();
         assert!(users.verify(b"carl", b"new") && !users.verify(b"ann", b"secret"));

@@ -10,8 +10,7 @@ use rustix::time::{ClockId, clock_gettime};
 const MAX_RELATIVE: i64 = 60 * 60 * 24 * 30;
 
 /// Counts seconds from shortly before its start, so that expiry 0 can mean never and 1 already
-/// expired. Setting the wall clock does not change it, and it goes on while the machine is
-/// suspended.
+/// expired, also while the machine is suspended. Setting the wall clock does not change it.
 #[derive(Debug)]
 pub struct Clock {
     started: Duration,
@@ -21,7 +20,6 @@ pub struct Clock {
     second: AtomicU32,
 }
 
-/// The clock's second at its start.
 const FIRST_SECOND: u32 = 2;
 
 impl Clock {
@@ -46,7 +44,6 @@ impl Clock {
         now
     }
 
-    /// The current second as Unix time.
     pub fn unix(&self) -> i64 {
         self.epoch + i64::from(self.now())
     }

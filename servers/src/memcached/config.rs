@@ -12,8 +12,6 @@ use clap::{ArgAction, Parser, value_parser};
 /// The reply to `version`: the memcached version whose protocols the server implements, followed by
 /// the crate's version. Clients parse the leading number to detect features.
 pub const VERSION: &str = concat!("1.6.45-lull-", env!("CARGO_PKG_VERSION"));
-/// The least memory limit that the `cache_memlimit` command accepts, in bytes.
-pub const MIN_MEMORY_LIMIT: u64 = 8 << 20;
 
 /// A port to listen on: 0 takes any free one, `None` disables the transport.
 pub type Port = Option<u16>;
@@ -84,14 +82,7 @@ pub struct Config {
         value_parser = value_parser!(i32).range(1..))]
     pub backlog: i32,
     /// Protocol: ascii, binary or auto, which detects it per connection
-    #[arg(
-        short = 'B',
-        long,
-        value_name = "NAME",
-        value_enum,
-        default_value = "auto",
-        hide_possible_values = true
-    )]
+    #[arg(short = 'B', long, value_name = "NAME", default_value = "auto", hide_possible_values = true)]
     pub protocol: Protocol,
     /// The size of the largest item with its key, in bytes. Default: 1 MiB.
     #[arg(short = 'I', long = "max-item-size", value_name = "SIZE", default_value = "1m",
@@ -110,15 +101,9 @@ pub struct Config {
     #[arg(short = 'X', long = "disable-dumping", action = ArgAction::SetFalse,
         help = "Disable commands that list keys")]
     pub dump_allowed: bool,
-    /// Require authentication, on the text protocol unless `sasl` is set, by a file of user:password
-    /// lines; reloaded on SIGHUP
-    #[arg(
-        short = 'Y',
-        long = "auth-file",
-        value_name = "FILE",
-        help = "Require authentication, on the \
-        text protocol, by a file of user:password lines; reloaded on SIGHUP"
-    )]
+    /// Require authentication, on the text protocol, by a file of user:password lines; reloaded on
+    /// SIGHUP
+    #[arg(short = 'Y', long = "auth-file", value_name = "FILE")]
     pub users_file: Option<PathBuf>,
     /// Execute all commands over UDP, not only gets, although anybody can forge a datagram's sender
     #[arg(long)]
@@ -217,9 +202,6 @@ fn parse_mode(text: &str) -> Result<u32, String> {
 }
 
 fn parse_listen(text: &str) -> Result<(IpAddr, Option<u16>), String> {
-    if ["proto[", "tag[", "notls:", "btls:", "mtls:"].iter().any(|prefix| text.starts_with(prefix)) {
-        return Err("all addresses have the same protocol (-B) and TLS (-Z); expected an address".to_owned());
-    }
     if let Ok(ip) = text.parse() {
         return Ok((ip, None));
     }

@@ -2,12 +2,12 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use adapters::tls::{Acceptor, Error as TlsError};
 use async_lock::Semaphore;
+use crossbeam_utils::atomic::AtomicCell;
 
 use super::auth::{Users, UsersFileError};
 use super::config::{Config, TlsConfig};
@@ -57,17 +57,13 @@ pub struct ServerContext {
     /// Held by the client whose list of keys is being sent: a list takes long, and its replies memory.
     pub dump_permit: Semaphore,
     /// Whether a client has sent `lru_crawler disable`.
-    pub crawler_disabled: AtomicBool,
-    started: Instant,
-    users: Option<Users>,
-    tls: Option<Acceptor>,
+    pub crawler_disabled: AtomicCell<bool>,
+    pub tls: Option<Acceptor>,
     listen_addresses: Mutex<Vec<String>>,
+    started: Instant,
+    pub users: Option<Users>,
     /// Has a permit once a client has sent `shutdown`.
-    shutdown: Semaphore,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    pub shutdown: Semaphore,
 }
 
 impl ServerContext {
@@ -82,7 +78,7 @@ impl ServerContext {
             connection_permits: Semaphore::new(config.max_connections),
             connections: Arc::default(),
             dump_permit: Semaphore::new(1),
-            crawler_disabled: AtomicBool::new(false),
+            crawler_disabled: AtomicCell::new(false),
             started: runtime::time::now(),
             users,
             tls,
@@ -97,14 +93,6 @@ impl ServerContext {
         runtime::time::now().saturating_duration_since(self.started)
     }
 
-    pub fn authenticate(&self, user: &[u8], password: &[u8]) -> bool {
-        self.users.as_ref().is_some_and(|users| users.verify(user, password))
-    }
-
-    pub fn tls(&self) -> Option<&Acceptor> {
-        self.tls.as_ref()
-    }
-
     /// Reads users and certificates again. On an error the present ones stay.
     pub fn reload(&self) -> Result<(), ReloadError> {
         // Both are read before either is replaced.
@@ -116,21 +104,8 @@ impl ServerContext {
         Ok(())
     }
 
-    pub fn request_shutdown(&self) {
-        self.shutdown.add_permits(1);
-    }
-
-    /// Waits until a client has sent `shutdown`.
-    pub async fn shutdown_requested(&self) {
-        drop(self.shutdown.acquire().await);
-    }
-
-    /// Adds an address to those that `stats conns` shows as listening.
-    pub fn add_listen_address(&self, address: String) {
-        lock(&self.listen_addresses).push(address);
-    }
-
-    pub fn listen_addresses(&self) -> Vec<String> {
-        lock(&self.listen_addresses).clone()
+    /// The addresses that `stats conns` shows as listening.
+    pub fn listen_addresses(&self) -> MutexGuard<'_, Vec<String>> {
+        self.listen_addresses.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -13,25 +13,29 @@ use net::{BindOptions, TcpListener};
 use super::config::Config;
 use super::context::StartError;
 
-/// How long the address or the Unix socket of a killed server may take to become free, as its
-/// io_uring instance keeps the socket open: 5 to 9 ms were seen. The kernel's thread that closes it
-/// may have to wait for its core.
+/// How long a killed server's socket may stay open: until a kernel thread has closed its io_uring
+/// instance, which took 5 to 9 ms and may have to wait for its core.
 const FREE_WITHIN: Duration = Duration::from_secs(1);
 const RETRY: Duration = Duration::from_millis(2);
 
-/// Listens on an address. An IPv6 address takes IPv6 only, as memcached's do. It blocks the thread
-/// while the address is in use, which is harmless before the server serves.
-pub fn bind(address: SocketAddr, backlog: i32) -> io::Result<TcpListener> {
-    let options = BindOptions::new().backlog(backlog).only_v6(true);
+/// Tries for a while what needs a free address. It blocks the thread, which is harmless before the
+/// server serves.
+fn while_in_use<T>(mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     let deadline = Instant::now() + FREE_WITHIN;
     loop {
-        match TcpListener::bind_with(address, &options) {
+        match attempt() {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < deadline => {
                 std::thread::sleep(RETRY);
             }
             result => return result,
         }
     }
+}
+
+/// Listens on an address. An IPv6 address takes IPv6 only, as memcached's do.
+pub fn bind(address: SocketAddr, backlog: i32) -> io::Result<TcpListener> {
+    let options = BindOptions::new().backlog(backlog).only_v6(true);
+    while_in_use(|| TcpListener::bind_with(address, &options))
 }
 
 /// Refuses a publicly reachable address if clients need not authenticate.
@@ -42,7 +46,6 @@ pub fn check_address(config: &Config, ip: IpAddr) -> Result<(), StartError> {
     }
 }
 
-/// Whether an address may be reachable from the Internet.
 fn is_public(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => {
@@ -64,16 +67,10 @@ pub fn remove_stale_socket(path: &Path) -> io::Result<()> {
         Ok(metadata) if !metadata.file_type().is_socket() => {
             Err(io::Error::new(io::ErrorKind::AlreadyExists, "the path exists and is not a socket"))
         }
-        Ok(_) => {
-            let deadline = Instant::now() + FREE_WITHIN;
-            while UnixStream::connect(path).is_ok() {
-                if Instant::now() >= deadline {
-                    return Err(io::Error::new(io::ErrorKind::AddrInUse, "another server listens on it"));
-                }
-                std::thread::sleep(RETRY);
-            }
-            std::fs::remove_file(path)
-        }
+        Ok(_) => while_in_use(|| match UnixStream::connect(path) {
+            Ok(_) => Err(io::Error::new(io::ErrorKind::AddrInUse, "another server listens on it")),
+            Err(_) => std::fs::remove_file(path),
+        }),
     }
 }
 
@@ -95,7 +92,6 @@ impl BoundPath {
         Ok(Self { path: path.to_owned(), identity })
     }
 
-    /// Removes the socket, unless another has taken its path.
     pub fn remove(&self) {
         if std::fs::symlink_metadata(&self.path).is_ok_and(|found| identity(&found) == self.identity) {
             // Fails if the user may not write to the directory. The next server there replaces the

@@ -32,12 +32,8 @@ pub fn level() -> LevelFilter {
 /// Messages about failed connections per second; others are only counted.
 const MAX_PER_SECOND: u64 = 10;
 
-struct RateLimit {
-    since: Option<Instant>,
-    messages: u64,
-}
-
-static LIMIT: Mutex<RateLimit> = Mutex::new(RateLimit { since: None, messages: 0 });
+/// The start of the present second of messages, and how many it has had.
+static LIMIT: Mutex<(Option<Instant>, u64)> = Mutex::new((None, 0));
 
 /// Logs that a connection failed, within the rate limit.
 pub(super) fn connection_failed(peer: &str, error: &io::Error) {
@@ -45,14 +41,13 @@ pub(super) fn connection_failed(peer: &str, error: &io::Error) {
         return;
     }
     let mut limit = LIMIT.lock().unwrap_or_else(PoisonError::into_inner);
-    let now = Instant::now();
     let mut suppressed = 0;
-    if limit.since.is_none_or(|since| now - since >= Duration::from_secs(1)) {
-        suppressed = limit.messages.saturating_sub(MAX_PER_SECOND);
-        *limit = RateLimit { since: Some(now), messages: 0 };
+    if limit.0.is_none_or(|since| since.elapsed() >= Duration::from_secs(1)) {
+        suppressed = limit.1.saturating_sub(MAX_PER_SECOND);
+        *limit = (Some(Instant::now()), 0);
     }
-    limit.messages += 1;
-    let is_shown = limit.messages <= MAX_PER_SECOND;
+    limit.1 += 1;
+    let is_shown = limit.1 <= MAX_PER_SECOND;
     drop(limit);
     if suppressed > 0 {
         tracing::info!(suppressed, "more connections failed");

@@ -3,30 +3,25 @@
 use std::sync::Arc;
 
 use super::numbers;
-use super::store::{ItemBits, LockedEntry, NewItem, NewValue, OutOfMemory, Store, StoredValue};
+use super::store::{ItemBits, LockedEntry, NewItem, NewValue, Store, StoredValue};
 
 /// When a storage command stores its item.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Condition {
+    #[default]
     Always,
     /// `add`: if the key is absent.
     Absent,
     /// `replace`: if the key is present.
     Present,
-    /// `append`: if the key is present; with `vivify` also if it is absent.
-    Append {
-        vivify: bool,
-    },
-    /// `prepend`: if the key is present; with `vivify` also if it is absent.
-    Prepend {
-        vivify: bool,
-    },
+    Append,
+    Prepend,
     /// `cas`: if the item's CAS unique is the expected one.
     CasMatches,
 }
 
 /// A storage command without its key and its value.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub struct StoreRequest {
     pub condition: Condition,
     pub flags: u32,
@@ -38,26 +33,23 @@ pub struct StoreRequest {
     pub new_cas: Option<u64>,
     /// Whether a value with an older CAS unique than the present item's is stored and marked stale.
     pub accepts_stale: bool,
+    /// Whether `append` and `prepend` create an item that is absent.
+    pub vivify: bool,
     pub bits: ItemBits,
     /// Bytes of the value.
     pub length: usize,
 }
 
+/// `length` is that of the stored value. `Exists`: the CAS unique is not the expected one.
+/// `BadDataBlock`: the data block did not end with its terminator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StoreOutcome {
-    Stored {
-        cas: u64,
-        /// Bytes of the stored value.
-        length: usize,
-    },
+    Stored { cas: u64, length: usize },
     NotStored,
-    /// The item's CAS unique is not the expected one.
     Exists,
     NotFound,
     OutOfMemory,
-    /// The data block did not end with its terminator.
     BadDataBlock,
-    /// The item exceeds the largest item size.
     TooLarge,
 }
 
@@ -69,59 +61,38 @@ pub fn store_item(
     now: u32,
 ) -> StoreOutcome {
     let mut entry = store.lock(key, now);
-    let Some(old) = entry.header() else {
-        let stores = match request.condition {
-            Condition::Always | Condition::Absent => true,
-            Condition::Append { vivify } | Condition::Prepend { vivify } => vivify,
-            Condition::CasMatches => return StoreOutcome::NotFound,
-            Condition::Present => false,
-        };
-        return match stores {
-            true => put(store, &mut entry, request, value),
-            false => StoreOutcome::NotStored,
-        };
-    };
+    let StoreRequest { condition, flags, mut expiry, mut bits, .. } = *request;
     // As in memcached: without CAS uniques `cas` never stores in place of an item, and others
     // ignore the number.
-    let expected_cas = if store.has_cas() { request.expected_cas } else { 0 };
-    let cas_matches = expected_cas == 0 || expected_cas == old.cas;
-    match request.condition {
-        Condition::Absent => {
-            entry.record_access();
-            StoreOutcome::NotStored
-        }
-        Condition::Always | Condition::Present => put(store, &mut entry, request, value),
-        Condition::CasMatches if expected_cas == old.cas && expected_cas != 0 => {
-            put(store, &mut entry, request, value)
-        }
-        Condition::CasMatches if request.accepts_stale && expected_cas != 0 && expected_cas < old.cas => {
+    let expected_cas = if store.cas { request.expected_cas } else { 0 };
+    match (condition, entry.header()) {
+        (Condition::Always, _) | (Condition::Absent, None) | (Condition::Present, Some(_)) => {}
+        (Condition::Append | Condition::Prepend, None) if request.vivify => {}
+        (Condition::CasMatches, Some(old)) if expected_cas == old.cas && expected_cas != 0 => {}
+        (Condition::CasMatches, Some(old))
+            if request.accepts_stale && expected_cas != 0 && expected_cas < old.cas =>
+        {
             // The value is outdated already, so the expiry and the recache token stay.
-            let mut bits = request.bits.with(ItemBits::STALE);
-            if old.bits.intersects(ItemBits::TOKEN_SENT) {
-                bits = bits.with(ItemBits::TOKEN_SENT);
-            }
-            put(store, &mut entry, &StoreRequest { bits, expiry: old.expiry, ..*request }, value)
+            expiry = old.expiry;
+            bits |= ItemBits::STALE | (old.bits & ItemBits::TOKEN_SENT);
         }
-        Condition::CasMatches => StoreOutcome::Exists,
-        Condition::Append { .. } | Condition::Prepend { .. } if !cas_matches => StoreOutcome::Exists,
-        Condition::Append { .. } | Condition::Prepend { .. } => {
-            concatenate(store, &mut entry, key.len(), request, &value)
+        (Condition::Append | Condition::Prepend, Some(old))
+            if expected_cas == 0 || expected_cas == old.cas =>
+        {
+            return concatenate(store, &mut entry, key.len(), request, &value);
         }
+        (Condition::CasMatches, None) => return StoreOutcome::NotFound,
+        (Condition::Absent, Some(_)) => {
+            entry.record_access();
+            return StoreOutcome::NotStored;
+        }
+        (_, None) => return StoreOutcome::NotStored,
+        (_, Some(_)) => return StoreOutcome::Exists,
     }
-}
-
-fn put(
-    store: &Store,
-    entry: &mut LockedEntry<'_>,
-    request: &StoreRequest,
-    value: NewValue<'_>,
-) -> StoreOutcome {
-    let StoreRequest { flags, expiry, bits, .. } = *request;
-    let cas = new_cas(store, request.new_cas);
-    let length = value.length();
+    let (cas, length) = (new_cas(store, request.new_cas), value.length());
     match entry.put(NewItem { flags, expiry, cas, bits, value }) {
         Ok(()) => StoreOutcome::Stored { cas, length },
-        Err(OutOfMemory) => StoreOutcome::OutOfMemory,
+        Err(_) => StoreOutcome::OutOfMemory,
     }
 }
 
@@ -155,46 +126,52 @@ fn concatenate(
         }
     };
     let value = match request.condition {
-        Condition::Prepend { .. } => NewValue::Slices(received, present),
+        Condition::Prepend => NewValue::Slices(received, present),
         _ => NewValue::Slices(present, received),
     };
-    let cas = new_cas(store, request.new_cas);
-    let key_is_binary = old.bits.intersects(ItemBits::KEY_BINARY);
-    let bits = ItemBits::default().with_if(ItemBits::KEY_BINARY, key_is_binary);
+    let (cas, bits) = (new_cas(store, request.new_cas), old.bits & ItemBits::KEY_BINARY);
     match entry.put(NewItem { flags: old.flags, expiry: old.expiry, cas, bits, value }) {
         Ok(()) => StoreOutcome::Stored { cas, length },
         // As memcached, which does not distinguish it from a missing item.
-        Err(OutOfMemory) => StoreOutcome::NotStored,
+        Err(_) => StoreOutcome::NotStored,
     }
 }
 
+/// `Exists`: the CAS unique is not the expected one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeltaOutcome {
-    Changed {
-        value: u64,
-        cas: u64,
-    },
+    Changed { value: u64, cas: u64 },
+    Created { value: u64, cas: u64 },
     NotFound,
     NotANumber,
-    /// The item's CAS unique is not the expected one.
     Exists,
     OutOfMemory,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub struct Delta {
     pub amount: u64,
     /// Whether the amount is added; otherwise it is subtracted.
     pub increments: bool,
-    /// The CAS unique that the present item must have; 0 matches any.
     pub expected_cas: u64,
-    /// The item's new CAS unique, if the client chooses it.
     pub new_cas: Option<u64>,
+    /// The number and the expiry of an item that is created if the key is absent.
+    pub vivify: Option<(u64, u32)>,
+    pub bits: ItemBits,
 }
 
 /// Changes a number that is stored as text. Increments wrap around, decrements stop at 0.
 pub fn apply_delta(store: &Store, entry: &mut LockedEntry<'_>, delta: Delta) -> DeltaOutcome {
-    let Some((old, value)) = entry.value() else { return DeltaOutcome::NotFound };
+    let mut digits = itoa::Buffer::new();
+    let Some((old, value)) = entry.value() else {
+        let Some((initial, expiry)) = delta.vivify else { return DeltaOutcome::NotFound };
+        let (cas, bits) = (new_cas(store, delta.new_cas), delta.bits);
+        let value = NewValue::from(digits.format(initial).as_bytes());
+        return match entry.put(NewItem { flags: 0, expiry, cas, bits, value }) {
+            Ok(()) => DeltaOutcome::Created { value: initial, cas },
+            Err(_) => DeltaOutcome::OutOfMemory,
+        };
+    };
     if delta.expected_cas != 0 && delta.expected_cas != old.cas && old.length != 0 {
         return DeltaOutcome::Exists;
     }
@@ -204,28 +181,24 @@ pub fn apply_delta(store: &Store, entry: &mut LockedEntry<'_>, delta: Delta) -> 
         true => number.wrapping_add(delta.amount),
         false => number.saturating_sub(delta.amount),
     };
-    let mut digits = itoa::Buffer::new();
     let text = digits.format(number).as_bytes();
     // A number that became shorter is padded with spaces to its old length.
     let padding = vec![b' '; (old.length as usize).saturating_sub(text.len())];
     let cas = new_cas(store, delta.new_cas);
     // As in memcached, where a longer number makes a new item: one that nobody has fetched, and
     // that is not stale.
-    let is_binary = old.bits.intersects(ItemBits::KEY_BINARY);
-    let bits = match text.len() > old.length as usize {
-        true => ItemBits::default().with_if(ItemBits::KEY_BINARY, is_binary),
-        false => old.bits,
-    };
+    let is_longer = text.len() > old.length as usize;
+    let bits = if is_longer { old.bits & ItemBits::KEY_BINARY } else { old.bits };
     let value = NewValue::Slices(text, &padding);
     match entry.put(NewItem { flags: old.flags, expiry: old.expiry, cas, bits, value }) {
         Ok(()) => DeltaOutcome::Changed { value: number, cas },
-        Err(OutOfMemory) => DeltaOutcome::OutOfMemory,
+        Err(_) => DeltaOutcome::OutOfMemory,
     }
 }
 
 /// The CAS unique of a changed item: the client's, or the next one.
 pub fn new_cas(store: &Store, given: Option<u64>) -> u64 {
-    given.filter(|_| store.has_cas()).unwrap_or_else(|| store.next_cas())
+    given.filter(|_| store.cas).unwrap_or_else(|| store.next_cas())
 }
 
 #[cfg(test)]
@@ -240,16 +213,7 @@ mod tests {
     }
 
     fn request(condition: Condition, expected_cas: u64, length: usize) -> StoreRequest {
-        StoreRequest {
-            condition,
-            flags: 1,
-            expiry: 0,
-            expected_cas,
-            new_cas: None,
-            accepts_stale: false,
-            bits: ItemBits::default(),
-            length,
-        }
+        StoreRequest { condition, flags: 1, expected_cas, length, ..StoreRequest::default() }
     }
 
     fn put_value(store: &Store, condition: Condition, expected_cas: u64, data: &[u8]) -> StoreOutcome {
@@ -264,7 +228,7 @@ mod tests {
     fn a_storage_command_stores_only_if_its_condition_holds() {
         let store = empty();
         let put = |condition, expected_cas, data: &[u8]| put_value(&store, condition, expected_cas, data);
-        let (append, prepend) = (Condition::Append { vivify: false }, Condition::Prepend { vivify: false });
+        let (append, prepend) = (Condition::Append, Condition::Prepend);
         assert_eq!(put(Condition::Present, 0, b"x"), StoreOutcome::NotStored);
         assert_eq!(put(append, 0, b"x"), StoreOutcome::NotStored);
         assert_eq!(put(Condition::CasMatches, 1, b"x"), StoreOutcome::NotFound);
@@ -281,25 +245,11 @@ mod tests {
     }
 
     #[test]
-    fn append_and_prepend_create_an_item_with_vivify() {
-        let store = empty();
-        assert!(matches!(
-            put_value(&store, Condition::Append { vivify: true }, 0, b"a"),
-            StoreOutcome::Stored { .. }
-        ));
-        assert!(matches!(
-            put_value(&store, Condition::Prepend { vivify: true }, 0, b"b"),
-            StoreOutcome::Stored { .. }
-        ));
-        assert_eq!(value(&store).unwrap(), b"ba");
-    }
-
-    #[test]
     fn append_is_refused_at_the_largest_item_size() {
         let store = empty();
-        let append = Condition::Append { vivify: true };
+        put_value(&store, Condition::Always, 0, b"");
         let mut length = 0;
-        while put_value(&store, append, 0, &[7; 60_000]) != StoreOutcome::NotStored {
+        while put_value(&store, Condition::Append, 0, &[7; 60_000]) != StoreOutcome::NotStored {
             length += 60_000;
         }
         assert_eq!(length, 17 * 60_000);
@@ -321,30 +271,6 @@ mod tests {
         ));
         let entry = store.lock(b"k", NOW);
         let (header, value) = entry.value().unwrap();
-        assert!(header.bits.intersects(ItemBits::STALE) && value.bytes() == b"c");
-    }
-
-    #[test]
-    fn a_shorter_number_is_padded_to_its_old_length() {
-        let store = empty();
-        let delta = |amount, increments| Delta { amount, increments, expected_cas: 0, new_cas: None };
-        let apply = |amount, increments| match apply_delta(
-            &store,
-            &mut store.lock(b"k", NOW),
-            delta(amount, increments),
-        ) {
-            DeltaOutcome::Changed { value, .. } => Ok(value),
-            other => Err(other),
-        };
-        assert_eq!(apply(1, true), Err(DeltaOutcome::NotFound));
-        put_value(&store, Condition::Always, 0, b"10");
-        assert_eq!(apply(1, false), Ok(9));
-        assert_eq!(value(&store).unwrap(), b"9 ");
-        assert_eq!(apply(1, true), Ok(10));
-        assert_eq!(apply(50, false), Ok(0));
-        put_value(&store, Condition::Always, 0, b"18446744073709551615");
-        assert_eq!(apply(2, true), Ok(1));
-        put_value(&store, Condition::Always, 0, b"x");
-        assert_eq!(apply(1, true), Err(DeltaOutcome::NotANumber));
+        assert!(header.bits.contains(ItemBits::STALE) && value.bytes() == b"c");
     }
 }

@@ -1,90 +1,46 @@
 //! Parses numbers as memcached does: most as plain digits, some as `strtol` and `strtoull` do.
 
-/// The longest text of a 32-bit and of a 64-bit number, in bytes.
-const MAX_LENGTH_32: usize = 11;
-const MAX_LENGTH_64: usize = 22;
+use std::str::FromStr;
+
+/// Parses digits, after a minus sign if the type has one. `max_length` is memcached's, in bytes.
+fn parse<T: FromStr>(text: &[u8], max_length: usize) -> Option<T> {
+    let is_valid = text.len() <= max_length && text.first() != Some(&b'+');
+    str::from_utf8(text).ok().filter(|_| is_valid)?.parse().ok()
+}
 
 pub fn digits(text: &[u8]) -> Option<u64> {
-    if text.len() > MAX_LENGTH_64 {
-        return None;
-    }
-    parse(text)
+    parse(text, 22)
 }
 
 pub fn digits_u32(text: &[u8]) -> Option<u32> {
-    if text.len() > MAX_LENGTH_32 {
-        return None;
-    }
-    parse(text).and_then(|value| u32::try_from(value).ok())
+    parse(text, 11)
 }
 
-/// Parses an optional minus sign and digits, as a 32-bit number.
 pub fn digits_i32(text: &[u8]) -> Option<i32> {
-    if text.len() > MAX_LENGTH_32 {
-        return None;
-    }
-    let (negative, digits) = text.strip_prefix(b"-").map_or((false, text), |digits| (true, digits));
-    let value = i64::try_from(parse(digits)?).ok()?;
-    i32::try_from(if negative { -value } else { value }).ok()
+    parse(text, 11)
 }
 
-/// Parses as `strtoull` with memcached's checks: white space, a sign, digits, then white space or
+/// Parses as `strtoll` with memcached's checks: white space, a sign, digits, then white space or
 /// the end.
+fn signed(text: &[u8]) -> Option<i128> {
+    let text = text.trim_ascii_start();
+    let number = text.split(u8::is_ascii_whitespace).next()?;
+    str::from_utf8(number).ok()?.parse().ok()
+}
+
+/// Parses as `strtoull`. It would negate a negative number; memcached refuses most of those.
 pub fn unsigned(text: &[u8]) -> Option<u64> {
-    let (negative, digits) = split_sign(text)?;
-    let value: u64 = parse(digits)?;
-    // `strtoull` negates the number; memcached refuses results that are negative as a signed
-    // number.
-    if !negative {
-        return Some(value);
-    }
-    let negated = value.wrapping_neg();
-    (negated as i64 >= 0).then_some(negated)
+    signed(text)?.try_into().ok()
 }
 
 /// Parses as `strtol`, and keeps the lower 32 bits as memcached does.
 pub fn expiry(text: &[u8]) -> Option<i32> {
-    let (negative, digits) = split_sign(text)?;
-    let value = i128::from(parse(digits)?);
-    i64::try_from(if negative { -value } else { value }).ok().map(|value| value as i32)
+    i64::try_from(signed(text)?).ok().map(|value| value as i32)
 }
 
 /// Parses client flags, and keeps the lower 32 bits as memcached does.
 pub fn flags(text: &[u8]) -> Option<u32> {
     unsigned(text).map(|value| value as u32)
-}
-
-fn split_sign(text: &[u8]) -> Option<(bool, &[u8])> {
-    let text = trim_start(text);
-    let (negative, rest) = match text.split_first()? {
-        (b'-', rest) => (true, rest),
-        (b'+', rest) => (false, rest),
-        _ => (false, text),
-    };
-    let end = rest.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(rest.len());
-    let (digits, tail) = rest.split_at(end);
-    let ends = tail.first().is_none_or(|byte| is_space(*byte));
-    (!digits.is_empty() && ends).then_some((negative, digits))
-}
-
-fn parse(digits: &[u8]) -> Option<u64> {
-    digits.iter().try_fold(0u64, |value, digit| {
-        let digit = digit.wrapping_sub(b'0');
-        if digit > 9 {
-            return None;
-        }
-        value.checked_mul(10)?.checked_add(u64::from(digit))
-    })
-}
-
-fn trim_start(text: &[u8]) -> &[u8] {
-    let start = text.iter().position(|byte| !is_space(*byte)).unwrap_or(text.len());
-    &text[start..]
-}
-
-/// C's `isspace`.
-fn is_space(byte: u8) -> bool {
-    matches!(byte, b' ' | b'\t' | b'\n' | 0x0b | 0x0c | b'\r')
 }
 
 #[cfg(test)]

@@ -60,14 +60,19 @@ impl Server {
         let options = BindOptions::new().backlog(config.backlog).mode(config.unix_mode & 0o777);
         let listener = UnixListener::bind_with(path, &options).map_err(&failed)?;
         self.unix_socket = Some(BoundPath::of(path).map_err(&failed)?);
-        let context = Arc::clone(&self.context);
-        let name: Arc<str> = format!("unix:{}", path.display()).into();
-        self.context.add_listen_address(name.to_string());
+        let (context, name) = self.listed(format!("unix:{}", path.display()));
         let serving = listener.serve(move |stream: UnixStream| {
             connection::handle(stream, Arc::clone(&context), "unix:".into(), Arc::clone(&name))
         });
         self.serving.push(serving.map_err(&failed)?);
         Ok(())
+    }
+
+    /// Shows an address as listening. Returns what its connections share.
+    fn listed(&self, address: String) -> (Arc<ServerContext>, Arc<str>) {
+        let name = Arc::from(&*address);
+        self.context.listen_addresses().push(address);
+        (Arc::clone(&self.context), name)
     }
 
     fn listen_on_addresses(&mut self, config: &Config) -> Result<(), StartError> {
@@ -84,7 +89,7 @@ impl Server {
                 let address = SocketAddr::new(ip, port);
                 let failed = cannot_listen(format!("UDP {address}"));
                 let service = udp::serve(address, &self.context).map_err(&failed)?;
-                self.context.add_listen_address(format!("udp:{}", service.local_addr()));
+                self.listed(format!("udp:{}", service.local_addr()));
                 self.udp.push(service);
             }
         }
@@ -108,9 +113,7 @@ impl Server {
     fn serve(&mut self, listener: TcpListener) -> io::Result<()> {
         let local = listener.local_addr()?;
         self.addresses.push(local);
-        self.context.add_listen_address(format!("tcp:{local}"));
-        let context = Arc::clone(&self.context);
-        let local: Arc<str> = format!("tcp:{local}").into();
+        let (context, local) = self.listed(format!("tcp:{local}"));
         let serving = listener.serve(move |stream: TcpStream| {
             // Replies are written in one piece, so Nagle's algorithm would only delay them. Both
             // fail only if the client has disconnected.
@@ -145,7 +148,7 @@ impl Server {
     /// Waits until a client has sent `shutdown`, if the configuration allows that.
     pub fn shutdown_requested(&self) -> impl Future<Output = ()> + use<> {
         let context = Arc::clone(&self.context);
-        async move { context.shutdown_requested().await }
+        async move { drop(context.shutdown.acquire().await) }
     }
 
     /// Stops listening and waits until connections have finished their current requests.

@@ -84,14 +84,11 @@ async fn send(socket: &UdpSocket, replies: &[(Vec<u8>, SocketAddr)], counters: &
 pub async fn answer(datagram: &[u8], context: &ServerContext, counters: &WorkerCounters) -> Vec<Vec<u8>> {
     let Some((frame, request)) = datagram.split_at_checked(FRAME_HEADER) else { return Vec::new() };
     counters.bytes_read.add(datagram.len() as u64);
-    // memcached also ignores requests of several datagrams.
     if frame[4..6] != [0, 1] {
         return Vec::new();
     }
-    let session = match context.config.udp_all_commands {
-        true => Session::new(context, counters),
-        false => Session::with_gets_only(context, counters),
-    };
+    let mut session = Session::new(context, counters);
+    session.gets_only = !context.config.udp_all_commands;
     let bytes = execute(request, session).await;
     // Errors are not sent: they might be replies to another server's errors, and a forged sender
     // could make two servers exchange errors forever.

@@ -69,7 +69,6 @@ impl Guardian {
 }
 
 impl Pipes {
-    /// Lets the guardian set a queue's values.
     fn ask(&mut self, queue: &AdaptedQueue) -> io::Result<()> {
         if self.is_answer_due {
             // It is that to an earlier request. Until it is here, the next would be taken for it.
@@ -103,7 +102,6 @@ impl Pipes {
     }
 }
 
-/// Whether this process should run as the guardian.
 pub fn is_requested() -> bool {
     std::env::var_os(GUARDIAN_VARIABLE).is_some()
 }

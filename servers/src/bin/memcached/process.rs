@@ -44,17 +44,16 @@ const WORKER_DESCRIPTORS: u64 = 16;
 pub fn raise_descriptor_limit(descriptors: u64, workers: u64, addresses: u64) {
     let others = PROCESS_DESCRIPTORS + workers * (WORKER_DESCRIPTORS + 2 * addresses);
     let wanted = descriptors.saturating_add(others);
-    let limit = getrlimit(Resource::Nofile);
-    if limit.current.is_none_or(|current| current >= wanted) {
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    if current.is_none_or(|current| current >= wanted) {
         return;
     }
-    let maximum = limit.maximum.map(|maximum| maximum.max(wanted));
-    let raised = setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum }).or_else(|_| {
-        let current = limit.maximum.map(|maximum| maximum.min(wanted));
-        setrlimit(Resource::Nofile, Rlimit { current, maximum: limit.maximum })
-    });
+    // Only root may raise the maximum.
+    let raised = Rlimit { current: Some(wanted), maximum: maximum.map(|maximum| maximum.max(wanted)) };
+    let most = Rlimit { current: maximum.map(|maximum| maximum.min(wanted)), maximum };
+    let result = setrlimit(Resource::Nofile, raised).or_else(|_| setrlimit(Resource::Nofile, most));
     let now = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    if raised.is_err() || now < wanted {
+    if result.is_err() || now < wanted {
         tracing::warn!(
             "the limit of open files is {now}, and up to {wanted} may be open: raise it (ulimit -n {wanted}, or \
              LimitNOFILE={wanted} in a unit of systemd), or limit connections"
@@ -68,10 +67,7 @@ pub struct PidFile(PathBuf);
 impl PidFile {
     /// Writes the file. If the process that it named before still runs, a warning says so.
     pub fn write(path: &Path) -> Result<Self, String> {
-        if let Some(other) =
-            std::fs::read_to_string(path).ok().and_then(|text| text.trim().parse::<i32>().ok())
-            && Path::new("/proc").join(other.to_string()).exists()
-        {
+        if let Some(other) = named_in(path).filter(|pid| Path::new(&format!("/proc/{pid}")).exists()) {
             tracing::warn!("overwriting {}, which names a running process, {other}", path.display());
         }
         std::fs::write(path, format!("{}\n", std::process::id()))
@@ -80,11 +76,14 @@ impl PidFile {
     }
 }
 
+fn named_in(path: &Path) -> Option<u32> {
+    std::fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
 impl Drop for PidFile {
     fn drop(&mut self) {
         // A server that was started meanwhile may have taken the file over.
-        let named = std::fs::read_to_string(&self.0).ok().and_then(|text| text.trim().parse::<u32>().ok());
-        if named == Some(std::process::id()) {
+        if named_in(&self.0) == Some(std::process::id()) {
             // Fails if the user may not write to the directory. A leftover file does no harm.
             let _ = std::fs::remove_file(&self.0);
         }

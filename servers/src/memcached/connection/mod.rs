@@ -18,6 +18,7 @@ use crate::memcached::context::ServerContext;
 use crate::memcached::logging;
 use crate::memcached::stats::connections::{ConnectionInfo, ListedConnection};
 use serve::serve;
+use time_limits::record_progress;
 
 /// A client that has ended the connection must take the rest of its replies within this time.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
@@ -37,7 +38,11 @@ pub fn handle<K: 'static>(
     peer: Box<str>,
     local: Arc<str>,
 ) -> impl Future<Output = ()> {
-    let info = Arc::new(ConnectionInfo::new(peer, local, !context.config.requires_authentication()));
+    let authenticated = (!context.config.requires_authentication()).into();
+    let last_request = context.store.clock.now().into();
+    let info = ConnectionInfo { peer, local, last_request, authenticated, ..ConnectionInfo::default() };
+    record_progress(&context, &info);
+    let info = Arc::new(info);
     async move {
         let counters = context.counters.worker(runtime::current_worker());
         let Some(_permit) = context.connection_permits.try_acquire() else {
@@ -52,20 +57,19 @@ pub fn handle<K: 'static>(
             napi if napi == runtime::io::own_napi() => counters.aligned.add(1),
             _ => counters.misaligned.add(1),
         }
-        info.begin(context.store.clock().now(), context.uptime());
         let connection = ListedConnection::add(&context.connections, info);
-        let result = match context.tls() {
+        let result = match &context.tls {
             None => {
                 let (reader, writer) = stream.split();
-                serve(reader, writer, &context, &connection).await
+                serve(reader, writer, &context, &connection.info).await
             }
             // Boxed, so that connections without TLS do not reserve memory for its state.
-            Some(tls) => Box::pin(serve_tls(&mut stream, tls, &context, &connection)).await,
+            Some(tls) => Box::pin(serve_tls(&mut stream, tls, &context, &connection.info)).await,
         };
         let is_kick =
             |error: &io::Error| matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::OutOfMemory);
         let is_kicked = result.as_ref().is_err_and(is_kick);
-        if is_kicked && connection.is_stalled() {
+        if is_kicked && connection.info.stalled.load() {
             // It has not taken its replies. What a ring holds of them is freed at once, as it doesn't
             // count against the store's limit any more. Fails if the connection is broken already.
             let _ = stream.abort();
@@ -77,7 +81,7 @@ pub fn handle<K: 'static>(
         // descriptor. Boxed, so that open connections reserve no memory for its timers.
         Box::pin(end(stream, time)).await;
         if let Err(error) = result {
-            logging::connection_failed(&connection.peer, &error);
+            logging::connection_failed(&connection.info.peer, &error);
         }
     }
 }

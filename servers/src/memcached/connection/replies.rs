@@ -15,20 +15,20 @@ use crate::memcached::stats::connections::ConnectionInfo;
 /// What a ring holds of a connection's unsent bytes, at most. TLS holds as much before that.
 const MOST_HELD: usize = 64 << 10;
 
-/// Where a connection's replies go.
-///
-/// A write only says that the socket has accepted bytes: a ring, and TLS, copy up to some limit of
-/// them and send them later. A flush says when they are sent. So they are counted here, and who has
-/// more than little unsent is not served until that is sent, or counts against the store's limit.
-pub struct Replies<W> {
+/// Where a connection's replies go. A ring, and TLS, accept bytes up to a limit and send them
+/// later; a flush says when. So they are counted here: who has more than little unsent is not
+/// served until that is sent, and counts against the store's limit.
+pub struct Replies<'a, W> {
     writer: W,
+    context: &'a ServerContext,
+    connection: &'a ConnectionInfo,
     /// Bytes that the writer has accepted, and may still hold.
     held: usize,
 }
 
-impl<W: AsyncWrite + Unpin> Replies<W> {
-    pub fn new(writer: W) -> Self {
-        Self { writer, held: 0 }
+impl<'a, W: AsyncWrite + Unpin> Replies<'a, W> {
+    pub fn new(writer: W, context: &'a ServerContext, connection: &'a ConnectionInfo) -> Self {
+        Self { writer, context, connection, held: 0 }
     }
 
     /// Without waiting: mostly all is sent when the next request comes.
@@ -53,19 +53,14 @@ impl<W: AsyncWrite + Unpin> Replies<W> {
         }
     }
 
-    /// Sends a session's replies. Not an async function, here and below, whose future would be
-    /// larger.
+    /// Sends a session's replies. Not an async function, whose future would be larger.
     #[expect(clippy::manual_async_fn, reason = "the future of an async function holds its arguments twice")]
-    pub fn send(
-        &mut self,
-        session: &mut Session<'_>,
-        connection: &ConnectionInfo,
-    ) -> impl Future<Output = io::Result<()>> {
+    pub fn send(&mut self, session: &mut Session<'_>) -> impl Future<Output = io::Result<()>> {
         async move {
             while session.has_replies() {
                 let mut buffer = session.take_buffer();
                 let mut sent = buffer.len();
-                self.write_all(&buffer, buffer.capacity(), session.context(), connection).await?;
+                self.write_all(&buffer, buffer.capacity()).await?;
                 buffer.clear();
                 if buffer.capacity() <= FREE_BUFFER || !session.has_replies() {
                     session.lend_buffer(buffer);
@@ -76,13 +71,13 @@ impl<W: AsyncWrite + Unpin> Replies<W> {
                 if let Some(large) = session.take_large_value() {
                     sent += large.bytes().len();
                     // The store counts large values itself.
-                    self.write_all(large.bytes(), 0, session.context(), connection).await?;
+                    self.write_all(large.bytes(), 0).await?;
                 }
-                session.count_sent(sent);
+                session.counters.bytes_written.add(sent as u64);
             }
             // TLS sends nothing by itself.
-            if self.held > FREE_BUFFER || session.context().tls().is_some() {
-                self.flush(session.buffer_capacity(), session.context(), connection).await?;
+            if self.held > FREE_BUFFER || self.context.tls.is_some() {
+                self.flush(session.replies.capacity()).await?;
             }
             Ok(())
         }
@@ -90,63 +85,52 @@ impl<W: AsyncWrite + Unpin> Replies<W> {
 
     /// Writes all bytes. A client that takes some of them is not idle. While it must wait, a buffer
     /// of `capacity` bytes, and what the writer holds, count against the store's limit.
-    fn write_all<'a>(
-        &'a mut self,
-        mut bytes: &'a [u8],
-        capacity: usize,
-        context: &'a ServerContext,
-        connection: &'a ConnectionInfo,
-    ) -> impl Future<Output = io::Result<()>> + 'a {
+    fn write_all(&mut self, mut bytes: &[u8], capacity: usize) -> impl Future<Output = io::Result<()>> {
         let mut charge = BufferCharge::default();
         poll_fn(move |task| {
             while !bytes.is_empty() {
                 let polled = Pin::new(&mut self.writer).poll_write(task, bytes);
-                connection.set_stalled(polled.is_pending());
+                self.connection.stalled.store(polled.is_pending());
                 let Poll::Ready(written) = polled? else {
                     self.update_held(task);
-                    count(&mut charge, context, capacity + self.held)?;
+                    self.count(&mut charge, capacity)?;
                     return Poll::Pending;
                 };
                 if written == 0 {
                     return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
                 }
                 bytes = &bytes[written..];
-                let most = if context.tls().is_some() { 2 * MOST_HELD } else { MOST_HELD };
+                let most = if self.context.tls.is_some() { 2 * MOST_HELD } else { MOST_HELD };
                 self.held = most.min(self.held + written);
-                record_progress(context, connection);
+                record_progress(self.context, self.connection);
             }
             Poll::Ready(Ok(()))
         })
     }
 
     /// Waits until everything is sent, as [`Replies::write_all`].
-    fn flush<'a>(
-        &'a mut self,
-        capacity: usize,
-        context: &'a ServerContext,
-        connection: &'a ConnectionInfo,
-    ) -> impl Future<Output = io::Result<()>> + 'a {
+    fn flush(&mut self, capacity: usize) -> impl Future<Output = io::Result<()>> {
         let mut charge = BufferCharge::default();
         poll_fn(move |task| {
             let polled = Pin::new(&mut self.writer).poll_flush(task);
-            connection.set_stalled(polled.is_pending());
+            self.connection.stalled.store(polled.is_pending());
             match polled {
-                Poll::Pending => count(&mut charge, context, capacity + self.held)?,
+                Poll::Pending => self.count(&mut charge, capacity)?,
                 Poll::Ready(_) => {
                     self.held = 0;
-                    record_progress(context, connection);
+                    record_progress(self.context, self.connection);
                 }
             }
             polled
         })
     }
-}
 
-fn count(charge: &mut BufferCharge, context: &ServerContext, bytes: usize) -> io::Result<()> {
-    charge.set(context, bytes).map_err(|_| {
-        context.counters.worker(runtime::current_worker()).reply_no_memory.add(1);
-        no_memory("the server has no memory for replies that the client does not read")
-    })
+    fn count(&self, charge: &mut BufferCharge, capacity: usize) -> io::Result<()> {
+        charge.set(self.context, capacity + self.held).map_err(|_| {
+            self.context.counters.worker(runtime::current_worker()).reply_no_memory.add(1);
+            no_memory("the server has no memory for replies that the client does not read")
+        })
+    }
 }
 
 pub fn no_memory(message: &'static str) -> io::Error {

@@ -13,17 +13,16 @@ use super::time_limits::{record_progress, with_time_limits};
 use crate::memcached::context::ServerContext;
 use crate::memcached::session::{BufferCharge, Session, SessionStep};
 use crate::memcached::stats::connections::ConnectionInfo;
-use crate::memcached::stats::counters::WorkerCounters;
 
 /// Values with less than this missing, in bytes, are not read directly into their memory.
 const MIN_DIRECT_READ: usize = 16 << 10;
 
 /// Serves a connection until the client closes it, or a time limit passes.
-pub fn serve(
+pub fn serve<'a>(
     reader: impl AsyncBufRead + Unpin,
     writer: impl AsyncWrite + Unpin,
-    context: &ServerContext,
-    connection: &ConnectionInfo,
+    context: &'a ServerContext,
+    connection: &'a ConnectionInfo,
 ) -> impl Future<Output = io::Result<()>> {
     let serving = serve_requests(reader, writer, context, connection);
     match context.config.has_time_limits() {
@@ -33,85 +32,68 @@ pub fn serve(
     }
 }
 
-/// Serves a connection until the client closes it.
-fn serve_requests(
+fn serve_requests<'a>(
     mut reader: impl AsyncBufRead + Unpin,
     writer: impl AsyncWrite + Unpin,
-    context: &ServerContext,
-    connection: &ConnectionInfo,
+    context: &'a ServerContext,
+    connection: &'a ConnectionInfo,
 ) -> impl Future<Output = io::Result<()>> {
-    let mut replies = Replies::new(writer);
-    let counters = context.counters.worker(runtime::current_worker());
-    let mut session = Session::new(context, counters);
+    let mut replies = Replies::new(writer, context, connection);
+    let mut session = Session::new(context, context.counters.worker(runtime::current_worker()));
     // Boxed, as connections mostly wait between requests.
     let mut incomplete: Option<Box<IncompleteRequest>> = None;
     async move {
         loop {
             let mut waited = false;
             // A large value is read directly into its memory.
-            if incomplete.is_none()
-                && let Some(missing) =
-                    session.missing_value_bytes().filter(|missing| missing.len() >= MIN_DIRECT_READ)
-            {
-                let reading = poll_fn(|context| {
-                    let polled = Pin::new(&mut reader).poll_read(context, missing);
-                    waited |= polled.is_pending();
-                    polled
-                });
-                let length = reading.await?;
-                if length == 0 {
-                    return Ok(());
-                }
-                counters.bytes_read.add(length as u64);
-                begin_turn(&mut session, waited).await;
-                session.lend_buffer(take_pooled_buffer());
-                session.value_bytes_received(length);
-                record_activity(connection, &session);
-                replies.send(&mut session, connection).await?;
-                pool_buffer(session.take_buffer());
-                continue;
-            }
-            let filling = poll_fn(|context| {
-                let polled = Pin::new(&mut reader).poll_fill_buf(context);
+            let mut missing = session
+                .missing_value_bytes()
+                .filter(|missing| incomplete.is_none() && missing.len() >= MIN_DIRECT_READ);
+            let is_direct = missing.is_some();
+            let receiving = poll_fn(|context| {
+                let reader = Pin::new(&mut reader);
+                let polled = match &mut missing {
+                    Some(missing) => reader.poll_read(context, missing),
+                    None => reader.poll_fill_buf(context).map_ok(<[u8]>::len),
+                };
                 waited |= polled.is_pending();
-                polled.map_ok(<[u8]>::len)
+                polled
             });
-            let length = filling.await?;
+            let length = receiving.await?;
             if length == 0 {
                 return Ok(());
             }
             begin_turn(&mut session, waited).await;
             replies.note_what_is_sent().await;
-            // Ready at once: the buffer was filled above.
-            let chunk = reader.fill_buf().await?;
-            counters.bytes_read.add(length as u64);
-            session.lend_buffer(take_pooled_buffer());
-            let open = match &mut incomplete {
-                None => {
-                    let (used, open) = execute(&mut session, connection, chunk, &mut replies).await?;
-                    if open && used < chunk.len() {
-                        let request = incomplete.insert(Box::default());
-                        request.add(&chunk[used..], context, counters)?;
-                    }
-                    reader.consume_unpin(length);
-                    open
-                }
-                Some(request) => {
-                    request.add(chunk, context, counters)?;
+            session.counters.bytes_read.add(length as u64);
+            let mut open = true;
+            if is_direct {
+                session.lend_buffer(take_pooled_buffer());
+                session.value_bytes_received(length);
+            } else {
+                // Ready at once: the buffer was filled above.
+                let chunk = reader.fill_buf().await?;
+                session.lend_buffer(take_pooled_buffer());
+                if let Some(request) = &mut incomplete {
+                    request.add(chunk, &session)?;
                     // Not later: the client may not read its replies, and then this would hold the
                     // input twice.
                     reader.consume_unpin(length);
-                    let (used, open) =
-                        execute(&mut session, connection, &request.input, &mut replies).await?;
+                    let used;
+                    (used, open) = execute(&mut session, connection, &request.input, &mut replies).await?;
                     request.input.drain(..used);
-                    if request.input.is_empty() {
-                        incomplete = None;
+                    incomplete.take_if(|request| request.input.is_empty());
+                } else {
+                    let used;
+                    (used, open) = execute(&mut session, connection, chunk, &mut replies).await?;
+                    if open && used < length {
+                        incomplete.insert(Box::default()).add(&chunk[used..], &session)?;
                     }
-                    open
+                    reader.consume_unpin(length);
                 }
-            };
+            }
             record_activity(connection, &session);
-            replies.send(&mut session, connection).await?;
+            replies.send(&mut session).await?;
             pool_buffer(session.take_buffer());
             if !open {
                 return replies.close().await;
@@ -129,18 +111,20 @@ struct IncompleteRequest {
 
 impl IncompleteRequest {
     /// Adds input. A long request counts against the store's limit.
-    fn add(&mut self, input: &[u8], context: &ServerContext, counters: &WorkerCounters) -> io::Result<()> {
+    fn add(&mut self, input: &[u8], session: &Session<'_>) -> io::Result<()> {
         self.input.extend_from_slice(input);
-        self.charge.set(context, self.input.capacity()).map_err(|_| {
-            counters.read_no_memory.add(1);
+        self.charge.set(session.context, self.input.capacity()).map_err(|_| {
+            session.counters.read_no_memory.add(1);
             no_memory("the server has no memory for the client's long line")
         })
     }
 }
 
 fn record_activity(connection: &ConnectionInfo, session: &Session<'_>) {
-    record_progress(session.context(), connection);
-    connection.update(session.now(), session.is_receiving_value(), session.is_authenticated());
+    record_progress(session.context, connection);
+    connection.last_request.store(session.now);
+    connection.receiving_value.store(session.is_receiving_value());
+    connection.authenticated.store(session.authenticated);
 }
 
 /// Lets other connections run if this client's input is always available at once and its turn is
@@ -162,7 +146,7 @@ fn execute(
     session: &mut Session<'_>,
     connection: &ConnectionInfo,
     input: &[u8],
-    replies: &mut Replies<impl AsyncWrite + Unpin>,
+    replies: &mut Replies<'_, impl AsyncWrite + Unpin>,
 ) -> impl Future<Output = io::Result<(usize, bool)>> {
     async move {
         let mut used = 0;
@@ -177,11 +161,11 @@ fn execute(
                 SessionStep::Close => return Ok((used, false)),
                 SessionStep::Send | SessionStep::Yield => {
                     if step == SessionStep::Yield {
-                        session.count_yield();
+                        session.counters.conn_yields.add(1);
                     }
                     // A connection that yields holds no replies meanwhile, because all connections
                     // could.
-                    replies.send(session, connection).await?;
+                    replies.send(session).await?;
                     pool_buffer(session.take_buffer());
                     runtime::yield_now().await;
                     session.update_clock();

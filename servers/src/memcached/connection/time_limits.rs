@@ -1,22 +1,17 @@
 //! Disconnects clients that are idle for too long, or don't authenticate in time.
 //!
-//! A server may be stopped for any time (a debugger, a hypervisor, SIGSTOP), at any instruction.
-//! The limits count that time, but what a client has sent meanwhile must count, too, although the
-//! server receives it later. Two things see to that:
+//! A server may be stopped for any time (a debugger, a hypervisor, SIGSTOP). The limits count that
+//! time, but also what a client has sent meanwhile, although the server receives it later:
 //!
-//! - The time of a client's progress is read after it was made. A time that was read before, by the
-//!   store's clock or at the start of the loop's turn, may be from before a stop, although the
-//!   client has sent its request during the stop.
+//! - The time of a client's progress is read after it was made. One that was read before may be
+//!   from before a stop.
 //! - A client that is beyond its limit is disconnected only if the next checks find the same. Each
-//!   of them comes after a wait of the worker, which collects what had arrived before.
+//!   comes after a wait of the worker, which collects what had arrived.
 //!
-//! A connection wakes up for the next limit that it could exceed, not to look whether it has: ten
-//! thousand quiet clients cost nothing. What a client sends moves its limit, but not the timer,
-//! which finds that out when it fires.
-//!
-//! A suspended machine is another matter: nothing can arrive meanwhile, so the limits don't count
-//! that time. They are measured by the clock of the runtime's timers, `CLOCK_MONOTONIC`, which
-//! stands still then.
+//! A connection wakes up for the next limit that it could exceed: ten thousand quiet clients cost
+//! nothing. What a client sends moves its limit, not the timer, which finds that out when it fires.
+//! While the machine is suspended nothing can arrive. So the clock is that of the runtime's timers,
+//! `CLOCK_MONOTONIC`, which stands still then.
 
 use std::future::poll_fn;
 use std::io;
@@ -34,11 +29,11 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 /// events. After a stop, one second of waits is enough to receive from thousands of connections.
 const CONFIRMING_CHECKS: u32 = 4;
 
-/// Only for connections with time limits: it reads the kernel's clock, which the limits need (see
-/// above).
+/// Reads the kernel's clock, so only with time limits.
 pub fn record_progress(context: &ServerContext, connection: &ConnectionInfo) {
     if context.config.has_time_limits() {
-        connection.record_progress(context.uptime());
+        // 584 years fit.
+        connection.last_progress.store(context.uptime().as_nanos() as u64);
     }
 }
 
@@ -50,12 +45,13 @@ pub async fn with_time_limits(
 ) -> io::Result<()> {
     let mut serving = std::pin::pin!(serving);
     let start = context.uptime();
-    let mut authenticated = connection.is_authenticated();
+    let mut authenticated = connection.authenticated.load();
     // Checks in a row that have found the client beyond a limit.
     let mut overdue = 0;
     loop {
-        let login = (!connection.is_authenticated()).then_some(start + AUTHENTICATION_TIMEOUT);
-        let idle = context.config.idle_timeout.map(|limit| connection.last_progress() + limit);
+        let login = (!connection.authenticated.load()).then_some(start + AUTHENTICATION_TIMEOUT);
+        let last_progress = Duration::from_nanos(connection.last_progress.load());
+        let idle = context.config.idle_timeout.map(|limit| last_progress + limit);
         // The next limit is reached then, unless the client does something before.
         let Some(deadline) = login.into_iter().chain(idle).min() else { return serving.await };
         let left = deadline.saturating_sub(context.uptime());
@@ -70,7 +66,7 @@ pub async fn with_time_limits(
         // Ends also when the client logs in, or fails to do so again: then the limits are others.
         let serving_or_login = poll_fn(|task| match serving.as_mut().poll(task) {
             Poll::Ready(result) => Poll::Ready(Some(result)),
-            Poll::Pending if authenticated != connection.is_authenticated() => {
+            Poll::Pending if authenticated != connection.authenticated.load() => {
                 authenticated = !authenticated;
                 Poll::Ready(None)
             }
@@ -142,9 +138,9 @@ mod tests {
     /// disconnected.
     async fn disconnected_after(config: Config, arrivals: &[(Duration, &'static [u8])]) -> Duration {
         let context = Arc::new(ServerContext::new(&config, 1).unwrap());
-        let authenticated = !config.requires_authentication();
-        let connection = ConnectionInfo::new("".into(), "".into(), authenticated);
-        connection.begin(0, context.uptime());
+        let authenticated = (!config.requires_authentication()).into();
+        let connection = ConnectionInfo { authenticated, ..ConnectionInfo::default() };
+        record_progress(&context, &connection);
         let start = runtime::time::now();
         let error = serve_client(&context, &connection, arrivals).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
@@ -257,18 +253,17 @@ mod tests {
         const LOGIN: &[(Duration, &[u8])] = &[(Duration::ZERO, b"set x 0 0 10\r\nann secret\r\n")];
         runtime::time::pause();
         let context = Arc::new(ServerContext::new(&config, 1).unwrap());
-        let infos: Vec<Arc<ConnectionInfo>> =
-            (0..10_000).map(|_| Arc::new(ConnectionInfo::new("".into(), "".into(), false))).collect();
+        let infos: Vec<Arc<ConnectionInfo>> = (0..10_000).map(|_| Arc::default()).collect();
         let clients: Vec<_> = infos
             .iter()
             .map(|info| {
                 let (context, info) = (Arc::clone(&context), Arc::clone(info));
-                info.begin(0, context.uptime());
+                record_progress(&context, &info);
                 runtime::spawn(async move { serve_client(&context, &info, LOGIN).await })
             })
             .collect();
         runtime::time::advance(Duration::from_millis(1)).await;
-        while !infos.iter().all(|info| info.is_authenticated()) {
+        while !infos.iter().all(|info| info.authenticated.load()) {
             runtime::yield_now().await;
         }
         let before = runtime::metrics()[0].polls;

@@ -5,7 +5,6 @@ use super::KEY_MAX;
 use crate::memcached::mutation::Condition;
 
 pub const REQUEST_MAGIC: u8 = 0x80;
-/// Bytes of a request's header.
 const HEADER: usize = 24;
 /// The largest body, in bytes: 1 GiB, memcached's limit of an item.
 const MAX_BODY: usize = 1 << 30;
@@ -15,7 +14,6 @@ pub enum Command {
     Get { with_key: bool, touches: bool },
     Touch,
     Store(Condition),
-    Concatenate(Condition),
     Delete,
     Delta { increments: bool },
     Quit,
@@ -26,16 +24,14 @@ pub enum Command {
     SaslList,
     SaslAuth,
     SaslStep,
+    Unknown,
 }
 
 impl Command {
-    /// The command, and whether it is quiet: only errors and found items are returned.
-    fn from_opcode(opcode: u8) -> Option<(Self, bool)> {
+    fn from_opcode(opcode: u8) -> Self {
         use Command::*;
-        let get = |with_key, touches| Get { with_key, touches };
-        let (append, prepend) = (Condition::Append { vivify: false }, Condition::Prepend { vivify: false });
-        let command = match opcode {
-            0x00 | 0x09 => get(false, false),
+        match opcode {
+            0x00 | 0x09 => Get { with_key: false, touches: false },
             0x01 | 0x11 => Store(Condition::Always),
             0x02 | 0x12 => Store(Condition::Absent),
             0x03 | 0x13 => Store(Condition::Present),
@@ -46,19 +42,18 @@ impl Command {
             0x08 | 0x18 => Flush,
             0x0a => Noop,
             0x0b => Version,
-            0x0c | 0x0d => get(true, false),
-            0x0e | 0x19 => Concatenate(append),
-            0x0f | 0x1a => Concatenate(prepend),
+            0x0c | 0x0d => Get { with_key: true, touches: false },
+            0x0e | 0x19 => Store(Condition::Append),
+            0x0f | 0x1a => Store(Condition::Prepend),
             0x10 => Stat,
             0x1c => Touch,
-            0x1d | 0x1e => get(false, true),
+            0x1d | 0x1e => Get { with_key: false, touches: true },
             0x20 => SaslList,
             0x21 => SaslAuth,
             0x22 => SaslStep,
-            0x23 | 0x24 => get(true, true),
-            _ => return None,
-        };
-        Some((command, matches!(opcode, 0x09 | 0x0d | 0x11..=0x1a | 0x1e | 0x24)))
+            0x23 | 0x24 => Get { with_key: true, touches: true },
+            _ => Unknown,
+        }
     }
 
     fn accepts_lengths(self, key: usize, extras: usize, value: usize) -> bool {
@@ -66,17 +61,17 @@ impl Command {
         match self {
             Get { touches: false, .. } | Delete => key > 0 && extras == 0 && value == 0,
             Get { touches: true, .. } | Touch => key > 0 && extras == 4 && value == 0,
+            Store(Condition::Append | Condition::Prepend) => key > 0 && extras == 0,
             Store(_) => key > 0 && extras == 8,
-            Concatenate(_) => key > 0 && extras == 0,
             Delta { .. } => key > 0 && extras == 20 && value == 0,
             Quit | Noop | Version | SaslList => key == 0 && extras == 0 && value == 0,
             Flush => key == 0 && value == 0 && matches!(extras, 0 | 4),
             Stat => extras == 0 && value == 0,
             SaslAuth | SaslStep => key > 0 && extras == 0,
+            Unknown => true,
         }
     }
 
-    /// Whether clients may send it before they authenticate.
     fn is_allowed_unauthenticated(self) -> bool {
         matches!(self, Command::SaslList | Command::SaslAuth | Command::SaslStep | Command::Version)
     }
@@ -84,135 +79,94 @@ impl Command {
 
 /// A request whose header, extras and key were received.
 pub struct Request<'a> {
+    pub command: Command,
     pub header: ResponseHeader,
     pub cas: u64,
     pub extras: &'a [u8],
     pub key: &'a [u8],
-    /// Bytes of the value, which follows the key.
+    /// Bytes before the value.
+    pub used: usize,
+    /// Bytes of the value; of an unknown command, all bytes after the header.
     pub value_length: usize,
 }
 
-pub enum Parsed<'a> {
+pub enum Unparsed {
     /// The header, the extras or the key were not received completely.
     Incomplete,
     NotBinary,
     /// An error, after which the connection closes.
-    Fatal {
-        header: ResponseHeader,
-        status: Status,
-    },
-    /// An unknown command. `used` bytes of header precede a body of `body` bytes.
-    Unknown {
-        header: ResponseHeader,
-        used: usize,
-        body: usize,
-    },
-    /// A request. The value starts after `used` bytes.
-    Request {
-        command: Command,
-        request: Request<'a>,
-        used: usize,
-    },
+    Refused(ResponseHeader, Status),
 }
 
-fn u16_at(bytes: &[u8], at: usize) -> usize {
-    usize::from(u16::from_be_bytes([bytes[at], bytes[at + 1]]))
+fn array_at<const LENGTH: usize>(bytes: &[u8], at: usize) -> [u8; LENGTH] {
+    std::array::from_fn(|index| bytes[at + index])
 }
 
 /// The big-endian number at an offset.
 pub fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+    u32::from_be_bytes(array_at(bytes, at))
 }
 
 /// The big-endian number at an offset.
 pub fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    u64::from(u32_at(bytes, at)) << 32 | u64::from(u32_at(bytes, at + 4))
+    u64::from_be_bytes(array_at(bytes, at))
 }
 
 /// Parses the request at the start of `input`, which is not empty.
 #[inline]
-pub fn parse(input: &[u8], authenticated: bool) -> Parsed<'_> {
+pub fn parse(input: &[u8], authenticated: bool) -> Result<Request<'_>, Unparsed> {
     if input[0] != REQUEST_MAGIC {
-        return Parsed::NotBinary;
+        return Err(Unparsed::NotBinary);
     }
     if input.len() < HEADER {
-        return Parsed::Incomplete;
+        return Err(Unparsed::Incomplete);
     }
-    let (key, extras, body) = (u16_at(input, 2), usize::from(input[4]), u32_at(input, 8) as usize);
-    let opaque = [input[12], input[13], input[14], input[15]];
-    let mut header = ResponseHeader { opcode: input[1], opaque, quiet: false };
-    let command = Command::from_opcode(input[1]);
-    let allowed = authenticated || command.is_some_and(|(command, _)| command.is_allowed_unauthenticated());
-    let error = if key + extras > body {
-        Some(Status::UnknownCommand)
+    let (opcode, body) = (input[1], u32_at(input, 8) as usize);
+    let (mut key, mut extras) = (usize::from(u16::from_be_bytes(array_at(input, 2))), usize::from(input[4]));
+    let quiet = matches!(opcode, 0x09 | 0x0d | 0x11..=0x1a | 0x1e | 0x24);
+    let header = ResponseHeader { opcode, opaque: array_at(input, 12), quiet };
+    let command = Command::from_opcode(opcode);
+    if key + extras > body {
+        return Err(Unparsed::Refused(header, Status::UNKNOWN_COMMAND));
     } else if body > MAX_BODY {
-        Some(Status::Invalid)
-    } else if !allowed {
-        Some(Status::Unauthenticated)
-    } else if key > KEY_MAX {
-        Some(Status::Invalid)
-    } else {
-        None
-    };
-    if let Some(status) = error {
-        return Parsed::Fatal { header, status };
+        return Err(Unparsed::Refused(header, Status::INVALID));
+    } else if !authenticated && !command.is_allowed_unauthenticated() {
+        return Err(Unparsed::Refused(header, Status::UNAUTHENTICATED));
+    } else if key > KEY_MAX || !command.accepts_lengths(key, extras, body - key - extras) {
+        return Err(Unparsed::Refused(header, Status::INVALID));
     }
-    let Some((command, quiet)) = command else {
-        return Parsed::Unknown { header, used: HEADER, body };
-    };
-    let value_length = body - key - extras;
-    if !command.accepts_lengths(key, extras, value_length) {
-        return Parsed::Fatal { header, status: Status::Invalid };
+    if command == Command::Unknown {
+        (key, extras) = (0, 0);
     }
-    let used = HEADER + extras + key;
-    if input.len() < used {
-        return Parsed::Incomplete;
-    }
-    header.quiet = quiet;
-    let (extras, key) = input[HEADER..used].split_at(extras);
-    let request = Request { header, cas: u64_at(input, 16), extras, key, value_length };
-    Parsed::Request { command, request, used }
+    let (used, value_length) = (HEADER + extras + key, body - key - extras);
+    let (extras, key) = input.get(HEADER..used).ok_or(Unparsed::Incomplete)?.split_at(extras);
+    Ok(Request { command, header, cas: u64_at(input, 16), extras, key, used, value_length })
 }
 
 const RESPONSE_MAGIC: u8 = 0x81;
 
+/// A status and the text that an error has as its value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u16)]
-pub enum Status {
-    Ok = 0x00,
-    NotFound = 0x01,
-    Exists = 0x02,
-    TooLarge = 0x03,
-    Invalid = 0x04,
-    NotStored = 0x05,
-    NotANumber = 0x06,
-    Unauthenticated = 0x20,
-    UnknownCommand = 0x81,
-    OutOfMemory = 0x82,
-}
+pub struct Status(u16, &'static str);
 
 impl Status {
-    fn text(self) -> &'static str {
-        match self {
-            Status::Ok => "",
-            Status::NotFound => "Not found",
-            Status::Exists => "Data exists for key.",
-            Status::TooLarge => "Too large.",
-            Status::Invalid => "Invalid arguments",
-            Status::NotStored => "Not stored.",
-            Status::NotANumber => "Non-numeric server-side value for incr or decr",
-            Status::Unauthenticated => "Auth failure.",
-            Status::UnknownCommand => "Unknown command",
-            Status::OutOfMemory => "Out of memory",
-        }
-    }
+    pub const OK: Self = Self(0x00, "");
+    pub const NOT_FOUND: Self = Self(0x01, "Not found");
+    pub const EXISTS: Self = Self(0x02, "Data exists for key.");
+    pub const TOO_LARGE: Self = Self(0x03, "Too large.");
+    pub const INVALID: Self = Self(0x04, "Invalid arguments");
+    pub const NOT_STORED: Self = Self(0x05, "Not stored.");
+    pub const NOT_A_NUMBER: Self = Self(0x06, "Non-numeric server-side value for incr or decr");
+    pub const UNAUTHENTICATED: Self = Self(0x20, "Auth failure.");
+    pub const UNKNOWN_COMMAND: Self = Self(0x81, "Unknown command");
+    pub const OUT_OF_MEMORY: Self = Self(0x82, "Out of memory");
 }
 
 #[derive(Debug, Clone, Copy)]
 pub struct ResponseHeader {
     pub opcode: u8,
     pub opaque: [u8; 4],
-    /// Whether the request is quiet: only errors and found items are returned.
+    /// Whether only errors and found items are returned.
     pub quiet: bool,
 }
 
@@ -229,21 +183,20 @@ impl ResponseHeader {
         out.extend_from_slice(&[RESPONSE_MAGIC, self.opcode]);
         out.extend_from_slice(&(key as u16).to_be_bytes());
         out.extend_from_slice(&[extras as u8, 0]);
-        out.extend_from_slice(&(status as u16).to_be_bytes());
+        out.extend_from_slice(&status.0.to_be_bytes());
         out.extend_from_slice(&((extras + key + value) as u32).to_be_bytes());
         out.extend_from_slice(&self.opaque);
         out.extend_from_slice(&cas.to_be_bytes());
     }
 
-    /// Writes an error, with the status's text as its value.
     pub fn write_error(&self, status: Status, out: &mut Vec<u8>) {
-        self.write_response(status, 0, &[], status.text().as_bytes(), out);
+        self.write_response(status, 0, &[], status.1.as_bytes(), out);
     }
 
     /// Writes a response without content, unless the request is quiet.
     pub fn write_success(&self, cas: u64, out: &mut Vec<u8>) {
         if !self.quiet {
-            self.write_response(Status::Ok, cas, &[], &[], out);
+            self.write_response(Status::OK, cas, &[], &[], out);
         }
     }
 }

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
-use super::{BAD_FORMAT, KEY_MAX, Tokens, data_block_length, tokens};
+use super::{BAD_FORMAT, KEY_MAX, data_block_length, split, tokens};
 use crate::memcached::numbers;
 
 /// The most tokens on a line; memcached refuses longer lines.
@@ -17,31 +17,27 @@ const MAX_OPAQUE: usize = 32;
 const BAD_TOKEN: &[u8] = b"CLIENT_ERROR bad token in command line format\r\n";
 pub const OPAQUE_TOO_LONG: &[u8] = b"CLIENT_ERROR opaque token too long\r\n";
 
+/// `mg`, `ms`, `md`, `ma` and `me`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MetaVerb {
-    /// `mg`
     Get,
-    /// `ms`
     Set,
-    /// `md`
     Delete,
-    /// `ma`
     Arithmetic,
-    /// `me`
     Debug,
 }
 
-/// A meta command's key and flags.
+/// A meta command's key and flags. Expiries are as sent.
 #[derive(Debug, Default)]
 pub struct MetaRequest<'a> {
     key: Cow<'a, [u8]>,
     /// The flags as sent, which replies repeat in the same order.
     pub flags: &'a [u8],
-    /// `N`: create the item with this expiry, as sent.
+    /// `N`: create the item with this expiry.
     pub vivify: Option<i32>,
-    /// `T`: the new expiry, as sent.
+    /// `T`: the new expiry.
     pub ttl: Option<i32>,
-    /// `R`: offer to recache if the remaining time is less, as sent.
+    /// `R`: offer to recache if the remaining time is less.
     pub recache: Option<i32>,
     /// `v`
     pub wants_value: bool,
@@ -87,8 +83,7 @@ impl<'a> MetaRequest<'a> {
     }
 
     pub fn parse(verb: MetaVerb, line: &'a [u8]) -> Result<Self, MetaError> {
-        let tokens = Tokens::of(line);
-        let tokens = tokens.as_slice();
+        let tokens = split(line);
         let error = |reply| MetaError { reply, discard: 0 };
         let has_data_block = verb == MetaVerb::Set;
         let flags_from = if has_data_block { 3 } else { 2 };
@@ -115,10 +110,8 @@ impl<'a> MetaRequest<'a> {
             return Err(error(b"CLIENT_ERROR options flags are too long\r\n"));
         }
         request.key = Cow::Borrowed(tokens[1]);
-        request.flags = match flags.first() {
-            Some(first) => &line[first.as_ptr() as usize - line.as_ptr() as usize..],
-            None => &[],
-        };
+        let offset = |first: &&[u8]| first.as_ptr() as usize - line.as_ptr() as usize;
+        request.flags = flags.first().map_or(&[], |first| &line[offset(first)..]);
         request.parse_flags(tokens[1], flags).map_err(error)?;
         Ok(request)
     }
@@ -145,13 +138,13 @@ impl<'a> MetaRequest<'a> {
     }
 
     fn parse_flag(&mut self, letter: u8, argument: &[u8], key: &[u8]) -> Result<(), FlagError> {
-        let given = !argument.is_empty();
-        let expiry = || numbers::digits_i32(argument).filter(|_| given).ok_or(FlagError::Argument(BAD_TOKEN));
-        let number = |reply| numbers::digits(argument).filter(|_| given).ok_or(FlagError::Argument(reply));
+        let expiry = || numbers::digits_i32(argument).ok_or(FlagError::Argument(BAD_TOKEN));
+        let number = |reply| numbers::digits(argument).ok_or(FlagError::Argument(reply));
         match letter {
             b'b' => {
+                let decoded = STANDARD.decode(key).ok().filter(|key| !key.is_empty());
                 let invalid = FlagError::Argument(b"CLIENT_ERROR error decoding key\r\n");
-                self.key = Cow::Owned(decode_key(key).ok_or(invalid)?);
+                self.key = Cow::Owned(decoded.ok_or(invalid)?);
             }
             b'N' => self.vivify = Some(expiry()?),
             b'T' => self.ttl = Some(expiry()?),
@@ -159,7 +152,7 @@ impl<'a> MetaRequest<'a> {
             b'C' => self.expected_cas = Some(number(BAD_TOKEN)?),
             b'E' => self.new_cas = Some(number(BAD_TOKEN)?),
             b'F' => {
-                let flags = numbers::digits_u32(argument).filter(|_| given);
+                let flags = numbers::digits_u32(argument);
                 self.client_flags = flags.ok_or(FlagError::Argument(BAD_FORMAT))?;
             }
             b'J' => self.initial = number(b"CLIENT_ERROR invalid numeric initial value\r\n")?,
@@ -184,11 +177,6 @@ enum FlagError {
     Argument(&'static [u8]),
 }
 
-/// Decodes a key. `None` if it is not base64 of at least one byte.
-fn decode_key(key: &[u8]) -> Option<Vec<u8>> {
-    STANDARD.decode(key).ok().filter(|key| !key.is_empty())
-}
-
 pub fn write_number(number: impl itoa::Integer, out: &mut Vec<u8>) {
     out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
 }
@@ -198,7 +186,6 @@ pub fn write_flag(letter: u8, number: impl itoa::Integer, out: &mut Vec<u8>) {
     write_number(number, out);
 }
 
-/// Writes the time that is left until an expiry.
 pub fn write_ttl(expiry: u32, now: u32, out: &mut Vec<u8>) {
     match expiry {
         0 => out.extend_from_slice(b" t-1"),

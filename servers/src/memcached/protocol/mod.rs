@@ -7,6 +7,8 @@ pub mod meta;
 pub mod store_reply;
 pub mod tuning;
 
+use arrayvec::ArrayVec;
+
 use super::numbers;
 
 /// The longest key, in bytes.
@@ -35,31 +37,13 @@ pub fn tokens(line: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// The number of tokens that are parsed, including the command's name. memcached's tokenizer has
-/// the same limit.
-const MAX_TOKENS: usize = 23;
+/// The tokens of a line, with the command's name: as many as memcached's tokenizer finds.
+pub type Tokens<'a> = ArrayVec<&'a [u8], 23>;
 
-pub struct Tokens<'a> {
-    tokens: [&'a [u8]; MAX_TOKENS],
-    count: usize,
+pub fn split(line: &[u8]) -> Tokens<'_> {
+    tokens(line).take(Tokens::new_const().capacity()).collect()
 }
 
-impl<'a> Tokens<'a> {
-    pub fn of(line: &'a [u8]) -> Self {
-        let mut found = Self { tokens: [&[]; MAX_TOKENS], count: 0 };
-        for (slot, token) in found.tokens.iter_mut().zip(tokens(line)) {
-            *slot = token;
-            found.count += 1;
-        }
-        found
-    }
-
-    pub fn as_slice(&self) -> &[&'a [u8]] {
-        &self.tokens[..self.count]
-    }
-}
-
-/// Whether a command's last token is `noreply`.
 pub fn has_noreply(tokens: &[&[u8]]) -> bool {
     tokens.last().is_some_and(|last| *last == b"noreply")
 }

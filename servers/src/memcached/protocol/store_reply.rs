@@ -5,7 +5,6 @@ use super::meta::{write_flag, write_flags};
 use crate::memcached::mutation::{Condition, StoreOutcome, StoreRequest};
 use crate::memcached::store::ItemBits;
 
-/// A storage command without its data block.
 #[derive(Debug, Clone, Copy)]
 pub struct StoreCommand<'a> {
     pub key: &'a [u8],
@@ -24,7 +23,6 @@ pub enum StoreReply {
 }
 
 impl StoreReply {
-    /// Bytes that terminate a data block in this protocol.
     pub fn terminator_length(self) -> usize {
         if matches!(self, Self::Binary(_)) { 0 } else { 2 }
     }
@@ -32,71 +30,48 @@ impl StoreReply {
 
 impl StoreCommand<'_> {
     pub fn write_reply(&self, outcome: StoreOutcome, out: &mut Vec<u8>) {
-        match self.reply {
-            StoreReply::Classic { noreply: true } => {}
-            StoreReply::Classic { noreply: false } => out.extend_from_slice(classic_reply(outcome)),
-            StoreReply::Meta { quiet } => self.write_meta_reply(quiet, outcome, out),
-            StoreReply::Binary(header) => write_binary_reply(header, self.request.condition, outcome, out),
-        }
-    }
-
-    fn write_meta_reply(&self, quiet: bool, outcome: StoreOutcome, out: &mut Vec<u8>) {
-        let (code, cas, length) = match outcome {
-            StoreOutcome::Stored { .. } if quiet => return,
-            StoreOutcome::Stored { cas, length } => (b"HD", cas, length),
-            StoreOutcome::NotStored => (b"NS", 0, self.request.length),
-            StoreOutcome::Exists => (b"EX", 0, self.request.length),
-            StoreOutcome::NotFound => (b"NF", 0, self.request.length),
-            error => {
-                // Errors are sent even to quiet commands.
-                out.extend_from_slice(classic_reply(error));
-                return;
+        // The classic reply; that of the meta commands, unless it is the same; that of the binary
+        // protocol.
+        let (text, code, status): (&[u8], &[u8], _) = match outcome {
+            StoreOutcome::Stored { .. } => (b"STORED\r\n", b"HD", Status::OK),
+            StoreOutcome::NotStored => {
+                let status = match self.request.condition {
+                    Condition::Absent => Status::EXISTS,
+                    Condition::Present => Status::NOT_FOUND,
+                    _ => Status::NOT_STORED,
+                };
+                (b"NOT_STORED\r\n", b"NS", status)
+            }
+            StoreOutcome::Exists => (b"EXISTS\r\n", b"EX", Status::EXISTS),
+            StoreOutcome::NotFound => (b"NOT_FOUND\r\n", b"NF", Status::NOT_FOUND),
+            StoreOutcome::OutOfMemory => {
+                (b"SERVER_ERROR out of memory storing object\r\n", b"", Status::OUT_OF_MEMORY)
+            }
+            StoreOutcome::BadDataBlock => (b"CLIENT_ERROR bad data chunk\r\n", b"", Status::INVALID),
+            StoreOutcome::TooLarge => {
+                (b"SERVER_ERROR object too large for cache\r\n", b"", Status::TOO_LARGE)
             }
         };
-        out.extend_from_slice(code);
-        let is_binary = self.request.bits.intersects(ItemBits::KEY_BINARY);
-        write_flags(self.meta_flags, self.key, is_binary, out, |flag, out| match flag {
-            b'c' => write_flag(flag, cas, out),
-            b's' => write_flag(flag, length as u64, out),
-            _ => {}
-        });
-        out.extend_from_slice(b"\r\n");
-    }
-}
-
-fn classic_reply(outcome: StoreOutcome) -> &'static [u8] {
-    match outcome {
-        StoreOutcome::Stored { .. } => b"STORED\r\n",
-        StoreOutcome::NotStored => b"NOT_STORED\r\n",
-        StoreOutcome::Exists => b"EXISTS\r\n",
-        StoreOutcome::NotFound => b"NOT_FOUND\r\n",
-        StoreOutcome::OutOfMemory => b"SERVER_ERROR out of memory storing object\r\n",
-        StoreOutcome::BadDataBlock => b"CLIENT_ERROR bad data chunk\r\n",
-        StoreOutcome::TooLarge => b"SERVER_ERROR object too large for cache\r\n",
-    }
-}
-
-fn write_binary_reply(
-    header: ResponseHeader,
-    condition: Condition,
-    outcome: StoreOutcome,
-    out: &mut Vec<u8>,
-) {
-    let status = match outcome {
-        StoreOutcome::Stored { cas, .. } => {
-            header.write_success(cas, out);
-            return;
+        let (cas, length) = match outcome {
+            StoreOutcome::Stored { cas, length } => (cas, length),
+            _ => (0, self.request.length),
+        };
+        match self.reply {
+            StoreReply::Classic { noreply: true } => {}
+            StoreReply::Meta { quiet: true } if status == Status::OK => {}
+            StoreReply::Meta { .. } if !code.is_empty() => {
+                out.extend_from_slice(code);
+                let is_binary = self.request.bits.contains(ItemBits::KEY_BINARY);
+                write_flags(self.meta_flags, self.key, is_binary, out, |flag, out| match flag {
+                    b'c' => write_flag(flag, cas, out),
+                    b's' => write_flag(flag, length as u64, out),
+                    _ => {}
+                });
+                out.extend_from_slice(b"\r\n");
+            }
+            StoreReply::Classic { .. } | StoreReply::Meta { .. } => out.extend_from_slice(text),
+            StoreReply::Binary(header) if status == Status::OK => header.write_success(cas, out),
+            StoreReply::Binary(header) => header.write_error(status, out),
         }
-        StoreOutcome::Exists => Status::Exists,
-        StoreOutcome::NotFound => Status::NotFound,
-        StoreOutcome::NotStored => match condition {
-            Condition::Absent => Status::Exists,
-            Condition::Present => Status::NotFound,
-            _ => Status::NotStored,
-        },
-        StoreOutcome::OutOfMemory => Status::OutOfMemory,
-        StoreOutcome::BadDataBlock => Status::Invalid,
-        StoreOutcome::TooLarge => Status::TooLarge,
-    };
-    header.write_error(status, out);
+    }
 }

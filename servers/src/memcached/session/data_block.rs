@@ -23,7 +23,7 @@ impl Session<'_> {
             self.discard_input(block_length);
             return 0;
         }
-        let value = if !store.shards().is_large(request.length) {
+        let value = if !store.shards.is_large(request.length) {
             if after.len() >= block_length {
                 // The whole block was received: store it without an intermediate copy.
                 let (value, terminator) = after[..block_length].split_at(request.length);
@@ -33,12 +33,9 @@ impl Session<'_> {
             let mut charge = BufferCharge::default();
             charge
                 .set(self.context, request.length)
-                .map(|()| PartialValue::Small { received: Vec::new(), _charge: charge })
+                .map(|()| PartialValue::Small { bytes: Vec::new(), _charge: charge })
         } else {
-            store
-                .shards()
-                .allocate_large_value(request.length, self.now)
-                .map(|value| PartialValue::Large { value, filled: 0 })
+            store.shards.allocate_large_value(request.length, self.now).map(PartialValue::Large)
         };
         let Ok(value) = value else {
             self.counters.store_no_memory.add(1);
@@ -46,7 +43,8 @@ impl Session<'_> {
             self.discard_input(block_length);
             return 0;
         };
-        let block = DataBlock { key: key.into(), meta_flags: meta_flags.into(), request, reply, value };
+        let (key, meta_flags) = (key.into(), meta_flags.into());
+        let block = DataBlock { key, meta_flags, request, reply, value, filled: 0 };
         self.receive_data_block(Box::new(block), after)
     }
 
@@ -64,9 +62,9 @@ impl Session<'_> {
     /// received as a whole.
     pub(super) fn receive_data_block(&mut self, mut block: Box<DataBlock>, rest: &[u8]) -> usize {
         let length = block.request.length;
-        let used = match &mut block.value {
-            PartialValue::Small { received: value, .. } => {
-                let used = (length - value.len()).min(rest.len());
+        let used = (length - block.filled).min(rest.len());
+        match &mut block.value {
+            PartialValue::Small { bytes: value, .. } => {
                 if value.len() + used > value.capacity() {
                     // It grows with what is received, not with what is announced, and never above
                     // the value.
@@ -74,32 +72,25 @@ impl Session<'_> {
                     value.reserve_exact(length.min(capacity) - value.len());
                 }
                 value.extend_from_slice(&rest[..used]);
-                used
             }
-            PartialValue::Large { value, filled } => {
-                let used = (length - *filled).min(rest.len());
-                value.bytes_mut()[*filled..*filled + used].copy_from_slice(&rest[..used]);
-                *filled += used;
-                used
+            PartialValue::Large(value) => {
+                value.bytes_mut()[block.filled..block.filled + used].copy_from_slice(&rest[..used]);
             }
-        };
-        let received = match &block.value {
-            PartialValue::Small { received, .. } => received.len(),
-            PartialValue::Large { filled, .. } => *filled,
-        };
+        }
+        block.filled += used;
         let terminator = rest[used..].get(..block.reply.terminator_length());
-        let Some(terminator) = terminator.filter(|_| received == length) else {
+        let Some(terminator) = terminator.filter(|_| block.filled == length) else {
             self.pending = PendingInput::DataBlock(block);
             return used;
         };
-        let DataBlock { key, meta_flags, request, reply, value } = *block;
+        let DataBlock { key, meta_flags, request, reply, value, .. } = *block;
         let bytes;
         let value = match value {
-            PartialValue::Small { received, .. } => {
+            PartialValue::Small { bytes: received, .. } => {
                 bytes = received;
                 NewValue::from(&bytes[..])
             }
-            PartialValue::Large { value, .. } => NewValue::Large(value),
+            PartialValue::Large(value) => NewValue::Large(value),
         };
         let command = StoreCommand { key: &key, meta_flags: &meta_flags, request, reply };
         self.finish_store(command, value, terminator);
@@ -109,15 +100,9 @@ impl Session<'_> {
     /// The missing bytes of a large value that is being received. The caller may read directly into
     /// them and then call [`Session::value_bytes_received`].
     pub fn missing_value_bytes(&mut self) -> Option<&mut [u8]> {
-        match &mut self.pending {
-            PendingInput::DataBlock(block) => match &mut block.value {
-                PartialValue::Large { value, filled } if *filled < block.request.length => {
-                    Some(&mut value.bytes_mut()[*filled..])
-                }
-                _ => None,
-            },
-            _ => None,
-        }
+        let PendingInput::DataBlock(block) = &mut self.pending else { return None };
+        let PartialValue::Large(value) = &mut block.value else { return None };
+        Some(&mut value.bytes_mut()[block.filled..]).filter(|missing| !missing.is_empty())
     }
 
     pub fn is_receiving_value(&self) -> bool {
@@ -126,13 +111,10 @@ impl Session<'_> {
 
     /// Reports that `bytes` were read into [`Session::missing_value_bytes`].
     pub fn value_bytes_received(&mut self, bytes: usize) {
-        if let PendingInput::DataBlock(block) = &mut self.pending
-            && let PartialValue::Large { filled, .. } = &mut block.value
-        {
-            *filled += bytes;
-        }
-        // A block without a terminator may be complete now.
-        if let PendingInput::DataBlock(block) = std::mem::replace(&mut self.pending, PendingInput::Request) {
+        let pending = std::mem::replace(&mut self.pending, PendingInput::Request);
+        if let PendingInput::DataBlock(mut block) = pending {
+            block.filled += bytes;
+            // A block without a terminator may be complete now.
             self.receive_data_block(block, &[]);
         }
     }

@@ -16,13 +16,11 @@ const STEPS_PER_TURN: usize = 20;
 impl Session<'_> {
     /// Replies with the keys of slab classes.
     pub(super) fn dump_classes(&mut self, format: DumpFormat, classes: &[u8]) -> Outcome {
+        let [start, end, _, refusal] = format.replies();
         match tuning::has_items(classes) {
-            _ if !self.context.config.dump_allowed => self.reply(format.refusal()),
+            _ if !self.context.config.dump_allowed => self.reply(refusal),
             Some(true) => return self.dump(format),
-            Some(false) => {
-                self.reply(format.start());
-                self.reply(format.end());
-            }
+            Some(false) => [start, end].iter().for_each(|part| self.reply(part)),
             None => self.reply(tuning::BAD_CLASS),
         }
         Ok(0)
@@ -37,11 +35,10 @@ impl Session<'_> {
             }
             _ => Err(&b"CLIENT_ERROR bad command line\r\n"[..]),
         };
+        let format = DumpFormat::Cachedump { max_keys: parsed.map_or(0, |(_, limit)| limit) };
         match parsed {
-            _ if !self.context.config.dump_allowed => {
-                self.reply(DumpFormat::Cachedump { max_keys: 0 }.refusal());
-            }
-            Ok((1, max_keys)) => return self.dump(DumpFormat::Cachedump { max_keys }),
+            _ if !self.context.config.dump_allowed => self.reply(format.replies()[3]),
+            Ok((1, _)) => return self.dump(format),
             Ok((64.., _)) => self.reply(b"CLIENT_ERROR Illegal slab id\r\n"),
             Ok(_) => self.reply(b"END\r\n"),
             Err(error) => self.reply(error),
@@ -52,19 +49,18 @@ impl Session<'_> {
     /// Replies with keys, in steps for which the store is locked. Only one client's list is sent at
     /// a time.
     fn dump(&mut self, format: DumpFormat) -> Outcome {
-        let (store, now) = (self.store(), self.now);
-        let begins = self.dump.is_none();
-        let dump = self.dump.take().or_else(|| {
-            let permit = self.context.dump_permit.try_acquire()?;
-            Some(Box::new(KeyDump { _permit: permit, position: WalkPosition::default(), keys: 0, bytes: 0 }))
-        });
-        let Some(mut dump) = dump else {
-            self.reply(format.busy());
-            return Ok(0);
+        let [start, end, busy, _] = format.replies();
+        let mut dump = match self.dump.take() {
+            Some(dump) => dump,
+            None => {
+                let Some(_permit) = self.context.dump_permit.try_acquire() else {
+                    self.reply(busy);
+                    return Ok(0);
+                };
+                self.reply(start);
+                Box::new(KeyDump { _permit, position: WalkPosition::default(), keys: 0, bytes: 0 })
+            }
         };
-        if begins {
-            self.reply(format.start());
-        }
         let is_over = |keys, bytes| match format {
             DumpFormat::Cachedump { max_keys } => {
                 bytes >= MAX_CACHEDUMP || (max_keys > 0 && keys >= max_keys)
@@ -72,24 +68,22 @@ impl Session<'_> {
             DumpFormat::Metadump | DumpFormat::Mgdump => false,
         };
         for _ in 0..STEPS_PER_TURN {
-            let replies = &mut self.replies;
+            let (store, replies) = (self.store(), &mut self.replies);
             let KeyDump { keys, bytes, position, .. } = &mut *dump;
-            let next = store.walk(*position, now, |key, header| {
+            let next = store.walk(*position, self.now, |key, header| {
                 let before = replies.len();
-                format.write_line(store.clock(), key, header, replies);
+                format.write_line(&store.clock, key, header, replies);
                 (*keys, *bytes) = (keys.saturating_add(1), *bytes + replies.len() - before);
                 match replies.len() < SEND_AT && !is_over(*keys, *bytes) {
                     true => ControlFlow::Continue(()),
                     false => ControlFlow::Break(()),
                 }
             });
-            match next.filter(|_| !is_over(*keys, *bytes)) {
-                Some(next) => *position = next,
-                None => {
-                    self.reply(format.end());
-                    return Ok(0);
-                }
-            }
+            let Some(next) = next.filter(|_| !is_over(*keys, *bytes)) else {
+                self.reply(end);
+                return Ok(0);
+            };
+            *position = next;
             if self.is_buffer_full() {
                 break;
             }

@@ -9,7 +9,7 @@ use crate::memcached::protocol::meta::{
 };
 use crate::memcached::protocol::store_reply::{StoreCommand, StoreReply};
 use crate::memcached::protocol::{BAD_FORMAT, ERROR, NOT_A_NUMBER, OUT_OF_MEMORY, tokens};
-use crate::memcached::store::{ItemBits, ItemHeader, LockedEntry, NewItem, NewValue, OutOfMemory};
+use crate::memcached::store::{ItemBits, ItemHeader, LockedEntry, NewItem, NewValue};
 
 /// What the flags `T` and `N` set an item's expiry to. They are evaluated in the order in which
 /// they are given: the last one stays, and `t` and `R` see what was set before them.
@@ -22,20 +22,16 @@ struct ExpiryFlags {
 
 impl ExpiryFlags {
     fn new(session: &Session<'_>, request: &MetaRequest<'_>, created: bool) -> Self {
-        let vivify = request.vivify.filter(|_| created);
-        Self {
-            ttl: request.ttl.map(|sent| session.expiry(sent)),
-            vivify: vivify.map(|sent| session.expiry(sent)),
-        }
+        let vivify = request.vivify.filter(|_| created).map(|sent| session.expiry(sent));
+        Self { ttl: request.ttl.map(|sent| session.expiry(sent)), vivify }
     }
 
     fn after(self, flag: u8, expiry: u32) -> u32 {
-        let set = match flag {
-            b'T' => self.ttl,
-            b'N' => self.vivify,
-            _ => None,
-        };
-        set.unwrap_or(expiry)
+        match flag {
+            b'T' => self.ttl.unwrap_or(expiry),
+            b'N' => self.vivify.unwrap_or(expiry),
+            _ => expiry,
+        }
     }
 
     fn after_all(self, request: &MetaRequest<'_>, expiry: u32) -> u32 {
@@ -47,15 +43,20 @@ impl ExpiryFlags {
 /// flags that say so.
 fn claim_recache(entry: &mut LockedEntry<'_>, created: bool, expires_soon: bool) -> &'static [u8] {
     let Some(header) = entry.header() else { return b"" };
-    let stale = header.bits.intersects(ItemBits::STALE);
-    if header.bits.intersects(ItemBits::TOKEN_SENT) {
+    let stale = header.bits.contains(ItemBits::STALE);
+    if header.bits.contains(ItemBits::TOKEN_SENT) {
         return if stale { b" Z X" } else { b" Z" };
     }
     if created || expires_soon || stale {
-        entry.update(|header| header.bits = header.bits.with(ItemBits::TOKEN_SENT));
+        entry.update(|header| header.bits |= ItemBits::TOKEN_SENT);
         return if stale { b" X W" } else { b" W" };
     }
     b""
+}
+
+/// The state bits of an item that a request stores.
+fn key_bits(request: &MetaRequest<'_>) -> ItemBits {
+    if request.key_is_binary() { ItemBits::KEY_BINARY } else { ItemBits::default() }
 }
 
 impl Session<'_> {
@@ -65,11 +66,10 @@ impl Session<'_> {
         let request = match MetaRequest::parse(verb, line) {
             Ok(request) => request,
             Err(error) => {
-                self.reply(match verb {
-                    MetaVerb::Arithmetic if ![BAD_FORMAT, OPAQUE_TOO_LONG].contains(&error.reply) => {
-                        b"CLIENT_ERROR invalid or duplicate flag\r\n"
-                    }
-                    _ => error.reply,
+                self.reply(match error.reply {
+                    BAD_FORMAT | OPAQUE_TOO_LONG => error.reply,
+                    _ if verb == MetaVerb::Arithmetic => b"CLIENT_ERROR invalid or duplicate flag\r\n",
+                    reply => reply,
                 });
                 self.discard_input(error.discard);
                 return Ok(0);
@@ -97,14 +97,14 @@ impl Session<'_> {
         self.reply(b"\r\n");
     }
 
-    /// An item that a request with the flag `N` creates.
-    fn vivified<'v>(&self, request: &MetaRequest<'_>, expiry: u32, value: &'v [u8]) -> NewItem<'v> {
-        NewItem {
-            flags: 0,
-            expiry,
-            cas: mutation::new_cas(self.store(), request.new_cas),
-            bits: ItemBits::default().with_if(ItemBits::KEY_BINARY, request.key_is_binary()),
-            value: NewValue::from(value),
+    /// Begins a reply, before its flags, with the length of its value, if it has one.
+    fn begin_reply(&mut self, length: Option<usize>) {
+        match length {
+            None => self.reply(b"HD"),
+            Some(length) => {
+                self.reply(b"VA ");
+                write_number(length, &mut self.replies);
+            }
         }
     }
 
@@ -112,11 +112,11 @@ impl Session<'_> {
         let (store, now) = (self.store(), self.now);
         let mut entry = store.lock(request.key(), now);
         // Without memory for the item, it is a miss.
-        let created = entry.header().is_none()
-            && request.vivify.is_some()
-            && entry.put(self.vivified(request, 0, &[])).is_ok();
+        let created = entry.header().is_none() && request.vivify.is_some() && {
+            let (cas, value) = (mutation::new_cas(store, request.new_cas), NewValue::from(&[][..]));
+            entry.put(NewItem { flags: 0, expiry: 0, cas, bits: key_bits(request), value }).is_ok()
+        };
         let Some(ItemHeader { expiry: before, .. }) = entry.header() else {
-            drop(entry);
             self.counters.count_get_or_touch(request.ttl.is_some(), false);
             if !request.quiet {
                 self.reply_code(b"EN", request);
@@ -138,13 +138,10 @@ impl Session<'_> {
             let wants_value = request.wants_value && request.expected_cas != Some(header.cas);
             if wants_value {
                 self.reserve_for(&value, 128);
-                self.reply(b"VA ");
-                write_number(header.length, &mut self.replies);
-            } else {
-                self.reply(b"HD");
             }
+            self.begin_reply(wants_value.then_some(value.bytes().len()));
             let mut expiry = before;
-            let is_binary = header.bits.intersects(ItemBits::KEY_BINARY);
+            let is_binary = header.bits.contains(ItemBits::KEY_BINARY);
             write_flags(request.flags, request.key(), is_binary, &mut self.replies, |flag, out| {
                 expiry = sets.after(flag, expiry);
                 match flag {
@@ -153,7 +150,7 @@ impl Session<'_> {
                     b'c' => write_flag(flag, header.cas, out),
                     b'f' => write_flag(flag, header.flags, out),
                     b'l' => write_flag(flag, now.saturating_sub(header.accessed), out),
-                    b'h' => write_flag(flag, u8::from(header.bits.intersects(ItemBits::FETCHED)), out),
+                    b'h' => write_flag(flag, u8::from(header.bits.contains(ItemBits::FETCHED)), out),
                     _ => {}
                 }
             });
@@ -166,18 +163,16 @@ impl Session<'_> {
         if !request.no_update {
             entry.record_fetch();
         }
-        drop(entry);
         self.counters.count_get_or_touch(request.ttl.is_some(), true);
     }
 
     fn meta_set(&mut self, request: &MetaRequest<'_>, after: &[u8]) -> usize {
-        let vivify = request.vivify.is_some();
         let condition = match request.mode {
             0 | b'S' | b'R' if request.expected_cas.is_some() => Condition::CasMatches,
             0 | b'S' => Condition::Always,
             b'E' => Condition::Absent,
-            b'A' => Condition::Append { vivify },
-            b'P' => Condition::Prepend { vivify },
+            b'A' => Condition::Append,
+            b'P' => Condition::Prepend,
             b'R' => Condition::Present,
             _ => {
                 self.reply(b"CLIENT_ERROR invalid mode for ms M token\r\n");
@@ -186,7 +181,7 @@ impl Session<'_> {
             }
         };
         let expiry = match condition {
-            Condition::Append { vivify: true } | Condition::Prepend { vivify: true } => request.vivify,
+            Condition::Append | Condition::Prepend => request.vivify.or(request.ttl),
             _ => request.ttl,
         };
         let store_request = StoreRequest {
@@ -197,7 +192,8 @@ impl Session<'_> {
             // 0 is none here, and a number elsewhere.
             new_cas: request.new_cas.filter(|cas| *cas != 0),
             accepts_stale: request.invalidate,
-            bits: ItemBits::default().with_if(ItemBits::KEY_BINARY, request.key_is_binary()),
+            vivify: request.vivify.is_some(),
+            bits: key_bits(request),
             length: request.length,
         };
         let reply = StoreReply::Meta { quiet: request.quiet };
@@ -206,142 +202,100 @@ impl Session<'_> {
     }
 
     fn meta_delete(&mut self, request: &MetaRequest<'_>) {
-        let mut entry = self.store().lock(request.key(), self.now);
+        let store = self.store();
+        let mut entry = store.lock(request.key(), self.now);
         let code: &[u8] = match entry.header() {
             None => b"NF",
             Some(header) if request.expected_cas.is_some_and(|cas| cas != header.cas) => b"EX",
-            Some(header) => match self.meta_delete_item(request, &mut entry, header) {
-                Ok(()) => b"HD",
-                Err(OutOfMemory) => {
-                    drop(entry);
-                    self.reply(OUT_OF_MEMORY);
-                    return;
+            Some(header) => {
+                let ttl = request.ttl.map(|ttl| self.expiry(ttl));
+                let (flags, expiry, bits) = (request.client_flags, ttl.unwrap_or(0), ItemBits::default());
+                let cas = request.new_cas.filter(|_| store.cas).unwrap_or(header.cas);
+                // The item stays with an empty value.
+                let emptied = NewItem { flags, expiry, cas, bits, value: NewValue::from(&[][..]) };
+                if request.remove_value && entry.put(emptied).is_err() {
+                    return self.reply(OUT_OF_MEMORY);
                 }
-            },
+                if request.invalidate {
+                    if let Some(ttl) = ttl {
+                        entry.set_expiry(ttl);
+                    }
+                    // The next client may claim the recache token.
+                    let cas = mutation::new_cas(store, request.new_cas);
+                    entry.update(|header| {
+                        header.bits = (header.bits | ItemBits::STALE) - ItemBits::TOKEN_SENT;
+                        header.cas = cas;
+                    });
+                } else {
+                    self.counters.count_delete(true);
+                    if !request.remove_value {
+                        entry.remove();
+                    }
+                }
+                b"HD"
+            }
         };
         drop(entry);
-        match (code, request.quiet) {
-            (b"HD", true) => {}
-            (b"HD", false) => self.reply_code(code, request),
-            _ => {
-                self.counters.count_delete(false);
-                self.reply_code(code, request);
-            }
+        let is_done = code == b"HD";
+        if !is_done {
+            self.counters.count_delete(false);
         }
-    }
-
-    fn meta_delete_item(
-        &self,
-        request: &MetaRequest<'_>,
-        entry: &mut LockedEntry<'_>,
-        header: ItemHeader,
-    ) -> Result<(), OutOfMemory> {
-        let store = self.store();
-        if request.remove_value {
-            // The item stays with an empty value.
-            entry.put(NewItem {
-                flags: request.client_flags,
-                expiry: request.ttl.map_or(0, |ttl| self.expiry(ttl)),
-                cas: request.new_cas.filter(|_| store.has_cas()).unwrap_or(header.cas),
-                bits: ItemBits::default(),
-                value: NewValue::from(&[][..]),
-            })?;
+        if !(is_done && request.quiet) {
+            self.reply_code(code, request);
         }
-        if request.invalidate {
-            if let Some(ttl) = request.ttl {
-                entry.set_expiry(self.expiry(ttl));
-            }
-            // The next client may claim the recache token.
-            let cas = mutation::new_cas(store, request.new_cas);
-            entry.update(|header| {
-                header.bits = header.bits.with(ItemBits::STALE).without(ItemBits::TOKEN_SENT);
-                header.cas = cas;
-            });
-            return Ok(());
-        }
-        self.counters.count_delete(true);
-        if !request.remove_value {
-            entry.remove();
-        }
-        Ok(())
     }
 
     fn meta_arithmetic(&mut self, request: &MetaRequest<'_>) {
         let increments = match request.mode {
             0 | b'I' | b'+' => true,
             b'D' | b'-' => false,
-            _ => {
-                self.reply(b"CLIENT_ERROR invalid mode for ma M token\r\n");
-                return;
-            }
+            _ => return self.reply(b"CLIENT_ERROR invalid mode for ma M token\r\n"),
         };
-        let store = self.store();
-        let delta = Delta {
-            amount: request.delta,
-            increments,
-            expected_cas: request.expected_cas.unwrap_or(0),
-            new_cas: request.new_cas,
-        };
-        let mut entry = store.lock(request.key(), self.now);
+        let (store, now) = (self.store(), self.now);
+        let of_created = ExpiryFlags::new(self, request, true).after_all(request, 0);
+        let vivify = request.vivify.map(|_| (request.initial, of_created));
+        let (expected_cas, bits) = (request.expected_cas.unwrap_or(0), key_bits(request));
+        let &MetaRequest { delta: amount, new_cas, .. } = request;
+        let delta = Delta { amount, increments, expected_cas, new_cas, vivify, bits };
+        let mut entry = store.lock(request.key(), now);
         let before = entry.header().map_or(0, |header| header.expiry);
         let outcome = mutation::apply_delta(store, &mut entry, delta);
-        let mut digits = itoa::Buffer::new();
-        let sets = ExpiryFlags::new(self, request, outcome == DeltaOutcome::NotFound);
-        let expiry = sets.after_all(request, before);
-        let value = match (outcome, request.vivify) {
-            (DeltaOutcome::Changed { value, .. }, _) => {
-                self.counters.count_delta(outcome, increments);
+        self.counters.count_delta(outcome, increments);
+        let sets = ExpiryFlags::new(self, request, matches!(outcome, DeltaOutcome::Created { .. }));
+        let (value, cas) = match outcome {
+            DeltaOutcome::Changed { value, cas } => {
+                let expiry = sets.after_all(request, before);
                 if expiry != before {
                     entry.set_expiry(expiry);
                 }
                 entry.record_access();
-                digits.format(value)
+                (value, cas)
             }
-            (DeltaOutcome::NotFound, Some(_)) => {
-                let text = digits.format(request.initial);
-                if entry.put(self.vivified(request, expiry, text.as_bytes())).is_err() {
-                    drop(entry);
-                    self.reply(b"SERVER_ERROR Out of memory allocating new item\r\n");
-                    return;
-                }
-                text
-            }
-            (refused, _) => {
-                drop(entry);
-                self.counters.count_delta(outcome, increments);
-                match refused {
-                    DeltaOutcome::NotANumber => self.reply(NOT_A_NUMBER),
-                    DeltaOutcome::OutOfMemory => self.reply(OUT_OF_MEMORY),
-                    DeltaOutcome::Exists => self.reply_code(b"EX", request),
-                    _ => self.reply_code(b"NF", request),
-                }
-                return;
-            }
+            DeltaOutcome::Created { value, cas } => (value, cas),
+            DeltaOutcome::NotANumber => return self.reply(NOT_A_NUMBER),
+            DeltaOutcome::OutOfMemory => return self.reply(OUT_OF_MEMORY),
+            DeltaOutcome::Exists => return self.reply_code(b"EX", request),
+            DeltaOutcome::NotFound => return self.reply_code(b"NF", request),
         };
-        let header = entry.header();
         drop(entry);
         if request.quiet {
             return;
         }
-        if request.wants_value {
-            self.reply(b"VA ");
-            write_number(value.len(), &mut self.replies);
-        } else {
-            self.reply(b"HD");
-        }
-        let (mut expiry, now) = (before, self.now);
-        let (key, is_binary) = (request.key(), request.key_is_binary());
-        write_flags(request.flags, key, is_binary, &mut self.replies, |flag, out| {
+        let mut digits = itoa::Buffer::new();
+        let value = digits.format(value).as_bytes();
+        self.begin_reply(request.wants_value.then_some(value.len()));
+        let mut expiry = before;
+        write_flags(request.flags, request.key(), request.key_is_binary(), &mut self.replies, |flag, out| {
             expiry = sets.after(flag, expiry);
-            match (flag, &header) {
-                (b'c', Some(header)) => write_flag(flag, header.cas, out),
-                (b't', _) => write_ttl(expiry, now, out),
+            match flag {
+                b'c' => write_flag(flag, cas, out),
+                b't' => write_ttl(expiry, now, out),
                 _ => {}
             }
         });
         self.reply(b"\r\n");
         if request.wants_value {
-            self.reply(value.as_bytes());
+            self.reply(value);
             self.reply(b"\r\n");
         }
     }
@@ -354,7 +308,7 @@ impl Session<'_> {
             return;
         };
         self.reply(b"ME ");
-        if header.bits.intersects(ItemBits::KEY_BINARY) {
+        if header.bits.contains(ItemBits::KEY_BINARY) {
             write_base64(request.key(), &mut self.replies);
         } else {
             self.reply(request.key());
@@ -363,7 +317,7 @@ impl Session<'_> {
             0 => -1,
             expiry => i64::from(expiry) - i64::from(self.now),
         };
-        let fetched = if header.bits.intersects(ItemBits::FETCHED) { "yes" } else { "no" };
+        let fetched = if header.bits.contains(ItemBits::FETCHED) { "yes" } else { "no" };
         let (idle, cas, size) = (self.now.saturating_sub(header.accessed), header.cas, header.size());
         // Writing to a vector does not fail.
         let _ =

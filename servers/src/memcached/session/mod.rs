@@ -63,14 +63,14 @@ struct DataBlock {
     request: StoreRequest,
     reply: StoreReply,
     value: PartialValue,
+    filled: usize,
 }
 
 enum PartialValue {
-    Small { received: Vec<u8>, _charge: BufferCharge },
-    Large { value: LargeValue, filled: usize },
+    Small { bytes: Vec<u8>, _charge: BufferCharge },
+    Large(LargeValue),
 }
 
-/// A list of keys that is being sent.
 struct KeyDump<'a> {
     _permit: SemaphoreGuard<'a>,
     position: WalkPosition,
@@ -83,33 +83,30 @@ struct KeyDump<'a> {
 pub struct BufferCharge(Option<Box<BufferReservation>>);
 
 impl BufferCharge {
-    /// Counts a buffer of `bytes`, in place of what was counted before. A small one doesn't count.
-    ///
-    /// # Errors
-    /// [`OutOfMemory`] if the store can't give up so much. Nothing is counted then.
+    /// Counts a buffer of `bytes`, unless it is small, in place of what was counted before. Counts
+    /// nothing if the store can't give up so much.
     pub fn set(&mut self, context: &ServerContext, bytes: usize) -> Result<(), OutOfMemory> {
         let bytes = bytes as u64;
         if bytes <= FREE_BUFFER as u64 {
             self.0 = None;
         } else if self.0.as_ref().is_none_or(|counted| counted.bytes != bytes) {
             self.0 = None;
-            let store = &context.store;
-            self.0 = Some(Box::new(store.shards().reserve_buffer(bytes, store.clock().now())?));
+            let Store { shards, clock, .. } = &context.store;
+            self.0 = Some(Box::new(shards.reserve_buffer(bytes, clock.now())?));
         }
         Ok(())
     }
 }
 
 pub struct Session<'a> {
-    context: &'a ServerContext,
-    counters: &'a WorkerCounters,
+    pub context: &'a ServerContext,
+    pub counters: &'a WorkerCounters,
     protocol: Protocol,
-    authenticated: bool,
+    pub authenticated: bool,
     /// Whether other commands than gets are refused.
-    gets_only: bool,
+    pub gets_only: bool,
     pending: PendingInput,
-    /// Replies that were not sent yet.
-    replies: Vec<u8>,
+    pub replies: Vec<u8>,
     /// A value that is sent after `replies`, and the bytes that follow it.
     large_value: Option<(Arc<LargeValue>, &'static [u8])>,
     /// Bytes at the start of the input that are known to contain no line end.
@@ -120,7 +117,7 @@ pub struct Session<'a> {
     dump: Option<Box<KeyDump<'a>>>,
     turn_requests_left: u32,
     /// The current second of the store's clock.
-    now: u32,
+    pub now: u32,
 }
 
 impl<'a> Session<'a> {
@@ -145,37 +142,19 @@ impl<'a> Session<'a> {
         session
     }
 
-    /// A session that refuses other commands than gets.
-    pub fn with_gets_only(context: &'a ServerContext, counters: &'a WorkerCounters) -> Self {
-        Self { gets_only: true, ..Self::new(context, counters) }
-    }
-
-    pub fn context(&self) -> &'a ServerContext {
-        self.context
-    }
-
     fn store(&self) -> &'a Store {
         &self.context.store
     }
 
     /// Converts an expiry as sent to the store's clock.
     fn expiry(&self, sent: impl Into<i64>) -> u32 {
-        self.store().clock().expiry(sent.into())
-    }
-
-    pub fn is_authenticated(&self) -> bool {
-        self.authenticated
+        self.store().clock.expiry(sent.into())
     }
 
     /// Reads the store's clock and executes a delayed flush that is due.
     pub fn update_clock(&mut self) {
-        self.now = self.store().clock().now();
+        self.now = self.store().clock.now();
         self.store().flush_if_due(self.now);
-    }
-
-    /// The current second of the store's clock.
-    pub fn now(&self) -> u32 {
-        self.now
     }
 
     pub fn take_buffer(&mut self) -> Vec<u8> {
@@ -190,11 +169,6 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// What the buffer for replies takes, in bytes.
-    pub fn buffer_capacity(&self) -> usize {
-        self.replies.capacity()
-    }
-
     /// Takes the large value to send after the buffered replies, which must have been taken before.
     /// Buffers the bytes that follow the value.
     pub fn take_large_value(&mut self) -> Option<Arc<LargeValue>> {
@@ -202,15 +176,6 @@ impl<'a> Session<'a> {
         let (large, trailer) = self.large_value.take()?;
         self.replies.extend_from_slice(trailer);
         Some(large)
-    }
-
-    pub fn count_sent(&self, bytes: usize) {
-        self.counters.bytes_written.add(bytes as u64);
-    }
-
-    /// Counts a turn that ended with requests left.
-    pub fn count_yield(&self) {
-        self.counters.conn_yields.add(1);
     }
 
     pub fn has_replies(&self) -> bool {
@@ -234,13 +199,12 @@ impl<'a> Session<'a> {
 
     /// Makes room for what [`Session::write_value`] copies of a value, and `more` bytes.
     fn reserve_for(&mut self, value: &StoredValue<'_>, more: usize) {
+        let length = value.bytes().len();
         match value {
-            StoredValue::Large(large) if large.bytes().len() > MAX_COPIED => self.replies.reserve(more),
+            StoredValue::Large(_) if length > MAX_COPIED => self.replies.reserve(more),
             // Twice as much could stay allocated while the client does not read.
-            value if value.bytes().len() > MAX_COPIED => {
-                self.replies.reserve_exact(value.bytes().len() + more);
-            }
-            value => self.replies.reserve(value.bytes().len() + more),
+            _ if length > MAX_COPIED => self.replies.reserve_exact(length + more),
+            _ => self.replies.reserve(length + more),
         }
     }
 
@@ -285,8 +249,9 @@ impl<'a> Session<'a> {
     /// on.
     fn authenticate(&mut self, credentials: Option<(&[u8], &[u8])>) -> bool {
         self.counters.auth_cmds.add(1);
-        self.authenticated =
-            credentials.is_some_and(|(user, password)| self.context.authenticate(user, password));
+        self.authenticated = credentials
+            .zip(self.context.users.as_ref())
+            .is_some_and(|((user, password), users)| users.verify(user, password));
         self.counters.auth_errors.add(u64::from(!self.authenticated));
         self.authenticated
     }

@@ -1,8 +1,6 @@
 //! The sections of `stats`. Each lists its names in memcached's order; what has no meaning here has
 //! the value of a memcached without the feature, which stands beside the name.
 
-use std::sync::atomic::Ordering;
-
 use adapters::tls::ClientCertificates;
 
 use crate::memcached::config::{Protocol, TlsConfig, VERSION};
@@ -60,7 +58,6 @@ const SETTINGS: &str = "\
     ssl_wbuf_size=0 ssl_session_cache=no ssl_kernel_tls=no ssl_min_version num_napi_ids=0 \
     memory_file=(null) client_flags_size=4";
 
-/// Receives a name and its value.
 type Write<'a> = dyn FnMut(&str, &str) + 'a;
 
 /// Calls `write` with each name and value of a section. The empty section is the general one.
@@ -73,19 +70,17 @@ pub fn write_section(context: &ServerContext, section: &[u8], write: &mut Write<
         }
         b"settings" => write_names("", SETTINGS, write, |name| Some(setting(context, name))),
         b"reset" => context.counters.reset(),
-        b"items" => {
-            let figures = Figures::of(context);
-            if figures.usage.items > 0 {
-                write_names("items:1:", ITEMS, write, |name| figures.value(name));
+        b"items" | b"slabs" => {
+            let (figures, is_slabs) = (Figures::of(context), section == b"slabs");
+            let has_items = figures.usage.items > 0;
+            if has_items {
+                let (prefix, names) = if is_slabs { ("1:", SLAB) } else { ("items:1:", ITEMS) };
+                write_names(prefix, names, write, |name| figures.value(name));
             }
-        }
-        b"slabs" => {
-            let figures = Figures::of(context);
-            if figures.usage.items > 0 {
-                write_names("1:", SLAB, write, |name| figures.value(name));
+            if is_slabs {
+                write("active_slabs", if has_items { "1" } else { "0" });
+                write("total_malloced", &figures.usage.memory.to_string());
             }
-            write("active_slabs", if figures.usage.items > 0 { "1" } else { "0" });
-            write("total_malloced", &figures.usage.memory.to_string());
         }
         // There is none, as in a memcached that was not given any.
         b"extstore" => {}
@@ -115,15 +110,15 @@ fn write_names(prefix: &str, names: &str, write: &mut Write<'_>, value: impl Fn(
 }
 
 fn connections(context: &ServerContext, write: &mut Write<'_>) {
-    let now = context.store.clock().now();
-    let listening = context.listen_addresses();
+    let now = context.store.clock.now();
+    let listening = context.listen_addresses().clone();
     for (number, address) in listening.iter().enumerate() {
         write(&format!("{number}:addr"), address);
         write(&format!("{number}:state"), "conn_listening");
     }
     for (number, connection) in context.connections.all() {
         let number = number + listening.len();
-        let since = now.saturating_sub(connection.last_request());
+        let since = now.saturating_sub(connection.last_request.load());
         write(&format!("{number}:addr"), &connection.peer);
         write(&format!("{number}:listen_addr"), &connection.local);
         write(&format!("{number}:state"), connection.state());
@@ -149,8 +144,8 @@ impl<'a> Figures<'a> {
         let mean = usage.bytes.checked_div(usage.items).unwrap_or(0);
         let number = match name {
             "pid" => std::process::id().into(),
-            "uptime" => store.clock().now().into(),
-            "time" => store.clock().unix().unsigned_abs(),
+            "uptime" => store.clock.now().into(),
+            "time" => store.clock.unix().unsigned_abs(),
             "version" => return Some(VERSION.to_owned()),
             "pointer_size" => usize::BITS.into(),
             "rusage_user" | "rusage_system" => {
@@ -193,7 +188,7 @@ impl<'a> Figures<'a> {
             "outofmemory" => totals.store_no_memory,
             "hits_to_cold" => totals.get_hits,
             "chunk_size" => mean,
-            "chunks_per_page" => store.shards().segment_size as u64 / mean.max(1),
+            "chunks_per_page" => store.shards.segment_size as u64 / mean.max(1),
             "total_pages" => usage.segments,
             _ => totals.named(name)?,
         };
@@ -243,8 +238,8 @@ fn setting(context: &ServerContext, name: &str) -> String {
         "auth_enabled_sasl" => yes_or_no(config.sasl),
         "auth_enabled_ascii" => return path(config.users_file.as_ref().filter(|_| !config.sasl), "no"),
         "item_size_max" => return config.max_item.to_string(),
-        "slab_chunk_max" => return context.store.shards().segment_size.to_string(),
-        "lru_crawler" => yes_or_no(!context.crawler_disabled.load(Ordering::Relaxed)),
+        "slab_chunk_max" => return context.store.shards.segment_size.to_string(),
+        "lru_crawler" => yes_or_no(!context.crawler_disabled.load()),
         "flush_enabled" => yes_or_no(config.flush_allowed),
         "dump_enabled" => yes_or_no(config.dump_allowed),
         "idle_timeout" => return config.idle_timeout.map_or(0, |timeout| timeout.as_secs()).to_string(),

@@ -1,7 +1,7 @@
 use super::{SEND_AT, Session, SessionStep, stats};
 use crate::memcached::config::{Config, Protocol};
 use crate::memcached::context::ServerContext;
-use crate::memcached::stats::connections::{ConnectionInfo, ListedConnection};
+use crate::memcached::stats::connections::ListedConnection;
 use crate::memcached::stats::counters::CounterTotals;
 
 fn context(config: &Config) -> ServerContext {
@@ -135,9 +135,7 @@ fn the_keys_of_a_get_count_towards_the_turn_whether_they_are_found_or_not() {
 #[test]
 fn connections_come_and_go_while_they_are_listed() {
     let context = small_context();
-    let add = || {
-        ListedConnection::add(&context.connections, ConnectionInfo::new("".into(), "".into(), true).into())
-    };
+    let add = || ListedConnection::add(&context.connections, Default::default());
     let _listed = [add(), add()];
     let mut listed = 0;
     std::thread::scope(|scope| {

@@ -1,19 +1,16 @@
 //! Executes the classic text commands: storage, administration, authentication.
 
-use std::sync::atomic::Ordering;
-
 use super::{Outcome, Session, SessionStep, stats};
-use crate::memcached::config::{MIN_MEMORY_LIMIT, VERSION};
+use crate::memcached::config::VERSION;
 use crate::memcached::logging;
 use crate::memcached::mutation::{self, Delta, DeltaOutcome, StoreRequest};
 use crate::memcached::numbers;
 use crate::memcached::protocol::classic::{self, BAD_EXPIRY, Command, DumpFormat, StoreLine};
 use crate::memcached::protocol::store_reply::{StoreCommand, StoreReply};
 use crate::memcached::protocol::{
-    BAD_FORMAT, ERROR, KEY_MAX, NOT_A_NUMBER, OK, OUT_OF_MEMORY, Tokens, has_noreply, next_token, tokens,
+    BAD_FORMAT, ERROR, KEY_MAX, NOT_A_NUMBER, OK, OUT_OF_MEMORY, has_noreply, next_token, split, tokens,
     tuning,
 };
-use crate::memcached::store::ItemBits;
 
 /// An incomplete line that is longer than this, in bytes, closes the connection, unless it is a
 /// get.
@@ -38,9 +35,8 @@ fn check_incomplete(line: &[u8]) -> SessionStep {
     }
     let spaces = line.iter().position(|&byte| byte != b' ').unwrap_or(line.len());
     let command = &line[spaces..];
-    // Each of these takes any number of keys. memcached names only the first two here, and executes
-    // the others if the line comes in one read. How many reads a line takes is the kernel's choice,
-    // so it must not decide.
+    // memcached names only the first two here, and executes the others if the line comes in one
+    // read. How many reads a line takes is the kernel's choice, so it must not decide.
     let is_get = [&b"get "[..], b"gets ", b"gat ", b"gats "].iter().any(|get| command.starts_with(get));
     match spaces <= MAX_LEADING_SPACES && is_get && line.len() <= MAX_GET_LINE {
         true => SessionStep::NeedInput,
@@ -81,10 +77,7 @@ impl Session<'_> {
             Command::Meta(verb) => return self.execute_meta(verb, line, after),
             Command::MetaNoop => self.reply(b"MN\r\n"),
             Command::Delete { key, noreply } => {
-                let mut entry = store.lock(key, now);
-                let found = entry.header().is_some();
-                entry.remove();
-                drop(entry);
+                let found = store.lock(key, now).remove();
                 self.counters.count_delete(found);
                 self.reply_unless(noreply, if found { b"DELETED\r\n" } else { b"NOT_FOUND\r\n" });
             }
@@ -155,22 +148,14 @@ impl Session<'_> {
             self.discard_input(length + 2);
             return 0;
         };
-        let request = StoreRequest {
-            condition,
-            flags,
-            expiry: self.expiry(expiry),
-            expected_cas,
-            new_cas: None,
-            accepts_stale: false,
-            bits: ItemBits::default(),
-            length,
-        };
+        let expiry = self.expiry(expiry);
+        let request = StoreRequest { condition, flags, expiry, expected_cas, length, ..Default::default() };
         let reply = StoreReply::Classic { noreply };
         self.begin_store(StoreCommand { key, meta_flags: &[], request, reply }, after)
     }
 
     fn classic_delta(&mut self, key: &[u8], amount: u64, increments: bool, noreply: bool) {
-        let delta = Delta { amount, increments, expected_cas: 0, new_cas: None };
+        let delta = Delta { amount, increments, ..Delta::default() };
         let mut entry = self.store().lock(key, self.now);
         let outcome = mutation::apply_delta(self.store(), &mut entry, delta);
         drop(entry);
@@ -180,22 +165,19 @@ impl Session<'_> {
                 self.reply_unless(noreply, itoa::Buffer::new().format(value).as_bytes());
                 self.reply_unless(noreply, b"\r\n");
             }
-            // `Exists` cannot occur: the classic command has no CAS unique.
-            DeltaOutcome::NotFound | DeltaOutcome::Exists => self.reply_unless(noreply, b"NOT_FOUND\r\n"),
             DeltaOutcome::NotANumber => self.reply_unless(noreply, NOT_A_NUMBER),
             DeltaOutcome::OutOfMemory => self.reply_unless(noreply, OUT_OF_MEMORY),
+            // The others need a CAS unique, or an initial value.
+            _ => self.reply_unless(noreply, b"NOT_FOUND\r\n"),
         }
     }
 
     fn execute_admin(&mut self, line: &[u8]) -> Outcome {
-        let (tokens, context) = (Tokens::of(line), self.context);
-        let tokens = tokens.as_slice();
-        let Some((&name, arguments)) = tokens.split_first() else {
-            self.reply(ERROR);
-            return Ok(0);
-        };
-        let noreply = has_noreply(tokens);
-        let crawler_disabled = context.crawler_disabled.load(Ordering::Relaxed);
+        let (tokens, context) = (split(line), self.context);
+        let (name, arguments) = tokens.split_first().map_or((&[][..], &[][..]), |(name, rest)| (*name, rest));
+        let noreply = has_noreply(&tokens);
+        let crawler_disabled = context.crawler_disabled.load();
+        let message;
         let reply: &[u8] = match (name, arguments) {
             (b"flush_all", _) => self.flush_all(arguments, noreply),
             (b"verbosity", _) => match arguments.first().and_then(|level| numbers::digits_u32(level)) {
@@ -206,34 +188,26 @@ impl Session<'_> {
                 None => BAD_FORMAT,
             },
             (b"cache_memlimit", _) => self.set_memory_limit(arguments),
-            (b"shutdown", _) if !context.config.shutdown_allowed => {
-                self.reply(b"SERVER_ERROR: shutdown not enabled\r\n");
-                return Ok(0);
-            }
+            (b"shutdown", _) if !context.config.shutdown_allowed => b"SERVER_ERROR: shutdown not enabled\r\n",
             (b"shutdown", [] | [b"graceful"]) => {
-                context.request_shutdown();
+                context.shutdown.add_permits(1);
                 return Err(SessionStep::Close);
             }
-            (b"shutdown", _) => {
-                self.reply(b"CLIENT_ERROR invalid shutdown mode\r\n");
-                return Ok(0);
-            }
+            (b"shutdown", _) => b"CLIENT_ERROR invalid shutdown mode\r\n",
             (b"watch", _) => b"CLIENT_ERROR watch commands not allowed\r\n",
             (b"refresh_certs", _) if context.config.tls.is_none() => b"Error TLS not enabled\r\n",
             (b"refresh_certs", _) => match context.reload() {
                 Ok(()) => OK,
                 Err(error) => {
-                    self.reply(format!("SERVER_ERROR {error}\r\n").as_bytes());
-                    return Ok(0);
+                    message = format!("SERVER_ERROR {error}\r\n");
+                    message.as_bytes()
                 }
             },
             (b"slabs", _) => tuning::slabs(arguments),
             (b"lru", _) => tuning::lru(arguments),
-            (b"lru_crawler", [b"metadump", classes]) if !crawler_disabled => {
-                return self.dump_classes(DumpFormat::Metadump, classes);
-            }
-            (b"lru_crawler", [b"mgdump", classes]) if !crawler_disabled => {
-                return self.dump_classes(DumpFormat::Mgdump, classes);
+            (b"lru_crawler", [name @ (b"metadump" | b"mgdump"), classes]) if !crawler_disabled => {
+                let format = if *name == b"mgdump" { DumpFormat::Mgdump } else { DumpFormat::Metadump };
+                return self.dump_classes(format, classes);
             }
             (b"lru_crawler", _) => tuning::lru_crawler(&context.crawler_disabled, arguments),
             _ if tokens.len() > 1 && tokens[tokens.len() - 1].starts_with(b"HTTP/") => {
@@ -247,10 +221,9 @@ impl Session<'_> {
 
     fn flush_all(&mut self, arguments: &[&[u8]], noreply: bool) -> &'static [u8] {
         let delay = match arguments {
-            _ if !self.context.config.flush_allowed => Some(0),
-            [] => Some(0),
             [_] if noreply => Some(0),
-            [delay, ..] => numbers::digits_i32(delay),
+            [delay, ..] if self.context.config.flush_allowed => numbers::digits_i32(delay),
+            _ => Some(0),
         };
         match delay.map(|delay| self.flush(delay.into())) {
             Some(true) => OK,
@@ -265,9 +238,7 @@ impl Session<'_> {
     fn set_memory_limit(&mut self, arguments: &[&[u8]]) -> &'static [u8] {
         match arguments.first().and_then(|mebibytes| numbers::digits_u32(mebibytes)) {
             None => ERROR,
-            Some(mebibytes) if u64::from(mebibytes) << 20 < MIN_MEMORY_LIMIT => {
-                b"MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m\r\n"
-            }
+            Some(..8) => b"MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m\r\n",
             Some(1_000_000_001..) => b"MEMLIMIT_ADJUST_FAILED input value is megabytes not bytes\r\n",
             Some(mebibytes) if self.store().set_limit(u64::from(mebibytes) << 20) => OK,
             Some(_) => b"MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust\r\n",
@@ -288,11 +259,10 @@ impl Session<'_> {
         let mut arguments = tokens(line);
         let is_set = arguments.next() == Some(b"set");
         let length = arguments.nth(3).and_then(numbers::digits_u32).filter(|_| is_set);
-        let Some(length) = length else {
+        let Some(length) = length.map(|length| length as usize) else {
             self.reply(b"CLIENT_ERROR unauthenticated\r\n");
             return Ok(used);
         };
-        let length = length as usize;
         if length > MAX_CREDENTIALS {
             self.reply(b"CLIENT_ERROR auth token too long\r\n");
             return Ok(used);
@@ -302,10 +272,10 @@ impl Session<'_> {
             None => b"CLIENT_ERROR bad command line termination\r\n",
             Some(token) => match memchr::memchr(b' ', token) {
                 None => b"CLIENT_ERROR bad authentication token format\r\n",
-                Some(space) => match self.authenticate(Some((&token[..space], &token[space + 1..]))) {
-                    true => b"STORED\r\n",
-                    false => b"CLIENT_ERROR authentication failure\r\n",
-                },
+                Some(space) if self.authenticate(Some((&token[..space], &token[space + 1..]))) => {
+                    b"STORED\r\n"
+                }
+                Some(_) => b"CLIENT_ERROR authentication failure\r\n",
             },
         };
         self.reply(reply);
@@ -313,29 +283,27 @@ impl Session<'_> {
     }
 
     fn classic_stats(&mut self, line: &[u8]) -> Outcome {
-        let tokens = Tokens::of(line);
-        let (section, arguments) = match tokens.as_slice() {
-            [_, section, arguments @ ..] => (*section, arguments),
-            _ => (&[][..], &[][..]),
-        };
-        match section {
+        let tokens = split(line);
+        let section = *tokens.get(1).unwrap_or(&&[][..]);
+        let replies = &mut self.replies;
+        let reply: &[u8] = match section {
             // As a memcached that is not to list keys (`-X`).
-            b"detail" => self.reply(b"CLIENT_ERROR stats detail not allowed\r\n"),
-            b"cachedump" => return self.cachedump(arguments),
+            b"detail" => b"CLIENT_ERROR stats detail not allowed\r\n",
+            b"cachedump" => return self.cachedump(&tokens[2..]),
             _ => {
-                let replies = &mut self.replies;
                 let known = stats::write_section(self.context, section, &mut |name, value| {
                     for part in ["STAT ", name, " ", value, "\r\n"] {
                         replies.extend_from_slice(part.as_bytes());
                     }
                 });
-                self.reply(match (known, section) {
+                match (known, section) {
                     (false, _) => ERROR,
                     (true, b"reset") => b"RESET\r\n",
                     (true, _) => b"END\r\n",
-                });
+                }
             }
-        }
+        };
+        self.reply(reply);
         Ok(0)
     }
 }

@@ -19,7 +19,6 @@ macro_rules! counters {
         }
 
         impl CounterTotals {
-            /// The counter of this name.
             pub fn named(&self, name: &str) -> Option<u64> {
                 match name {
                     $(stringify!($name) => Some(self.$name),)*

@@ -6,77 +6,58 @@
 
 use std::sync::Arc;
 
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
 use super::memory::LargeValue;
 
 /// The state bits of an item. The lowest two count accesses, saturating at 3, as S3-FIFO needs
 /// them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
+)]
+#[repr(transparent)]
 pub struct ItemBits(u8);
 
+bitflags::bitflags! {
+    impl ItemBits: u8 {
+        const ACCESS_COUNT = 3;
+        /// A client has fetched the item since it was stored.
+        const FETCHED = 1 << 2;
+        /// A client has marked the value as stale.
+        const STALE = 1 << 3;
+        /// A client holds the token to recache the item.
+        const TOKEN_SENT = 1 << 4;
+        /// The client sent the key in base64.
+        const KEY_BINARY = 1 << 5;
+        /// The value is a large value; the item holds its number.
+        const LARGE = 1 << 6;
+        /// The item was deleted, replaced or moved; its bytes are not reused yet.
+        const DEAD = 1 << 7;
+    }
+}
+
 impl ItemBits {
-    /// A client has fetched the item since it was stored.
-    pub const FETCHED: Self = Self(1 << 2);
-    /// A client has marked the value as stale.
-    pub const STALE: Self = Self(1 << 3);
-    /// A client holds the token to recache the item.
-    pub const TOKEN_SENT: Self = Self(1 << 4);
-    /// The client sent the key in base64.
-    pub const KEY_BINARY: Self = Self(1 << 5);
-    /// The value is a large value; the item holds its number.
-    pub(super) const LARGE: Self = Self(1 << 6);
-    /// The item was deleted, replaced or moved; its bytes are not reused yet.
-    pub(super) const DEAD: Self = Self(1 << 7);
-
-    const ACCESS_COUNT: u8 = 3;
-
-    /// Whether any bit of `other` is set.
-    pub fn intersects(self, other: Self) -> bool {
-        self.0 & other.0 != 0
-    }
-
-    /// Sets the bits of `other`.
-    #[must_use]
-    pub fn with(self, other: Self) -> Self {
-        Self(self.0 | other.0)
-    }
-
-    #[must_use]
-    pub fn with_if(self, other: Self, set: bool) -> Self {
-        if set { self.with(other) } else { self }
-    }
-
-    /// Clears the bits of `other`.
-    #[must_use]
-    pub fn without(self, other: Self) -> Self {
-        Self(self.0 & !other.0)
-    }
-
     /// Accesses since the item was stored or last moved: 0 to 3.
     pub(super) fn access_count(self) -> u8 {
-        self.0 & Self::ACCESS_COUNT
+        (self & Self::ACCESS_COUNT).0
     }
 
+    #[must_use]
     pub(super) fn with_access_count(self, count: u8) -> Self {
-        Self(self.0 & !Self::ACCESS_COUNT | count.min(Self::ACCESS_COUNT))
+        (self - Self::ACCESS_COUNT) | Self(count.min(Self::ACCESS_COUNT.0))
     }
 }
 
 /// Bytes of the header, which precedes the key.
-pub const HEADER: usize = 26;
+pub const HEADER: usize = size_of::<ItemHeader>();
 /// Items start at multiples of this.
 pub const ALIGN: usize = 4;
-/// An item with a large value stores the value's number instead: this many bytes.
-const LARGE_VALUE_NUMBER: usize = 4;
 
-const CAS: usize = 0;
-const FLAGS: usize = 8;
-const EXPIRY: usize = 12;
-const ACCESSED: usize = 16;
-const LENGTH: usize = 20;
-const KEY_LENGTH: usize = 24;
-const BITS: usize = 25;
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// An item's header, as it lies in the segment.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
+)]
+#[repr(C, packed)]
 pub struct ItemHeader {
     /// The CAS unique: changes whenever the item changes.
     pub cas: u64,
@@ -92,86 +73,43 @@ pub struct ItemHeader {
 impl ItemHeader {
     /// Bytes of the item in its segment, with padding.
     pub fn size(&self) -> usize {
-        item_size(self.key_length.into(), inline_length(self.length as usize, self.bits))
+        (HEADER + usize::from(self.key_length) + self.inline_length()).next_multiple_of(ALIGN)
     }
 
-    /// Whether the item has expired at second `now`.
+    /// Bytes after the key: those of the value, or of a large value's number.
+    fn inline_length(&self) -> usize {
+        if self.bits.contains(ItemBits::LARGE) { size_of::<u32>() } else { self.length as usize }
+    }
+
     pub fn has_expired(&self, now: u32) -> bool {
         self.expiry != 0 && self.expiry <= now
     }
 
     /// Bytes outside the segment: those of a large value.
     pub(super) fn external_bytes(&self) -> u64 {
-        if self.bits.intersects(ItemBits::LARGE) { self.length.into() } else { 0 }
-    }
-
-    pub(super) fn write(&self, item: &mut [u8]) {
-        item[CAS..FLAGS].copy_from_slice(&self.cas.to_ne_bytes());
-        item[FLAGS..EXPIRY].copy_from_slice(&self.flags.to_ne_bytes());
-        item[EXPIRY..ACCESSED].copy_from_slice(&self.expiry.to_ne_bytes());
-        item[ACCESSED..LENGTH].copy_from_slice(&self.accessed.to_ne_bytes());
-        item[LENGTH..KEY_LENGTH].copy_from_slice(&self.length.to_ne_bytes());
-        item[KEY_LENGTH] = self.key_length;
-        item[BITS] = self.bits.0;
+        if self.bits.contains(ItemBits::LARGE) { self.length.into() } else { 0 }
     }
 }
 
-/// Bytes of an item with `inline` bytes after its key, with padding.
-pub fn item_size(key: usize, inline: usize) -> usize {
-    (HEADER + key + inline).next_multiple_of(ALIGN)
-}
-
-/// Bytes after the key.
-pub fn inline_length(length: usize, bits: ItemBits) -> usize {
-    if bits.intersects(ItemBits::LARGE) { LARGE_VALUE_NUMBER } else { length }
-}
-
-fn read_u32(item: &[u8], at: usize) -> u32 {
-    // Every item has a complete header.
-    u32::from_ne_bytes(item[at..at + 4].try_into().unwrap_or_default())
-}
-
+/// The header of an item. Every item has a complete one.
 pub fn header(item: &[u8]) -> ItemHeader {
-    let item = &item[..HEADER];
-    ItemHeader {
-        cas: u64::from_ne_bytes(item[CAS..FLAGS].try_into().unwrap_or_default()),
-        flags: read_u32(item, FLAGS),
-        expiry: read_u32(item, EXPIRY),
-        accessed: read_u32(item, ACCESSED),
-        length: read_u32(item, LENGTH),
-        key_length: item[KEY_LENGTH],
-        bits: ItemBits(item[BITS]),
+    ItemHeader::read_from_bytes(&item[..HEADER]).unwrap_or_default()
+}
+
+pub fn update(item: &mut [u8], change: impl FnOnce(&mut ItemHeader)) {
+    if let Ok(header) = ItemHeader::mut_from_bytes(&mut item[..HEADER]) {
+        change(header);
     }
 }
 
 pub fn key(item: &[u8]) -> &[u8] {
-    let end = HEADER + usize::from(item[KEY_LENGTH]);
-    &item[HEADER..end]
-}
-
-pub fn bits(item: &[u8]) -> ItemBits {
-    ItemBits(item[BITS])
-}
-
-pub fn set_bits(item: &mut [u8], bits: ItemBits) {
-    item[BITS] = bits.0;
-}
-
-/// Changes the header of an item.
-pub fn update(item: &mut [u8], change: impl FnOnce(&mut ItemHeader)) {
-    let mut header = header(item);
-    change(&mut header);
-    header.write(item);
-}
-
-pub fn set_accessed(item: &mut [u8], now: u32) {
-    item[ACCESSED..LENGTH].copy_from_slice(&now.to_ne_bytes());
+    &item[HEADER..HEADER + usize::from(header(item).key_length)]
 }
 
 /// The bytes after the key: the value, or a large value's number.
 pub fn inline_bytes<'a>(item: &'a [u8], header: &ItemHeader) -> &'a [u8] {
     let start = HEADER + usize::from(header.key_length);
-    &item[start..start + inline_length(header.length as usize, header.bits)]
+    &item[start..start + header.inline_length()]
 }
 
 pub fn large_value_number(item: &[u8], header: &ItemHeader) -> usize {
@@ -243,15 +181,12 @@ mod tests {
             bits: ItemBits::FETCHED,
         };
         let mut item = vec![0; header.size()];
-        header.write(&mut item);
+        update(&mut item, |written| *written = header);
         item[HEADER..HEADER + 8].copy_from_slice(b"keyvalue");
         assert_eq!(super::header(&item), header);
         assert_eq!((key(&item), inline_bytes(&item, &header)), (&b"key"[..], &b"value"[..]));
         assert_eq!(header.size(), 36);
-        update(&mut item, |header| (header.cas, header.expiry) = (1, 2));
-        set_accessed(&mut item, 3);
-        set_bits(&mut item, ItemBits::STALE);
-        let expected = ItemHeader { cas: 1, expiry: 2, accessed: 3, bits: ItemBits::STALE, ..header };
-        assert_eq!(super::header(&item), expected);
+        update(&mut item, |header| (header.cas, header.bits) = (1, ItemBits::STALE));
+        assert_eq!(super::header(&item), ItemHeader { cas: 1, bits: ItemBits::STALE, ..header });
     }
 }

@@ -15,11 +15,15 @@ mod shard_set;
 mod tests;
 
 use std::ops::ControlFlow;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+
+use crossbeam_utils::atomic::AtomicCell;
 
 use super::clock::Clock;
 use super::config::Config;
+use memory::MemoryBudget;
+use segment_log::Segment;
 use shard::StoreCounters;
 
 pub use item::{ItemBits, ItemHeader, NewItem, NewValue, StoredValue};
@@ -32,8 +36,7 @@ pub struct StoreUsage {
     pub items: u64,
     /// Bytes of items: headers, keys and values.
     pub bytes: u64,
-    /// Bytes of all memory in use: segments, hash tables and large values. The limit applies to
-    /// this.
+    /// Bytes of segments, hash tables and large values, to which the limit applies.
     pub memory: u64,
     /// Bytes of hash tables and ghost queues.
     pub tables: u64,
@@ -70,17 +73,18 @@ const MIN_SEGMENTS: usize = 4;
 /// The item store. All methods may be called from several threads at once.
 #[derive(Debug)]
 pub struct Store {
-    shards: ShardSet,
-    clock: Clock,
+    /// The shards and their memory, for what concerns no single item.
+    pub shards: ShardSet,
+    /// The clock that expiries and the `now` arguments refer to.
+    pub clock: Clock,
     last_cas: AtomicU64,
-    cas: bool,
+    pub cas: bool,
     /// The second of a delayed flush; 0 is none.
-    flush_at: AtomicU32,
+    flush_at: AtomicCell<u32>,
     max_item: usize,
 }
 
 impl Store {
-    /// An empty store with the limits of a configuration, for a number of threads.
     pub fn new(config: &Config, workers: usize) -> Self {
         let most = (config.memory / MIN_SHARD_MEMORY).max(1);
         let least = config.memory.div_ceil(MAX_SHARD_MEMORY);
@@ -92,58 +96,38 @@ impl Store {
             clock: Clock::start(),
             last_cas: AtomicU64::new(0),
             cas: config.cas,
-            flush_at: AtomicU32::new(0),
+            flush_at: AtomicCell::new(0),
             max_item: config.max_item,
         }
     }
 
-    /// The shards and their memory, for what concerns no single item.
-    pub fn shards(&self) -> &ShardSet {
-        &self.shards
-    }
-
-    /// The clock that expiries and the `now` arguments refer to.
-    pub fn clock(&self) -> &Clock {
-        &self.clock
-    }
-
-    /// The memory limit, in bytes.
     pub fn limit(&self) -> u64 {
-        self.shards.memory.limit.get()
+        self.shards.memory.limit.load()
     }
 
-    /// Changes the memory limit. A lower limit takes effect over the next calls of
-    /// [`Store::maintain`]; with evictions disabled, once enough items were deleted or have
-    /// expired. Returns false, without effect, if the store cannot work with so little memory.
+    /// Changes the memory limit, to a lower one over the next calls of [`Store::maintain`]. False,
+    /// without effect, if the store cannot work with so little memory.
     pub fn set_limit(&self, bytes: u64) -> bool {
         let usage = self.usage();
         let least = (self.shards.len() * self.shards.segment_size * MIN_SEGMENTS) as u64 + usage.tables;
-        if bytes < least {
-            return false;
+        let is_enough = bytes >= least;
+        if is_enough {
+            self.shards.memory.limit.store(bytes);
         }
-        self.shards.memory.limit.set(bytes);
-        true
+        is_enough
     }
 
-    /// Whether the largest item size allows a key and a value of these lengths, with these client
-    /// flags. What counts is what memcached needs for the item, so that the same values are
-    /// refused.
+    /// Whether the largest item size allows such an item. What counts is what memcached needs for
+    /// it, so that the same values are refused.
     pub fn fits(&self, key: usize, flags: u32, value: usize) -> bool {
         let flags = if flags == 0 { 0 } else { size_of::<u32>() };
         let cas = if self.cas { size_of::<u64>() } else { 0 };
         MEMCACHED_ITEM + key + flags + value + cas <= self.max_item
     }
 
-    pub fn has_cas(&self) -> bool {
-        self.cas
-    }
-
     /// Returns a new CAS unique, 0 if items have none.
     pub fn next_cas(&self) -> u64 {
-        if !self.cas {
-            return 0;
-        }
-        self.last_cas.fetch_add(1, Ordering::Relaxed) + 1
+        if self.cas { self.last_cas.fetch_add(1, Ordering::Relaxed) + 1 } else { 0 }
     }
 
     /// Locks the key's shard and looks up the key. Removes the item if it has expired at second
@@ -154,22 +138,17 @@ impl Store {
 
     /// Removes all items, now or at second `at`.
     pub fn flush(&self, at: Option<u32>) {
-        self.flush_at.store(at.unwrap_or(0), Ordering::Relaxed);
+        self.flush_at.store(at.unwrap_or(0));
         if at.is_none() {
-            for index in 0..self.shards.len() {
-                self.shards.lock(index).clear(&self.shards.memory);
-            }
+            self.shards.each().for_each(|mut shard| shard.clear());
         }
     }
 
     /// Executes a delayed flush that is due at second `now`. Must be called before items are
     /// accessed.
     pub fn flush_if_due(&self, now: u32) {
-        let at = self.flush_at.load(Ordering::Relaxed);
-        if at != 0
-            && now >= at
-            && self.flush_at.compare_exchange(at, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
-        {
+        let at = self.flush_at.load();
+        if (1..=now).contains(&at) && self.flush_at.compare_exchange(at, 0).is_ok() {
             self.flush(None);
         }
     }
@@ -180,62 +159,54 @@ impl Store {
         let (start, now) = (Instant::now(), self.clock.refresh());
         self.flush_if_due(now);
         let memory = &self.shards.memory;
-        while memory.is_over_limit() && self.shards.evict && start.elapsed() < time {
-            if !self.shards.reclaim_from_any(None, now) {
-                break;
-            }
-        }
+        while memory.is_over_limit()
+            && self.shards.evict
+            && start.elapsed() < time
+            && self.shards.reclaim_from_any(None, now)
+        {}
         let mut idle = 0;
         while idle < self.shards.len() && start.elapsed() < time {
             let index = self.shards.next_index();
-            idle = if self.shards.lock(index).crawl(now, memory) { 0 } else { idle + 1 };
+            idle = if self.shards.lock(index).crawl(now) { 0 } else { idle + 1 };
         }
     }
 
-    /// What the store holds, summed over all shards.
     pub fn usage(&self) -> StoreUsage {
-        let mut sum = StoreUsage { memory: self.shards.memory.used.get(), ..StoreUsage::default() };
-        for index in 0..self.shards.len() {
-            let shard = self.shards.lock(index);
+        let MemoryBudget { used, large, .. } = &*self.shards.memory;
+        let mut sum = StoreUsage { memory: used.load(), bytes: large.load(), ..StoreUsage::default() };
+        for shard in self.shards.each() {
             sum.items += shard.item_count() as u64;
-            sum.bytes += shard.live_bytes();
-            sum.tables += shard.table_bytes();
+            sum.bytes += shard.log.segments().map(|(_, segment)| segment.live as u64).sum::<u64>();
+            sum.tables += shard.table_bytes;
             sum.segments += shard.log.segment_count() as u64;
             sum.counters += shard.counters;
         }
-        sum.bytes += self.shards.memory.large.get();
         sum
     }
 
-    /// Calls `visit` with some items, at most 1,000, and until it breaks. Returns where to
-    /// continue, `None` at the end. Between calls the store is unlocked: items that are stored
-    /// meanwhile may be missed, and items that are moved may be visited twice.
+    /// Calls `visit` with some items until it breaks. Returns where to continue, `None` at the end.
+    /// Items that are stored between calls may be missed, and those that are moved visited twice.
     pub fn walk(
         &self,
         from: WalkPosition,
         now: u32,
         mut visit: impl FnMut(&[u8], &ItemHeader) -> ControlFlow<()>,
     ) -> Option<WalkPosition> {
-        let WalkPosition { shard: mut index, mut segment, segment_id, offset } = from;
-        while index < self.shards.len() {
-            let shard = self.shards.lock(index);
-            let next =
-                shard.log.segments().map(|(number, _)| number).filter(|number| *number >= segment).min();
-            if let Some(number) = next {
-                let id = shard.log.segment(number).map_or(0, |segment| segment.id);
-                // Another segment with this number is visited from its start.
-                let start = if id == segment_id { offset } else { 0 };
-                let left = shard.visit_segment(number, start, now, WALK_STEP, &mut visit);
-                let next = WalkPosition { shard: index, segment: number + 1, ..WalkPosition::default() };
-                return Some(left.map_or(next, |offset| WalkPosition {
-                    shard: index,
-                    segment: number,
-                    segment_id: id,
-                    offset,
-                }));
-            }
-            (index, segment) = (index + 1, 0);
+        let WalkPosition { shard: index, segment, segment_id, offset } = from;
+        if index == self.shards.len() {
+            return None;
         }
-        None
+        let shard = self.shards.lock(index);
+        // The segments' numbers ascend.
+        let next = shard.log.segments().find(|(number, _)| *number >= segment);
+        let Some((number, &Segment { id, .. })) = next else {
+            return Some(WalkPosition { shard: index + 1, ..WalkPosition::default() });
+        };
+        // Another segment with this number is visited from its start.
+        let start = if id == segment_id { offset } else { 0 };
+        Some(match shard.visit_segment(number, start, now, WALK_STEP, &mut visit) {
+            Some(offset) => WalkPosition { shard: index, segment: number, segment_id: id, offset },
+            None => WalkPosition { shard: index, segment: number + 1, ..WalkPosition::default() },
+        })
     }
 }

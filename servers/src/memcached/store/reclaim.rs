@@ -10,7 +10,6 @@
 use std::hash::BuildHasher;
 
 use super::item::{self, ItemBits, ItemHeader};
-use super::memory::MemoryBudget;
 use super::segment_log::{ItemLocation, Queue, Segment, live_items};
 use super::shard::Shard;
 
@@ -23,43 +22,36 @@ const COMPACT_AT: usize = 3;
 /// A segment with expired items is compacted if at most this many quarters of it remain.
 const COMPACT_EXPIRED_AT: usize = 2;
 
-/// Which live items survive when their segment is freed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Retain {
-    All,
-    Accessed,
-}
-
 impl Shard {
     /// Frees some memory: of dead items first, of live ones if `evict` is set. False if nothing was
     /// freed.
-    pub fn reclaim(&mut self, now: u32, evict: bool, memory: &MemoryBudget) -> bool {
-        let limit = self.log.segment_size() * COMPACT_AT / 4;
+    pub fn reclaim(&mut self, now: u32, evict: bool) -> bool {
+        let limit = self.log.segment_size * COMPACT_AT / 4;
         if self.emptiest_segment().is_none_or(|(_, occupied)| occupied > limit) {
             // Expired items count as live until they are removed.
-            self.expire_one_segment(now);
+            let due = self.log.segments().find(|(_, segment)| segment.first_expiry <= now);
+            if let Some(index) = due.map(|(index, _)| index) {
+                self.expire_segment(index, now);
+            }
         }
         let freed = match self.emptiest_segment() {
-            Some((index, occupied)) if occupied <= limit => self.free_segment(index, Retain::All, now),
-            _ if evict => match self.eviction_candidate() {
-                Some(index) => self.free_segment(index, Retain::Accessed, now),
-                None => false,
-            },
-            _ => false,
+            Some((index, occupied)) if occupied <= limit => self.free_segment(index, false, now),
+            _ => {
+                let candidate = self.eviction_candidate().filter(|_| evict);
+                candidate.is_some_and(|index| self.free_segment(index, true, now))
+            }
         };
-        if memory.is_over_limit() {
-            self.release_free_segments(memory, usize::MAX);
+        if self.memory.is_over_limit() {
+            self.release_free_segments(usize::MAX);
         }
         freed
     }
 
     /// The closed segment with the fewest occupied bytes.
     fn emptiest_segment(&self) -> Option<(u32, usize)> {
+        let size = self.log.segment_size;
         let closed = self.log.segments().filter(|(index, _)| !self.log.is_open(*index));
-        let size = self.log.segment_size();
-        closed
-            .map(|(index, segment)| (index, segment.occupied_bytes(size)))
-            .min_by_key(|(_, occupied)| *occupied)
+        closed.map(|(index, segment)| (index, segment.occupied_bytes(size))).min_by_key(|(_, bytes)| *bytes)
     }
 
     fn eviction_candidate(&self) -> Option<u32> {
@@ -69,24 +61,15 @@ impl Shard {
         queue.front().copied()
     }
 
-    fn expire_one_segment(&mut self, now: u32) {
-        let due = self.log.segments().find(|(_, segment)| segment.first_expiry <= now);
-        if let Some((index, _)) = due {
-            self.expire_segment(index, now);
-        }
-    }
-
-    /// Frees a segment and moves the items that are retained. False if the kernel has no memory for
-    /// the move.
-    fn free_segment(&mut self, index: u32, retain: Retain, now: u32) -> bool {
+    /// Frees a segment. Moves its live items, with `evict` only those that were accessed. False if
+    /// the kernel has no memory for the move.
+    fn free_segment(&mut self, index: u32, evict: bool, now: u32) -> bool {
         let Some(queue) = self.log.segment(index).map(|segment| segment.queue) else { return false };
         let Some((map, used)) = self.log.detach_segment(index) else { return false };
         self.generation += 1;
-        let mut budget = match (retain, queue) {
-            (Retain::Accessed, Queue::Main) => {
-                RetentionBudget::of_segment(&map, used, self.log.segment_size() * COMPACT_AT / 4)
-            }
-            _ => RetentionBudget::unlimited(),
+        let mut budget = match (evict, queue) {
+            (true, Queue::Main) => retained_bytes(&map, used, self.log.segment_size * COMPACT_AT / 4),
+            _ => [0; 4],
         };
         for (offset, header) in live_items(&map, used) {
             let item = &map[offset..offset + header.size()];
@@ -94,14 +77,16 @@ impl Shard {
             let hash = self.hasher.hash_one(item::key(item));
             let accesses = header.bits.access_count();
             let expired = header.has_expired(now);
-            let (target, bits) = match (retain, queue) {
+            let (target, bits) = match (evict, queue) {
                 _ if expired => (None, header.bits),
-                (Retain::All, queue) => (Some(queue), header.bits),
-                (Retain::Accessed, Queue::Small) => {
+                (false, queue) => (Some(queue), header.bits),
+                (true, Queue::Small) => {
                     ((accesses >= PROMOTE_AT).then_some(Queue::Main), header.bits.with_access_count(0))
                 }
-                (Retain::Accessed, Queue::Main) => {
-                    let retained = accesses > 0 && budget.take(accesses, header.size());
+                (true, Queue::Main) => {
+                    let left = &mut budget[usize::from(accesses)];
+                    let retained = accesses > 0 && header.size() <= *left;
+                    *left -= if retained { header.size() } else { 0 };
                     let bits = header.bits.with_access_count(accesses.saturating_sub(1));
                     (retained.then_some(Queue::Main), bits)
                 }
@@ -112,18 +97,18 @@ impl Shard {
                 self.counters.moved += 1;
                 let copy = &mut self.log.item_mut(to)[..item.len()];
                 copy.copy_from_slice(item);
-                item::set_bits(copy, bits);
+                item::update(copy, |header| header.bits = bits);
                 self.log.note_expiry(to, header.expiry);
                 continue;
             }
-            if header.bits.intersects(ItemBits::LARGE) {
+            if header.bits.contains(ItemBits::LARGE) {
                 self.remove_large_value(item::large_value_number(item, &header));
             }
             if expired {
                 self.count_expired(&header);
             } else {
                 self.counters.evictions += 1;
-                self.counters.evicted_unfetched += u64::from(!header.bits.intersects(ItemBits::FETCHED));
+                self.counters.evicted_unfetched += u64::from(!header.bits.contains(ItemBits::FETCHED));
                 if queue == Queue::Small {
                     self.ghosts.insert(hash);
                 }
@@ -135,19 +120,12 @@ impl Shard {
 
     /// Allocates space for an item that is moved. May use the free segment that is kept for this.
     fn append_moved(&mut self, queue: Queue, header: &ItemHeader) -> Option<ItemLocation> {
-        let (size, external) = (header.size(), header.external_bytes());
-        if let Some(location) = self.log.append(queue, size, external) {
-            return Some(location);
-        }
-        let Some(map) = self.log.free_segments.pop() else {
+        let (size, external, log) = (header.size(), header.external_bytes(), &mut self.log);
+        log.append(queue, size, external).or_else(|| match log.free_segments.is_empty() {
             // Exceed the open segment's share of large values rather than lose the item.
-            return self.log.append(queue, size, 0);
-        };
-        if let Err(map) = self.log.open_segment(queue, map) {
-            self.log.free_segments.push(map);
-            return None;
-        }
-        self.log.append(queue, size, external)
+            true => log.append(queue, size, 0),
+            false => log.append_to_new(queue, size, external),
+        })
     }
 
     fn expire_segment(&mut self, index: u32, now: u32) {
@@ -157,7 +135,8 @@ impl Shard {
         let map = self.log.item(self.log.location(index, 0));
         for (offset, header) in live_items(map, segment.used) {
             checked += 1;
-            match header.expiry {
+            let expiry = header.expiry;
+            match expiry {
                 0 => {}
                 expiry if expiry <= now => expired.push((self.log.location(index, offset), header)),
                 expiry => first = first.min(expiry),
@@ -174,7 +153,7 @@ impl Shard {
 
     /// Removes the expired items of a segment, and gives a free one back to the kernel. Returns
     /// whether there was one to examine.
-    pub fn crawl(&mut self, now: u32, memory: &MemoryBudget) -> bool {
+    pub fn crawl(&mut self, now: u32) -> bool {
         let is_due = |(index, segment): &(u32, &Segment)| {
             segment.first_expiry <= now || (segment.live == 0 && !self.log.is_open(*index))
         };
@@ -183,50 +162,31 @@ impl Shard {
         if let Some(index) = next {
             self.crawl_cursor = index + 1;
             self.expire_segment(index, now);
-            let size = self.log.segment_size();
+            let size = self.log.segment_size;
             let occupied = self.log.segment(index).map_or(usize::MAX, |segment| segment.occupied_bytes(size));
             // An open segment continues to be filled unless nothing in it is live.
             let limit = if self.log.is_open(index) { 0 } else { size * COMPACT_EXPIRED_AT / 4 };
             if occupied <= limit {
-                self.free_segment(index, Retain::All, now);
+                self.free_segment(index, false, now);
             }
         }
-        self.release_free_segments(memory, 1);
+        self.release_free_segments(1);
         next.is_some()
     }
 }
 
-/// How many bytes of a main segment's accessed items are retained, by access count. The most
-/// accessed items come first. Some items are always evicted, as otherwise freeing a segment might
-/// free nothing.
-struct RetentionBudget {
-    bytes: [usize; 4],
-}
-
-impl RetentionBudget {
-    fn unlimited() -> Self {
-        Self { bytes: [usize::MAX; 4] }
+/// How many bytes of a main segment's accessed items are retained, by access count: at most `max`.
+/// The most accessed items come first. Some items are always evicted, as otherwise freeing a
+/// segment might free nothing.
+fn retained_bytes(map: &[u8], used: usize, max: usize) -> [usize; 4] {
+    let mut bytes = [0; 4];
+    for (_, header) in live_items(map, used) {
+        bytes[usize::from(header.bits.access_count())] += header.size();
     }
-
-    fn of_segment(map: &[u8], used: usize, max: usize) -> Self {
-        let mut wanted = [0; 4];
-        for (_, header) in live_items(map, used) {
-            wanted[usize::from(header.bits.access_count())] += header.size();
-        }
-        let (mut left, mut bytes) = (max, [0; 4]);
-        for accesses in (1..4).rev() {
-            bytes[accesses] = wanted[accesses].min(left);
-            left -= bytes[accesses];
-        }
-        Self { bytes }
+    let mut left = max;
+    for bytes in bytes.iter_mut().skip(1).rev() {
+        *bytes = left.min(*bytes);
+        left -= *bytes;
     }
-
-    fn take(&mut self, accesses: u8, size: usize) -> bool {
-        let bytes = &mut self.bytes[usize::from(accesses)];
-        let fits = *bytes >= size;
-        if fits {
-            *bytes -= size;
-        }
-        fits
-    }
+    bytes
 }

@@ -7,8 +7,7 @@ use slab::Slab;
 
 use super::item::{self, ALIGN, ItemBits, ItemHeader};
 
-/// Where an item is: a segment's index in the upper bits, the offset in units of [`ALIGN`] in the
-/// lower ones.
+/// A segment's index in the upper bits, an item's offset in units of [`ALIGN`] in the lower ones.
 pub type ItemLocation = u32;
 
 /// The two queues of S3-FIFO. Each runs from its oldest segment to the open one, which is being
@@ -61,7 +60,7 @@ pub fn items_from(map: &[u8], mut at: usize, used: usize) -> impl Iterator<Item 
 
 /// The live items in the first `used` bytes of a segment, with their offsets.
 pub fn live_items(map: &[u8], used: usize) -> impl Iterator<Item = (usize, ItemHeader)> {
-    items_from(map, 0, used).filter(|(_, header)| !header.bits.intersects(ItemBits::DEAD))
+    items_from(map, 0, used).filter(|(_, header)| !header.bits.contains(ItemBits::DEAD))
 }
 
 /// A segment accepts no more large values once they take this many times its own size.
@@ -76,7 +75,7 @@ pub struct SegmentLog {
     /// Stands in for a detached segment's memory.
     placeholder: Option<MmapMut>,
     last_id: u64,
-    segment_size: usize,
+    pub segment_size: usize,
     offset_bits: u32,
 }
 
@@ -92,15 +91,6 @@ impl SegmentLog {
             segment_size,
             offset_bits: (segment_size / ALIGN).ilog2(),
         }
-    }
-
-    pub fn segment_size(&self) -> usize {
-        self.segment_size
-    }
-
-    /// How many segments an [`ItemLocation`] can address.
-    fn max_segments(&self) -> usize {
-        1 << (32 - self.offset_bits)
     }
 
     pub fn segment_count(&self) -> usize {
@@ -127,7 +117,6 @@ impl SegmentLog {
         index << self.offset_bits | (offset / ALIGN) as u32
     }
 
-    /// The segment's index and the offset in bytes.
     fn index_and_offset(&self, location: ItemLocation) -> (u32, usize) {
         let offset = location & ((1 << self.offset_bits) - 1);
         (location >> self.offset_bits, offset as usize * ALIGN)
@@ -148,9 +137,13 @@ impl SegmentLog {
         self.segments[self.index_and_offset(location).0 as usize].queue
     }
 
+    fn segment_mut(&mut self, location: ItemLocation) -> &mut Segment {
+        let index = self.index_and_offset(location).0;
+        &mut self.segments[index as usize]
+    }
+
     /// Allocates `size` bytes in the queue's open segment. `external` is the size of the item's
-    /// large value, if it has one: it is freed together with the segment, so a segment takes only a
-    /// few of them.
+    /// large value. It is freed together with the segment, so a segment takes only a few of them.
     pub fn append(&mut self, queue: Queue, size: usize, external: u64) -> Option<ItemLocation> {
         let index = *self.queues[queue as usize].back()?;
         let segment = &mut self.segments[index as usize];
@@ -169,8 +162,7 @@ impl SegmentLog {
     /// Lowers the segment's earliest expiry to that of one of its items.
     pub fn note_expiry(&mut self, location: ItemLocation, expiry: u32) {
         if expiry != 0 {
-            let index = self.index_and_offset(location).0 as usize;
-            let segment = &mut self.segments[index];
+            let segment = self.segment_mut(location);
             segment.first_expiry = segment.first_expiry.min(expiry);
         }
     }
@@ -179,34 +171,32 @@ impl SegmentLog {
         self.segments[index as usize].first_expiry = expiry;
     }
 
-    /// Opens a segment at the end of a queue. Returns the memory if the log cannot address another
-    /// segment.
-    pub fn open_segment(&mut self, queue: Queue, map: MmapMut) -> Result<(), MmapMut> {
-        if self.segments.len() >= self.max_segments() {
-            return Err(map);
+    /// As [`SegmentLog::append`], in a free segment that it opens at the end of the queue. `None`
+    /// if there is none, or if an [`ItemLocation`] cannot address another segment.
+    pub fn append_to_new(&mut self, queue: Queue, size: usize, external: u64) -> Option<ItemLocation> {
+        if self.segments.len() >= 1 << (32 - self.offset_bits) {
+            return None;
         }
+        let map = self.free_segments.pop()?;
         self.last_id += 1;
-        let segment =
-            Segment { id: self.last_id, map, used: 0, live: 0, external: 0, first_expiry: u32::MAX, queue };
-        let index = self.segments.insert(segment);
+        let (id, first_expiry) = (self.last_id, u32::MAX);
+        let index =
+            self.segments.insert(Segment { id, map, used: 0, live: 0, external: 0, first_expiry, queue });
         self.queues[queue as usize].push_back(index as u32);
-        Ok(())
+        self.append(queue, size, external)
     }
 
     /// Marks an item dead. Its bytes are free once its segment is.
     pub fn mark_dead(&mut self, location: ItemLocation, header: &ItemHeader) {
-        let item = self.item_mut(location);
-        let bits = item::bits(item);
-        item::set_bits(item, bits.with(ItemBits::DEAD));
-        let index = self.index_and_offset(location).0 as usize;
-        let segment = &mut self.segments[index];
+        item::update(self.item_mut(location), |header| header.bits |= ItemBits::DEAD);
+        let segment = self.segment_mut(location);
         segment.live -= header.size();
         segment.external -= header.external_bytes().min(segment.external);
     }
 
-    /// Takes a segment out of its queue and returns its memory with the number of used bytes, so
-    /// that its items can be moved. Its index stays allocated until
-    /// [`SegmentLog::recycle_segment`]. `None` if the kernel has no memory for the placeholder.
+    /// Takes a segment's memory out of its queue, with the number of used bytes, so that its items
+    /// can be moved. Its index stays allocated until [`SegmentLog::recycle_segment`]. `None` if the
+    /// kernel has no memory for the placeholder.
     pub fn detach_segment(&mut self, index: u32) -> Option<(MmapMut, usize)> {
         let placeholder = match self.placeholder.take() {
             Some(placeholder) => placeholder,
@@ -216,12 +206,7 @@ impl SegmentLog {
         let used = segment.used;
         segment.used = self.segment_size;
         let map = std::mem::replace(&mut segment.map, placeholder);
-        let queue = &mut self.queues[segment.queue as usize];
-        if queue.front() == Some(&index) {
-            queue.pop_front();
-        } else {
-            queue.retain(|other| *other != index);
-        }
+        self.queues[segment.queue as usize].retain(|other| *other != index);
         Some((map, used))
     }
 
@@ -231,7 +216,6 @@ impl SegmentLog {
         self.free_segments.push(map);
     }
 
-    /// Frees all segments with their items.
     pub fn clear(&mut self) {
         let segments = std::mem::take(&mut self.segments);
         self.free_segments.extend(segments.into_iter().map(|(_, segment)| segment.map));

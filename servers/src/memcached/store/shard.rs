@@ -60,15 +60,16 @@ pub struct Shard {
     pub(super) ghosts: GhostQueue,
     pub counters: StoreCounters,
     /// Bytes of hash table and ghost queue, as reserved in the memory budget.
-    table_bytes: u64,
+    pub table_bytes: u64,
     /// Changes whenever items are moved or evicted.
     pub generation: u64,
     pub(super) crawl_cursor: u32,
     pub(super) hasher: FixedState,
+    pub(super) memory: Arc<MemoryBudget>,
 }
 
 impl Shard {
-    pub fn new(segment_size: usize, hasher: FixedState) -> Self {
+    pub fn new(segment_size: usize, hasher: FixedState, memory: Arc<MemoryBudget>) -> Self {
         Self {
             table: HashTable::new(),
             log: SegmentLog::new(segment_size),
@@ -79,21 +80,12 @@ impl Shard {
             generation: 0,
             crawl_cursor: 0,
             hasher,
+            memory,
         }
     }
 
     pub fn item_count(&self) -> usize {
         self.table.len()
-    }
-
-    /// Bytes of hash table and ghost queue.
-    pub fn table_bytes(&self) -> u64 {
-        self.table_bytes
-    }
-
-    /// Bytes of all live items, without large values.
-    pub fn live_bytes(&self) -> u64 {
-        self.log.segments().map(|(_, segment)| segment.live as u64).sum()
     }
 
     pub fn find(&self, hash: u64, key: &[u8]) -> Option<ItemLocation> {
@@ -121,21 +113,21 @@ impl Shard {
         }
     }
 
-    pub fn insert(&mut self, hash: u64, location: ItemLocation, memory: &MemoryBudget) {
+    pub fn insert(&mut self, hash: u64, location: ItemLocation) {
         let hash = hash as u32;
         let before = self.table.allocation_size();
-        self.table
-            .insert_unique(table_hash(hash), TableEntry { hash, location }, |entry| table_hash(entry.hash));
+        let entry = TableEntry { hash, location };
+        self.table.insert_unique(table_hash(hash), entry, |entry| table_hash(entry.hash));
         if self.table.allocation_size() != before {
             self.ghosts = GhostQueue::with_capacity(self.table.capacity());
-            self.update_table_bytes(memory);
+            self.update_table_bytes();
         }
     }
 
-    fn update_table_bytes(&mut self, memory: &MemoryBudget) {
+    fn update_table_bytes(&mut self) {
         let bytes = (self.table.allocation_size() + self.ghosts.size()) as u64;
-        memory.used.add(bytes);
-        memory.used.sub(self.table_bytes);
+        self.memory.used.fetch_add(bytes);
+        self.memory.used.fetch_sub(self.table_bytes);
         self.table_bytes = bytes;
     }
 
@@ -153,20 +145,15 @@ impl Shard {
     pub fn remove(&mut self, hash: u64, location: ItemLocation) {
         self.relocate(hash, location, None);
         let header = self.header(location);
-        if header.bits.intersects(ItemBits::LARGE) {
+        if header.bits.contains(ItemBits::LARGE) {
             self.remove_large_value(item::large_value_number(self.log.item(location), &header));
         }
         self.log.mark_dead(location, &header);
     }
 
-    pub fn count_found_expired(&mut self, header: &ItemHeader) {
-        self.count_expired(header);
-        self.counters.found_expired += 1;
-    }
-
     pub(super) fn count_expired(&mut self, header: &ItemHeader) {
         self.counters.expired += 1;
-        self.counters.expired_unfetched += u64::from(!header.bits.intersects(ItemBits::FETCHED));
+        self.counters.expired_unfetched += u64::from(!header.bits.contains(ItemBits::FETCHED));
     }
 
     /// The queue for a new item: the main queue if the key was evicted recently.
@@ -176,41 +163,29 @@ impl Shard {
 
     /// Allocates `size` bytes for an item without freeing any. `external` is the size of its large
     /// value.
-    pub fn allocate(
-        &mut self,
-        queue: Queue,
-        size: usize,
-        external: u64,
-        memory: &MemoryBudget,
-    ) -> Option<ItemLocation> {
+    pub fn allocate(&mut self, queue: Queue, size: usize, external: u64) -> Option<ItemLocation> {
         if let Some(location) = self.log.append(queue, size, external) {
             return Some(location);
         }
-        if memory.is_over_limit() {
+        if self.memory.is_over_limit() {
             return None;
         }
         while self.log.free_segments.len() < 2 {
             // One for the item, one kept for moving items.
-            if !memory.try_reserve(self.log.segment_size() as u64) {
+            if !self.memory.try_reserve(self.log.segment_size as u64) {
                 return None;
             }
-            let Ok(map) = MmapMut::map_anon(self.log.segment_size()) else {
-                memory.used.sub(self.log.segment_size() as u64);
+            let Ok(map) = MmapMut::map_anon(self.log.segment_size) else {
+                self.memory.used.fetch_sub(self.log.segment_size as u64);
                 return None;
             };
             self.log.free_segments.push(map);
         }
-        let map = self.log.free_segments.pop()?;
-        if let Err(map) = self.log.open_segment(queue, map) {
-            self.log.free_segments.push(map);
-            return None;
-        }
-        self.log.append(queue, size, external)
+        self.log.append_to_new(queue, size, external)
     }
 
-    /// Calls `visit` with live, unexpired items of a segment, from an item's offset on, until it
-    /// breaks or `max` items were examined. Returns the offset of the next item, `None` at the
-    /// segment's end.
+    /// Calls `visit` with a segment's live, unexpired items from an offset on, until it breaks or
+    /// `max` items were examined. Returns the offset of the next item, `None` at the end.
     pub fn visit_segment(
         &self,
         index: u32,
@@ -225,7 +200,7 @@ impl Shard {
             if examined == max {
                 return Some(offset);
             }
-            let visible = !header.bits.intersects(ItemBits::DEAD) && !header.has_expired(now);
+            let visible = !header.bits.contains(ItemBits::DEAD) && !header.has_expired(now);
             if visible && visit(item::key(&map[offset..]), &header).is_break() {
                 return Some(offset + header.size());
             }
@@ -235,39 +210,29 @@ impl Shard {
 
     /// Gives at most `max` free segments back to the kernel. Keeps one while there are items, which
     /// may have to be moved.
-    pub fn release_free_segments(&mut self, memory: &MemoryBudget, max: usize) {
+    pub fn release_free_segments(&mut self, max: usize) {
         let kept = usize::from(self.log.segment_count() > 0);
-        for _ in 0..max {
-            if self.log.free_segments.len() <= kept {
-                return;
-            }
-            self.log.free_segments.pop();
-            memory.used.sub(self.log.segment_size() as u64);
-        }
+        let released = self.log.free_segments.len().saturating_sub(kept).min(max);
+        self.log.free_segments.truncate(self.log.free_segments.len() - released);
+        self.memory.used.fetch_sub((released * self.log.segment_size) as u64);
     }
 
-    /// Drops everything and returns its memory, after a panic has left the shard in an unknown
-    /// state.
-    pub fn discard(&mut self, memory: &MemoryBudget) {
-        let segment_size = self.log.segment_size();
-        let segments = self.log.segment_count() + self.log.free_segments.len();
-        memory.used.sub((segments * segment_size) as u64 + self.table_bytes);
-        std::mem::take(&mut self.large_values).into_iter().for_each(|(_, large)| large.mark_removed());
-        *self = Self {
-            counters: self.counters,
-            generation: self.generation + 1,
-            ..Self::new(segment_size, self.hasher.clone())
-        };
+    /// Drops everything and returns its memory, after a panic has left an unknown state.
+    pub fn discard(&mut self) {
+        self.clear();
+        self.release_free_segments(usize::MAX);
+        let new = Self::new(self.log.segment_size, self.hasher.clone(), Arc::clone(&self.memory));
+        *self = Self { counters: self.counters, generation: self.generation, ..new };
     }
 
     /// Drops all items. The crawler releases their memory step by step.
-    pub fn clear(&mut self, memory: &MemoryBudget) {
+    pub fn clear(&mut self) {
         self.generation += 1;
         self.table = HashTable::new();
         std::mem::take(&mut self.large_values).into_iter().for_each(|(_, large)| large.mark_removed());
         self.ghosts = GhostQueue::default();
         self.log.clear();
-        self.update_table_bytes(memory);
+        self.update_table_bytes();
     }
 }
 
@@ -280,7 +245,6 @@ pub struct GhostQueue {
 }
 
 impl GhostQueue {
-    /// An empty queue for at least `keys` keys.
     pub fn with_capacity(keys: usize) -> Self {
         Self { fingerprints: vec![0; keys.next_power_of_two()].into() }
     }
@@ -289,28 +253,21 @@ impl GhostQueue {
         size_of_val(&*self.fingerprints)
     }
 
-    fn position(&self, hash: u64) -> (usize, u16) {
-        // Fingerprint 0 marks an empty position.
-        ((hash as usize) & (self.fingerprints.len() - 1), (hash >> 40) as u16 | 1)
+    /// The key's position, unless there is none, and its fingerprint. 0 marks an empty position.
+    fn position(&mut self, hash: u64) -> Option<(&mut u16, u16)> {
+        let position = hash as usize & self.fingerprints.len().wrapping_sub(1);
+        Some((self.fingerprints.get_mut(position)?, (hash >> 40) as u16 | 1))
     }
 
     pub fn insert(&mut self, hash: u64) {
-        if !self.fingerprints.is_empty() {
-            let (position, fingerprint) = self.position(hash);
-            self.fingerprints[position] = fingerprint;
+        if let Some((position, fingerprint)) = self.position(hash) {
+            *position = fingerprint;
         }
     }
 
     pub fn remove(&mut self, hash: u64) -> bool {
-        if self.fingerprints.is_empty() {
-            return false;
-        }
-        let (position, fingerprint) = self.position(hash);
-        let found = self.fingerprints[position] == fingerprint;
-        if found {
-            self.fingerprints[position] = 0;
-        }
-        found
+        let found = self.position(hash).filter(|(position, fingerprint)| **position == *fingerprint);
+        found.map(|(position, _)| *position = 0).is_some()
     }
 }
 

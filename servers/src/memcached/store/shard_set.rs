@@ -5,12 +5,12 @@ use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use crossbeam_utils::CachePadded;
 use foldhash::quality::{FixedState, RandomState};
+use zerocopy::IntoBytes;
 
 use super::item::{self, ItemBits, ItemHeader, NewItem, NewValue, StoredValue};
-use super::memory::{
-    BufferReservation, FREE_BUFFERS_DIVISOR, LargeValue, MemoryBudget, OutOfMemory, footprint,
-};
+use super::memory::{BufferReservation, LargeValue, MemoryBudget, OutOfMemory, footprint};
 use super::segment_log::ItemLocation;
 use super::shard::Shard;
 
@@ -18,6 +18,8 @@ use super::shard::Shard;
 const LARGE_VALUE_DIVISOR: usize = 4;
 /// How often reclaiming memory is tried before an item is refused.
 const MAX_RECLAIM_TRIES: usize = 10_000;
+/// The share of buffers that don't count, so that a few slow clients evict nothing.
+const FREE_BUFFERS_DIVISOR: u64 = 32;
 
 #[derive(Debug)]
 pub struct ShardSet {
@@ -32,17 +34,13 @@ pub struct ShardSet {
     pub evict: bool,
 }
 
-/// Keeps a value in its own cache lines.
-#[derive(Debug)]
-#[repr(align(128))]
-struct CachePadded<T>(T);
-
 impl ShardSet {
     pub fn new(shards: u64, segment_size: usize, limit: u64, evict: bool) -> Self {
         let memory = Arc::<MemoryBudget>::default();
-        memory.limit.set(limit);
+        memory.limit.store(limit);
         let hasher = FixedState::with_seed(RandomState::default().hash_one(0u8));
-        let shard = || CachePadded(Mutex::new(Shard::new(segment_size, hasher.clone())));
+        let shard =
+            || CachePadded::new(Mutex::new(Shard::new(segment_size, hasher.clone(), Arc::clone(&memory))));
         Self {
             shards: (0..shards).map(|_| shard()).collect(),
             memory,
@@ -58,14 +56,14 @@ impl ShardSet {
     }
 
     pub fn lock(&self, index: usize) -> MutexGuard<'_, Shard> {
-        let shard = &self.shards[index].0;
+        let shard = &self.shards[index];
         shard.lock().unwrap_or_else(|poisoned| {
             // A panic may have left segments and hash table in disagreement, and whatever follows
             // from that. Losing the shard's items is a cache's right; serving or crawling them is
             // not.
             let mut locked = poisoned.into_inner();
             let items = locked.item_count();
-            locked.discard(&self.memory);
+            locked.discard();
             shard.clear_poison();
             tracing::error!(
                 shard = index,
@@ -74,6 +72,11 @@ impl ShardSet {
             );
             locked
         })
+    }
+
+    /// Locks one shard after the other.
+    pub fn each(&self) -> impl Iterator<Item = MutexGuard<'_, Shard>> {
+        (0..self.len()).map(|index| self.lock(index))
     }
 
     /// The index of the next shard to reclaim memory from or to crawl.
@@ -86,7 +89,6 @@ impl ShardSet {
         ((u128::from(hash) * self.shards.len() as u128) >> 64) as usize
     }
 
-    /// Whether a value of `length` bytes is stored as a large value.
     pub fn is_large(&self, length: usize) -> bool {
         length > self.segment_size / LARGE_VALUE_DIVISOR
     }
@@ -102,45 +104,39 @@ impl ShardSet {
             // Never waits for a lock while holding another.
             let shard = match locked {
                 None => Some(self.lock(index)),
-                Some(_) => self.shards[index].0.try_lock().ok(),
+                Some(_) => self.shards[index].try_lock().ok(),
             };
             let Some(mut shard) = shard else { continue };
-            let before = self.memory.used.get();
+            let before = self.memory.used.load();
             // Free segments first: after a flush, all memory is in them.
-            shard.release_free_segments(&self.memory, usize::MAX);
-            if self.memory.used.get() >= before && shard.reclaim(now, self.evict, &self.memory) {
-                shard.release_free_segments(&self.memory, usize::MAX);
+            shard.release_free_segments(usize::MAX);
+            if self.memory.used.load() >= before && shard.reclaim(now, self.evict) {
+                shard.release_free_segments(usize::MAX);
             }
             // Concurrent allocations may hide what was released; then the next shard is tried.
-            if self.memory.used.get() < before {
+            if self.memory.used.load() < before {
                 return true;
             }
         }
         false
     }
 
-    /// Allocates a large value that is about to be received. No shard may be locked.
-    ///
-    /// # Errors
-    /// [`OutOfMemory`] if no memory can be freed for it, or if values that are being received and
-    /// sent already take half of the limit.
+    /// Allocates a large value that is about to be received, unless values that are being received
+    /// and sent take half of the limit already. No shard may be locked.
     pub fn allocate_large_value(&self, length: usize, now: u32) -> Result<LargeValue, OutOfMemory> {
         self.reserve_unstored(footprint(length), now)?;
-        LargeValue::new(length, &self.memory).map_err(|_| OutOfMemory)
+        LargeValue::new(length, &self.memory)
     }
 
-    /// Reserves memory for a connection's buffer. Buffers of up to 1/32 of the limit in all don't
-    /// count against it. No shard may be locked.
-    ///
-    /// # Errors
-    /// [`OutOfMemory`] as for a large value.
+    /// Reserves memory for a connection's buffer, as for a large value. Buffers of up to 1/32 of
+    /// the limit in all don't count against it. No shard may be locked.
     pub fn reserve_buffer(&self, bytes: u64, now: u32) -> Result<BufferReservation, OutOfMemory> {
-        let before = self.memory.buffers.add(bytes);
+        let before = self.memory.buffers.fetch_add(bytes);
         // It takes the buffer back also if its memory can't be reserved.
         let mut reservation = BufferReservation { bytes, counted: false, memory: Arc::clone(&self.memory) };
-        if before.saturating_add(bytes) > self.memory.limit.get() / FREE_BUFFERS_DIVISOR {
+        if before.saturating_add(bytes) > self.memory.limit.load() / FREE_BUFFERS_DIVISOR {
             self.reserve_unstored(bytes, now)?;
-            self.memory.unstored.add(bytes);
+            self.memory.unstored.fetch_add(bytes);
             reservation.counted = true;
         }
         Ok(reservation)
@@ -150,17 +146,18 @@ impl ShardSet {
     /// none.
     fn reserve_unstored(&self, size: u64, now: u32) -> Result<(), OutOfMemory> {
         // It may take at most half of the memory; the other half remains for stored items.
-        if self.memory.unstored.get() + size > self.memory.limit.get() / 2 {
+        if self.memory.unstored.load() + size > self.memory.limit.load() / 2 {
             return Err(OutOfMemory);
         }
-        let mut tries = 0;
-        while !self.memory.try_reserve(size) {
-            tries += 1;
-            if tries > MAX_RECLAIM_TRIES || !self.reclaim_from_any(None, now) {
-                return Err(OutOfMemory);
+        for _ in 0..MAX_RECLAIM_TRIES {
+            if self.memory.try_reserve(size) {
+                return Ok(());
+            }
+            if !self.reclaim_from_any(None, now) {
+                break;
             }
         }
-        Ok(())
+        Err(OutOfMemory)
     }
 }
 
@@ -184,27 +181,25 @@ impl<'a> LockedEntry<'a> {
             let header = shard.header(found);
             if header.has_expired(now) {
                 shard.remove(hash, found);
-                shard.count_found_expired(&header);
+                shard.count_expired(&header);
+                shard.counters.found_expired += 1;
                 location = None;
             }
         }
         Self { shards, shard, key, hash, now, location }
     }
 
-    /// The item's header. `None` if there is no item.
     pub fn header(&self) -> Option<ItemHeader> {
         self.location.map(|location| self.shard.header(location))
     }
 
-    /// The item's header and value. `None` if there is no item.
     pub fn value(&self) -> Option<(ItemHeader, StoredValue<'_>)> {
         let location = self.location?;
         let item = self.shard.log.item(location);
         let header = item::header(item);
-        let value = if header.bits.intersects(ItemBits::LARGE) {
-            StoredValue::Large(self.shard.large_value(location, &header)?)
-        } else {
-            StoredValue::Inline(item::inline_bytes(item, &header))
+        let value = match header.bits.contains(ItemBits::LARGE) {
+            true => StoredValue::Large(self.shard.large_value(location, &header)?),
+            false => StoredValue::Inline(item::inline_bytes(item, &header)),
         };
         Some((header, value))
     }
@@ -219,13 +214,11 @@ impl<'a> LockedEntry<'a> {
     }
 
     fn record(&mut self, bit: ItemBits) {
-        if let Some(location) = self.location {
-            let now = self.now;
-            let item = self.shard.log.item_mut(location);
-            let bits = item::bits(item);
-            item::set_bits(item, bits.with_access_count(bits.access_count() + 1).with(bit));
-            item::set_accessed(item, now);
-        }
+        let now = self.now;
+        self.update(|header| {
+            header.bits = header.bits.with_access_count(header.bits.access_count() + 1) | bit;
+            header.accessed = now;
+        });
     }
 
     /// Changes the header of the item, if there is one. Its lengths must stay, and its state bits
@@ -236,7 +229,6 @@ impl<'a> LockedEntry<'a> {
         }
     }
 
-    /// Sets the item's expiry, in seconds of the store's clock; 0 is never.
     pub fn set_expiry(&mut self, expiry: u32) {
         if let Some(location) = self.location {
             self.update(|header| header.expiry = expiry);
@@ -244,17 +236,14 @@ impl<'a> LockedEntry<'a> {
         }
     }
 
-    pub fn remove(&mut self) {
-        if let Some(location) = self.location.take() {
-            self.shard.remove(self.hash, location);
-        }
+    /// Removes the item. Returns whether there was one.
+    pub fn remove(&mut self) -> bool {
+        let location = self.location.take();
+        location.map(|location| self.shard.remove(self.hash, location)).is_some()
     }
 
-    /// Stores an item in place of the present one, if any.
-    ///
-    /// # Errors
-    /// [`OutOfMemory`] if no memory can be freed, or if the value is larger than half of the limit.
-    /// The present item then stays, unless it was evicted to make room.
+    /// Stores an item in place of the present one, if any. That stays if the store has no memory,
+    /// unless it was evicted to make room. The value may take half of the limit.
     pub fn put(&mut self, new: NewItem<'_>) -> Result<(), OutOfMemory> {
         let length = new.value.length();
         let value = match new.value {
@@ -268,75 +257,66 @@ impl<'a> LockedEntry<'a> {
             other => other,
         };
         let bits = match value {
-            NewValue::Large(_) => new.bits.with(ItemBits::LARGE),
-            NewValue::Slices(..) => new.bits.without(ItemBits::LARGE),
+            NewValue::Large(_) => new.bits | ItemBits::LARGE,
+            NewValue::Slices(..) => new.bits - ItemBits::LARGE,
         };
+        let old = self.header();
+        let accesses = old.map_or(0, |old| old.bits.access_count());
         // Keys have at most 250 bytes.
-        let mut header = ItemHeader {
+        let header = ItemHeader {
             cas: new.cas,
             flags: new.flags,
             expiry: new.expiry,
             accessed: self.now,
             length: length as u32,
             key_length: self.key.len() as u8,
-            bits: bits.without(ItemBits::DEAD).with_access_count(0),
+            bits: (bits - ItemBits::DEAD).with_access_count(accesses),
         };
-        let old = self.header();
-        if let Some(old) = old {
-            header.bits = header.bits.with_access_count(old.bits.access_count());
-        }
-        let in_place = old.is_some_and(|old| {
-            old.size() == header.size()
-                && !old.bits.intersects(ItemBits::LARGE)
-                && !bits.intersects(ItemBits::LARGE)
-        });
+        let in_place = old
+            .is_some_and(|old| old.size() == header.size() && !(old.bits | bits).contains(ItemBits::LARGE));
         let location = match self.location {
             Some(location) if in_place => location,
             _ => self.allocate(&header)?,
         };
-        match value {
-            NewValue::Slices(first, second) => self.write(location, &header, first, second),
+        let number;
+        let (first, second) = match value {
+            NewValue::Slices(first, second) => (first, second),
             NewValue::Large(large) => {
-                let number = self.shard.add_large_value(large);
-                self.write(location, &header, &number.to_ne_bytes(), &[]);
+                number = self.shard.add_large_value(large).to_ne_bytes();
+                (&number[..], &[][..])
             }
+        };
+        let (item, mut at) = (self.shard.log.item_mut(location), 0);
+        for part in [header.as_bytes(), self.key, first, second] {
+            item[at..at + part.len()].copy_from_slice(part);
+            at += part.len();
         }
         self.shard.log.note_expiry(location, header.expiry);
         if !in_place {
             if let Some(old) = self.location.replace(location) {
                 self.shard.remove(self.hash, old);
             }
-            self.shard.insert(self.hash, location, &self.shards.memory);
+            self.shard.insert(self.hash, location);
         }
         Ok(())
     }
 
-    fn write(&mut self, location: ItemLocation, header: &ItemHeader, first: &[u8], second: &[u8]) {
-        let item = self.shard.log.item_mut(location);
-        header.write(item);
-        let rest = &mut item[item::HEADER..];
-        let (key, rest) = rest.split_at_mut(self.key.len());
-        key.copy_from_slice(self.key);
-        rest[..first.len()].copy_from_slice(first);
-        rest[first.len()..first.len() + second.len()].copy_from_slice(second);
-    }
-
     fn allocate_large_value(&mut self, length: usize) -> Result<LargeValue, OutOfMemory> {
         let (shards, size) = (self.shards, footprint(length));
-        if size > shards.memory.limit.get() / 2 {
+        if size > shards.memory.limit.load() / 2 {
             return Err(OutOfMemory);
         }
         self.make_room(|_| shards.memory.try_reserve(size).then_some(()), true)?;
-        LargeValue::new(length, &shards.memory).map_err(|_| OutOfMemory)
+        LargeValue::new(length, &shards.memory)
     }
 
     fn allocate(&mut self, header: &ItemHeader) -> Result<ItemLocation, OutOfMemory> {
-        let (shards, size, external) = (self.shards, header.size(), header.external_bytes());
+        let (size, external) = (header.size(), header.external_bytes());
         let queue = match self.location {
             Some(old) => self.shard.log.queue_of(old),
             None => self.shard.queue_for_new(self.hash),
         };
-        self.make_room(|shard| shard.allocate(queue, size, external, &shards.memory), false)
+        self.make_room(|shard| shard.allocate(queue, size, external), false)
     }
 
     /// Frees memory until `attempt` succeeds. `release` states that `attempt` needs memory outside
@@ -346,35 +326,29 @@ impl<'a> LockedEntry<'a> {
         mut attempt: impl FnMut(&mut Shard) -> Option<T>,
         release: bool,
     ) -> Result<T, OutOfMemory> {
-        if let Some(result) = attempt(&mut self.shard) {
-            return Ok(result);
-        }
-        let shards = self.shards;
+        let (shards, generation) = (self.shards, self.shard.generation);
         let own = shards.index_of(self.hash);
-        let generation = self.shard.generation;
-        let mut outcome = Err(OutOfMemory);
+        let mut result = attempt(&mut self.shard);
         for _ in 0..MAX_RECLAIM_TRIES {
+            if result.is_some() {
+                break;
+            }
             // A shard with less than half of the average takes memory from the others.
-            let average = shards.memory.used.get() / shards.len() as u64;
+            let average = shards.memory.used.load() / shards.len() as u64;
             let small = (self.shard.log.segment_count() * shards.segment_size) as u64 * 2 < average;
-            let from_others = small && shards.reclaim_from_any(Some(own), self.now);
-            if !from_others
-                && !self.shard.reclaim(self.now, shards.evict, &shards.memory)
-                && !shards.reclaim_from_any(Some(own), self.now)
-            {
+            let from_others = || shards.reclaim_from_any(Some(own), self.now);
+            let freed = small && from_others();
+            if !(freed || self.shard.reclaim(self.now, shards.evict) || from_others()) {
                 break;
             }
             if release {
-                self.shard.release_free_segments(&shards.memory, usize::MAX);
+                self.shard.release_free_segments(usize::MAX);
             }
-            if let Some(result) = attempt(&mut self.shard) {
-                outcome = Ok(result);
-                break;
-            }
+            result = attempt(&mut self.shard);
         }
         if self.shard.generation != generation {
             self.location = self.shard.find(self.hash, self.key);
         }
-        outcome
+        result.ok_or(OutOfMemory)
     }
 }

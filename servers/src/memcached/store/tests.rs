@@ -92,9 +92,9 @@ fn a_hit_returns_the_last_stored_value_while_items_are_evicted() {
                 }
             }
             assert!(
-                store.shards.memory.used.get() <= store.limit() + 4096 * 64,
+                store.shards.memory.used.load() <= store.limit() + 4096 * 64,
                 "{} bytes",
-                store.shards.memory.used.get()
+                store.shards.memory.used.load()
             );
         }
         let usage = store.usage();
@@ -146,7 +146,7 @@ fn replaced_items_are_reclaimed_before_live_ones_are_evicted() {
 fn maintenance_releases_the_memory_of_expired_items() {
     let store = store(64 << 20);
     for index in 0..100_000u32 {
-        let expiry = store.clock().now() + if index % 10 == 0 { 0 } else { 1 };
+        let expiry = store.clock.now() + if index % 10 == 0 { 0 } else { 1 };
         let expiry = if index % 10 == 0 { 0 } else { expiry };
         put(&store, format!("key-{index}").as_bytes(), &[1; 200], expiry).unwrap();
     }
@@ -218,10 +218,10 @@ fn buffers_count_against_the_limit_beyond_a_small_share_and_up_to_half() {
     assert_eq!(counted.len(), 16);
     assert!(store.usage().memory <= limit && store.usage().counters.evictions > evictions);
     // What is refused leaves no trace.
-    assert_eq!(store.shards.memory.unstored.get(), 16 << 20);
+    assert_eq!(store.shards.memory.unstored.load(), 16 << 20);
     let before = store.usage().memory;
     drop((free, counted));
-    assert_eq!((store.usage().memory, store.shards.memory.unstored.get()), (before - (16 << 20), 0));
+    assert_eq!((store.usage().memory, store.shards.memory.unstored.load()), (before - (16 << 20), 0));
     assert!(store.shards.reserve_buffer(1 << 20, NOW).is_ok());
 }
 
@@ -233,14 +233,14 @@ fn large_and_small_values_evict_each_other() {
     }
     for index in 0..100 {
         put(&store, format!("large-{index}").as_bytes(), &vec![2; 900_000], 0).unwrap();
-        assert!(store.shards.memory.used.get() <= store.limit());
+        assert!(store.shards.memory.used.load() <= store.limit());
     }
-    assert!(store.shards.memory.large.get() > 12 << 20, "{}", store.shards.memory.large.get());
+    assert!(store.shards.memory.large.load() > 12 << 20, "{}", store.shards.memory.large.load());
     for index in 0..400_000 {
         put(&store, format!("again-{index}").as_bytes(), &[1; 200], 0).unwrap();
     }
-    assert!(store.shards.memory.large.get() < 8 << 20, "{}", store.shards.memory.large.get());
-    assert!(store.shards.memory.used.get() <= store.limit());
+    assert!(store.shards.memory.large.load() < 8 << 20, "{}", store.shards.memory.large.load());
+    assert!(store.shards.memory.used.load() <= store.limit());
 }
 
 #[test]
@@ -253,7 +253,7 @@ fn maintenance_enforces_a_lowered_limit() {
     for _ in 0..100 {
         store.maintain(Duration::from_millis(5));
     }
-    assert!(store.shards.memory.used.get() <= 16 << 20, "{}", store.shards.memory.used.get());
+    assert!(store.shards.memory.used.load() <= 16 << 20, "{}", store.shards.memory.used.load());
 }
 
 #[test]
@@ -316,7 +316,7 @@ fn a_panic_under_a_shards_lock_empties_that_shard_and_the_store_goes_on() {
         assert!(after < before && (index + 1 == shards || after > 0), "{before} items, then {after}");
     }
     assert_eq!((store.usage().items, store.usage().bytes), (0, 0));
-    assert_eq!(store.shards.memory.used.get(), 0, "its memory is not lost");
+    assert_eq!(store.shards.memory.used.load(), 0, "its memory is not lost");
     for second in 0..20 {
         store.maintain(Duration::from_millis(2));
         put(&store, b"new", b"value", NOW + second + 1).unwrap();
