@@ -3,22 +3,23 @@
 //!
 //! ```
 //! use loadgen::Workload;
-//! use loadgen::stream::{Outcome, RequestStream, ResponseStream};
+//! use loadgen::stream::{RequestStream, Response, ResponseStream};
 //!
 //! let mut requests = RequestStream::new(&Workload { records: 1, ..Workload::default() }, 7)?;
 //! let mut bytes = Vec::new();
 //! let keys = requests.append_next(&mut bytes);
 //! assert!(bytes.starts_with(b"get 0") && keys == 1);
 //!
-//! let mut outcomes = Vec::new();
-//! ResponseStream::default().feed(b"VALUE k 0 2\r\nhi\r\nEND\r\n", |outcome| outcomes.push(outcome))?;
-//! assert_eq!(outcomes, [Outcome::Values(1)]);
+//! let mut responses = Vec::new();
+//! ResponseStream::default().feed(b"VALUE k 0 2\r\nhi\r\nEND\r\n", |it| responses.push(it))?;
+//! assert_eq!(responses, [Response::Values(1)]);
 //! # Ok::<(), loadgen::Error>(())
 //! ```
 
 use crate::config::Protocol;
 use crate::error::Error;
-use crate::protocol::message::{Response, ResponseSink};
+pub use crate::protocol::message::Response;
+use crate::protocol::message::ResponseSink;
 use crate::protocol::request_writer::RequestWriter;
 use crate::protocol::text::TextParser;
 use crate::workload::Workload;
@@ -52,37 +53,17 @@ impl RequestStream {
         self.0.next(out).keys
     }
 
-    pub fn append_set(&mut self, record: u64, out: &mut Vec<u8>) {
-        self.0.set(record, out);
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Outcome {
-    /// The end of a `get`, with the number of values before it.
-    Values(u32),
-    /// Success of any other request.
-    Done,
-    /// The record, or the condition of the request, does not exist.
-    NotDone,
-    Error,
 }
 
 /// Splits received bytes into responses.
 #[derive(Debug, Default)]
 pub struct ResponseStream(TextParser);
 
-struct Outcomes<F>(F);
+struct Reporting<F>(F);
 
-impl<F: FnMut(Outcome)> ResponseSink for Outcomes<F> {
+impl<F: FnMut(Response)> ResponseSink for Reporting<F> {
     fn response(&mut self, response: Response) -> Result<(), Error> {
-        (self.0)(match response {
-            Response::Values(count) => Outcome::Values(count),
-            Response::Done => Outcome::Done,
-            Response::NotFound | Response::Exists | Response::NotStored => Outcome::NotDone,
-            Response::Error => Outcome::Error,
-        });
+        (self.0)(response);
         Ok(())
     }
 }
@@ -92,7 +73,7 @@ impl ResponseStream {
     ///
     /// # Errors
     /// If they are not responses of the text protocol.
-    pub fn feed(&mut self, bytes: &[u8], report: impl FnMut(Outcome)) -> Result<(), Error> {
-        self.0.feed(bytes, &mut Outcomes(report))
+    pub fn feed(&mut self, bytes: &[u8], report: impl FnMut(Response)) -> Result<(), Error> {
+        self.0.feed(bytes, &mut Reporting(report))
     }
 }

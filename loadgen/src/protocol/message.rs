@@ -3,8 +3,10 @@
 
 use crate::error::Error;
 
+/// What a request came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Response {
+#[non_exhaustive]
+pub enum Response {
     /// The end of a `get`, with the number of values before it.
     Values(u32),
     /// Success: `STORED`, `DELETED`, `TOUCHED`, `HD`, or the new value of a counter.
