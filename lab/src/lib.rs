@@ -49,7 +49,6 @@ compile_error!(
 
 pub mod commands;
 pub mod cores;
-mod error;
 pub mod experiment;
 pub mod fleet;
 pub mod instructions;
@@ -61,4 +60,5 @@ pub mod rounds;
 pub mod testbed;
 pub mod tied_process;
 
-pub use error::Error;
+/// What went wrong, in words: nobody handles these errors but who reads them.
+pub type Error = Box<dyn std::error::Error + Send + Sync>;

@@ -96,14 +96,14 @@ fn step_row(
     index: usize,
 ) -> StepRow {
     let reference = experiment.references.first().copied().unwrap_or(0);
-    let first = if step == Step::Up { 0 } else { rate.windows_after(Step::Up) };
-    let windows = first..first + rate.windows_after(step);
+    let first = if step == Step::Up { 0 } else { rate.windows() };
+    let windows = first..first + rate.windows();
     let median_of = |at: usize| {
         let medians = rounds.iter().filter_map(|round| Some(window(round, index, at)?.p50));
         median_interval(&medians.collect::<Vec<_>>())
     };
     let settled = |percentile: fn(&FleetLatency) -> f64| {
-        let stays = rate.seconds_after(step) >= LEAST_SECONDS;
+        let stays = rate.seconds >= LEAST_SECONDS;
         let ratios = settling_ratios(rounds, index, windows.clone(), percentile);
         let has_turns = rounds.iter().any(|round| round[index].is_some());
         (stays && has_turns).then(|| Settling::of(&ratios, rate.window_seconds * 1e3))
@@ -255,7 +255,7 @@ mod tests {
     }
 
     const RATE: AlternatingRate =
-        AlternatingRate { high: 900.0, low: 100.0, high_seconds: 0.4, low_seconds: 0.4, window_seconds: 0.1 };
+        AlternatingRate { high: 900.0, low: 100.0, seconds: 0.4, window_seconds: 0.1 };
 
     /// A turn whose windows have these latencies in all percentiles, µs.
     fn turn(latencies: [f64; 8]) -> Turn {

@@ -15,7 +15,7 @@ use crate::Error;
 use crate::cores::CoreAssignment;
 use crate::fleet::{AlternatingRate, FleetLoad, FleetPacing};
 use crate::processes::RunningPolicy;
-use crate::rounds::{Figure, LoadKind, LoadPlan, Results, Runner, Status};
+use crate::rounds::{Figure, LoadKind, LoadPlan, Results, Runner, Status, share_of_time};
 
 /// The seed of the first contender's due times and requests; the others' follow.
 const SEED: u64 = 1;
@@ -33,7 +33,14 @@ pub struct Outcome {
 
 /// The thread of kernel-thread polls from the start to the end of the comparison.
 fn check_polling_threads(contenders: &[Contender], cores: CoreAssignment) -> Result<(), Error> {
-    let refuse = |reason| Err(Error::PollingThread { core: cores.packing, reason });
+    let refuse = |reason| {
+        let core = cores.packing;
+        Err(format!(
+            "under a fleet the kernel thread of kernel-thread keeps core {core} busy all the time, also while other servers \
+             are measured, and {reason}"
+        )
+        .into())
+    };
     match contenders.iter().filter(|contender| contender.runs(Policy::KernelThread)).count() {
         0 => Ok(()),
         _ if cores.packing == cores.client => {
@@ -49,7 +56,7 @@ impl Experiment {
     /// Calls `progress` before each turn.
     pub fn run(&self, cores: CoreAssignment, progress: &mut dyn FnMut(&str)) -> Result<Outcome, Error> {
         if cores.server == cores.client {
-            return Err(Error::OneCore);
+            return Err("server and load need a core each, and this process may use one core only".into());
         }
         check_polling_threads(&self.contenders, cores)?;
         let start = |(index, contender)| RunningContender::start(contender, cores, self, SEED + index as u64);
@@ -90,11 +97,14 @@ impl Experiment {
         let has_rate = |load: &&Load| capacity.is_some() || !load.needs_capacity();
         let loads: Vec<Load> = self.loads.iter().filter(has_rate).copied().collect();
         if let Some(reason) = no_capacity.as_ref().filter(|_| loads.is_empty()) {
-            return Err(Error::NoCapacity(reason.clone()));
+            return Err(format!(
+                "{reason}; repeat it when the machine is quieter (`lab check` says what disturbs it), or choose the rates with \
+                 --rates"
+            )
+            .into());
         }
         for (index, load) in loads.iter().enumerate() {
-            let left = deadline.saturating_duration_since(Instant::now());
-            let limit = left / u32::try_from(loads.len() - index).unwrap_or(u32::MAX);
+            let limit = share_of_time(deadline, loads.len() - index);
             let (plan, load) = self.plan(*load, capacity.unwrap_or(0.0), limit);
             runner.measure(plan, &names, |index| {
                 running[index].settle(load.pacing, self.settle)?;
@@ -125,7 +135,7 @@ impl Experiment {
             }
             Load::Rate(rate) => open(rate),
             Load::Steps { shares, cycles } => {
-                duration = (shares.high_seconds + shares.low_seconds) * f64::from(cycles);
+                duration = 2.0 * shares.seconds * f64::from(cycles);
                 let low = if shares.low > 0.0 { of_capacity(shares.low) } else { 0.0 };
                 let rate = AlternatingRate { high: of_capacity(shares.high), low, ..shares };
                 (rate.to_string(), LoadKind::Steps, rate.high, FleetPacing::Alternating(rate))

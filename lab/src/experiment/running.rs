@@ -2,7 +2,6 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpStream};
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use loadgen::Workload;
@@ -21,7 +20,9 @@ use crate::cores::CoreAssignment;
 use crate::fleet::{FleetConfig, FleetLoad, FleetPacing, FleetRequests};
 use crate::network::{Network, PollingConfig};
 use crate::peers::{EchoServerSpec, RequestShape};
-use crate::processes::{ExperimentProcess, ProcessRole, RunningPolicy, ServerReady, ServerSpec};
+use crate::processes::{
+    ExperimentProcess, NOT_ATTACHED, ProcessRole, RunningPolicy, ServerReady, ServerSpec,
+};
 use crate::rounds::Turn;
 use crate::testbed::{
     CLIENT_INTERFACE, FLEET_ADDRESS, FLEET_MAC, Receiver, SERVER_ADDRESS, SERVER_INTERFACE, SERVER_MAC,
@@ -59,9 +60,9 @@ impl RunningContender {
         seed: u64,
     ) -> Result<Self, Error> {
         let testbed = Testbed::new(1)?;
-        let (records, memory) = match &experiment.requests {
-            FleetRequests::Memcached(workload) => (workload.records, workload_memory(workload)),
-            FleetRequests::Text { .. } => (0, 0),
+        let memory = match &experiment.requests {
+            FleetRequests::Memcached(workload) => workload_memory(workload),
+            FleetRequests::Text { .. } => 0,
         };
         let packs = contender.runs(Policy::Packing);
         experiment.receiver.prepare(&testbed, if packs { cores.packing } else { cores.server })?;
@@ -75,7 +76,7 @@ impl RunningContender {
         let sets_receiver = !polled;
         let server_cores = ServerCores { cores, receiver, model };
         keep_receiver(sets_receiver, server_cores, &testbed, server.child.id())?;
-        let fleet = start_fleet(experiment, &testbed, address, cores, records, seed)?;
+        let fleet = start_fleet(experiment, &testbed, address, cores, seed)?;
         // A server without connections has no queue that could be attached to.
         let attacher = start_attacher(contender, &testbed, cores, server.child.id())?;
         let attached = experiment.contenders.iter().filter(|other| other.is_attached()).count();
@@ -150,12 +151,10 @@ fn start_fleet(
     testbed: &Testbed,
     address: SocketAddr,
     cores: CoreAssignment,
-    records: u64,
     seed: u64,
 ) -> Result<ExperimentProcess, Error> {
     let SocketAddr::V4(server) = address else {
-        let reason = format!("a fleet speaks IPv4, and the server listens on {address}");
-        return Err(Error::LoadProcess(reason));
+        return Err(format!("load: a fleet speaks IPv4, and the server listens on {address}").into());
     };
     let fleet = FleetConfig {
         interface: CLIENT_INTERFACE.to_owned(),
@@ -167,9 +166,9 @@ fn start_fleet(
         requests: with_reply_length(&experiment.requests, testbed, server)?,
         seed,
     };
-    let role = ProcessRole::Fleet { fleet, core: cores.client, records };
+    let role = ProcessRole::Fleet { fleet, core: cores.client };
     let mut fleet = ExperimentProcess::start(&role, Some(&testbed.client))?;
-    fleet.result::<()>(Error::LoadProcess)?;
+    fleet.result::<()>("load")?;
     Ok(fleet)
 }
 
@@ -240,14 +239,14 @@ fn start_attacher(
     let Contender::Program { attached: Some(poll_interval), .. } = contender else { return Ok(None) };
     let role = ProcessRole::Attach { pid: server, poll_interval: *poll_interval, core: cores.packing };
     let mut attacher = ExperimentProcess::start(&role, Some(&testbed.server))?;
-    attacher.result::<()>(Error::NotAttached)?;
+    attacher.result::<()>(NOT_ATTACHED)?;
     Ok(Some(attacher))
 }
 
 /// Waits until a server of another project accepts connections.
 fn await_listening(name: &str, server: &mut ExperimentProcess, testbed: &Testbed) -> Result<(), Error> {
     let address = ServerCommand::address();
-    let failed = |reason: String| Err(Error::program(Path::new(&format!("{name} at {address}")), reason));
+    let failed = |reason: String| Err(format!("{name} at {address}: {reason}").into());
     let deadline = Instant::now() + START_TIMEOUT;
     while testbed.server.run(|| TcpStream::connect(address)).is_err() {
         if let Some(status) = server.child.try_wait()? {

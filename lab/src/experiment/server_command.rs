@@ -40,7 +40,7 @@ impl ServerCommand {
     /// listen: 198.18.0.1 and 11211. It has to stay in the foreground.
     pub fn shell(command: &str) -> Result<Self, Error> {
         let first = command.split_whitespace().next();
-        let first = first.ok_or_else(|| Error::ServerCommand("the command is empty".to_owned()))?;
+        let first = first.ok_or("--server: the command is empty")?;
         let name = Path::new(first).file_name().unwrap_or(OsStr::new(first)).to_string_lossy().into_owned();
         let command =
             command.replace("{address}", &SERVER_ADDRESS.to_string()).replace("{port}", &PORT.to_string());
@@ -62,7 +62,7 @@ impl ServerCommand {
         } else {
             std::env::split_paths(&path).any(|folder| folder.join(&self.program).is_file())
         };
-        if found { Ok(()) } else { Err(Error::NotInstalled { program: self.program.clone(), hint }) }
+        if found { Ok(()) } else { Err(format!("{} is not installed: {hint}", self.program.display()).into()) }
     }
 }
 
@@ -83,15 +83,17 @@ pub(super) fn with_reply_length(
         (first, second) if first == second && first > 0 => {
             Ok(FleetRequests::Text { request: request.clone(), reply: Some(first) })
         }
-        (0, _) => Err(Error::ServerCommand("the server does not answer the request".to_owned())),
-        (first, 0) => Err(Error::ServerCommand(format!(
-            "the server answers a request of a connection with {first} bytes, and the next one with none; a fleet needs \
+        (0, _) => Err("--server: the server does not answer the request".into()),
+        (first, 0) => Err(format!(
+            "--server: the server answers a request of a connection with {first} bytes, and the next one with none; a fleet needs \
              connections that stay open"
-        ))),
-        (first, second) => Err(Error::ServerCommand(format!(
-            "the server answers with {first} bytes, then with {second}; a fleet tells replies by their length, which has \
+        )
+        .into()),
+        (first, second) => Err(format!(
+            "--server: the server answers with {first} bytes, then with {second}; a fleet tells replies by their length, which has \
              to be the same"
-        ))),
+        )
+        .into()),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
 
-use loadgen::stream::Outcome;
+use loadgen::stream::Response;
 use serde::{Deserialize, Serialize};
 
 use super::error::FleetError;
@@ -33,9 +33,6 @@ pub struct FleetConfig {
 const FIRST_PORT: u16 = 10_000;
 /// Handshakes at a time, well below a listener's backlog.
 const HANDSHAKES: usize = 64;
-const STORES: usize = 32;
-/// How long a reply is awaited when records are stored, in ns.
-const STORE_TIMEOUT: u64 = 2_000_000_000;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often timers are looked at, in ns.
 const TIMER_INTERVAL: u64 = 1_000_000;
@@ -158,39 +155,6 @@ impl Fleet {
         }
     }
 
-    /// Stores records from 0 to `records`, which is 0 for a protocol without records.
-    pub fn store_records(&mut self, records: u64) -> Result<(), FleetError> {
-        let mut replies = 0;
-        let mut now = self.link.now();
-        let mut deadline = now + STORE_TIMEOUT;
-        let (mut record, mut refused) = (0, 0);
-        while (record < records || self.outstanding > 0) && now < deadline {
-            // Few at a time, so that the server's queue does not overflow.
-            while record < records && self.outstanding < STORES {
-                let Some(index) = self.free.pop() else { break };
-                self.source.append_set(record, &mut self.clients[index as usize].tcp.out);
-                self.dispatch(index, InFlight { due: now, keys: 0, epoch: UNMEASURED }, now)?;
-                record += 1;
-            }
-            let received = self.receive(now, &mut |_, outcome, _| {
-                replies += 1;
-                refused += u64::from(outcome != Outcome::Done);
-            })?;
-            if received {
-                deadline = now + STORE_TIMEOUT;
-            }
-            self.keep_timers(now)?;
-            now = self.link.now();
-        }
-        if self.lost > 0 {
-            return Err(FleetError::Closed(self.lost));
-        }
-        match records.saturating_sub(replies) + refused {
-            0 => Ok(()),
-            missing => Err(FleetError::NotStored(missing)),
-        }
-    }
-
     /// Sends the request that was appended to a connection, which has none in flight.
     #[inline]
     pub(super) fn dispatch(&mut self, index: u32, request: InFlight, now: u64) -> Result<(), FleetError> {
@@ -206,7 +170,7 @@ impl Fleet {
     fn receive(
         &mut self,
         now: u64,
-        report: &mut impl FnMut(u32, Outcome, InFlight),
+        report: &mut impl FnMut(u32, Response, InFlight),
     ) -> Result<bool, FleetError> {
         self.poll()?;
         self.drain(now, report)
@@ -224,7 +188,7 @@ impl Fleet {
     pub(super) fn drain(
         &mut self,
         now: u64,
-        report: &mut impl FnMut(u32, Outcome, InFlight),
+        report: &mut impl FnMut(u32, Response, InFlight),
     ) -> Result<bool, FleetError> {
         let mut received = 0;
         while received < PACKETS_PER_LOOK {
@@ -247,7 +211,7 @@ impl Fleet {
         &mut self,
         packet: &[u8],
         now: u64,
-        report: &mut impl FnMut(u32, Outcome, InFlight),
+        report: &mut impl FnMut(u32, Response, InFlight),
     ) -> Result<(), FleetError> {
         let segment = match parse(packet) {
             Ok(segment) => segment,

@@ -21,8 +21,6 @@ pub enum FleetError {
     NotConnected { missing: usize, connections: usize, seconds: u64 },
     #[error("the server closed {0} connections")]
     Closed(usize),
-    #[error("{0} records could not be stored: the server does not answer")]
-    NotStored(u64),
     #[error("the server sent a reply without a request")]
     OutOfStep,
     #[error(transparent)]

@@ -26,5 +26,5 @@ pub use connections::{Fleet, FleetConfig};
 pub use error::FleetError;
 pub use pacing::{AlternatingRate, FleetPacing, Step};
 pub use recorder::{FleetLatency, FleetMeasurement, FleetWindow};
-pub use requests::FleetRequests;
+pub use requests::{FleetRequests, store_records};
 pub use run::FleetLoad;

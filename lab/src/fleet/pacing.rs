@@ -19,17 +19,16 @@ pub enum FleetPacing {
     Closed,
 }
 
-/// The open loop at a rate that alternates: `high` for `high_seconds`, then `low` for
-/// `low_seconds`, again and again. The measurement begins with a step up. Latencies are kept apart
-/// by windows that begin with each step; the windows of all cycles that have the same distance from
-/// their step are one.
+/// The open loop at a rate that alternates. The measurement begins with a step up. Latencies are
+/// kept apart by windows that begin with each step; the windows of all cycles that have the same
+/// distance from their step are one.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct AlternatingRate {
     pub high: f64,
     /// Requests per second after a step down; 0 for none.
     pub low: f64,
-    pub high_seconds: f64,
-    pub low_seconds: f64,
+    /// From a step to the next.
+    pub seconds: f64,
     pub window_seconds: f64,
 }
 
@@ -47,38 +46,29 @@ impl AlternatingRate {
         if self.low > 0.0 { vec![Step::Up, Step::Down] } else { vec![Step::Up] }
     }
 
-    pub fn seconds_after(&self, step: Step) -> f64 {
-        match step {
-            Step::Up => self.high_seconds,
-            Step::Down => self.low_seconds,
-        }
-    }
-
-    pub fn windows_after(&self, step: Step) -> usize {
+    /// Windows after each step.
+    pub fn windows(&self) -> usize {
         // Rounded to nanoseconds: 0.5 / 0.02 may be more than 25.
-        nanos(self.seconds_after(step)).div_ceil(nanos(self.window_seconds)) as usize
+        nanos(self.seconds).div_ceil(nanos(self.window_seconds)) as usize
     }
 
     /// The index of the window in which a moment lies, in ns from the begin of the measurement on.
     /// Those after a step up come first.
     pub(super) fn window(&self, at: i64) -> usize {
-        let (high, window) = (nanos(self.high_seconds), nanos(self.window_seconds));
-        let position = self.position(at);
-        match position.checked_sub(high) {
-            None => (position / window) as usize,
-            Some(after) => self.windows_after(Step::Up) + (after / window) as usize,
-        }
+        let (step, position) = (nanos(self.seconds), self.position(at));
+        let after = if position < step { 0 } else { self.windows() };
+        after + (position % step / nanos(self.window_seconds)) as usize
     }
 
     /// The moment, in ns from the begin of the measurement on, at which the expected number of
     /// requests since `at` is `requests`.
     fn after(&self, at: f64, requests: f64) -> f64 {
-        let (high, cycle) = (nanos(self.high_seconds), nanos(self.high_seconds) + nanos(self.low_seconds));
+        let step = nanos(self.seconds);
         let (mut at, mut left) = (at, requests);
         loop {
             let position = self.position(at.floor() as i64);
-            let (rate, end) = if position < high { (self.high, high) } else { (self.low, cycle) };
-            let rest = (end - position) as f64;
+            let rate = if position < step { self.high } else { self.low };
+            let rest = (step - position % step) as f64;
             let gap = left * 1e9 / rate;
             // Infinite, if no requests are due.
             if gap < rest {
@@ -92,15 +82,14 @@ impl AlternatingRate {
 
     /// The time since the last step up, in ns.
     fn position(&self, at: i64) -> u64 {
-        let cycle = nanos(self.high_seconds) + nanos(self.low_seconds);
-        at.rem_euclid(cycle.cast_signed()).cast_unsigned()
+        at.rem_euclid(2 * nanos(self.seconds).cast_signed()).cast_unsigned()
     }
 }
 
 /// For example `steps of 400 ms, 4000 to 36000/s`, or `bursts of 10 ms, 36000/s`.
 impl fmt::Display for AlternatingRate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let length = Duration::from_secs_f64(self.high_seconds);
+        let length = Duration::from_secs_f64(self.seconds);
         if self.low > 0.0 {
             write!(f, "steps of {length:?}, {:.0} to {:.0}/s", self.low, self.high)
         } else {
@@ -240,20 +229,14 @@ mod tests {
 
     #[test]
     fn an_alternating_rate_begins_with_the_measurement_and_waits_for_pauses() {
-        let rate = AlternatingRate {
-            high: 1e9,
-            low: 1e6,
-            high_seconds: 1e-6,
-            low_seconds: 9e-6,
-            window_seconds: 1e-6,
-        };
+        let rate = AlternatingRate { high: 1e9, low: 1e6, seconds: 1e-6, window_seconds: 1e-6 };
         let mut pacer = pacer(FleetPacing::Alternating(rate));
         let mut due = || {
             pacer.advance();
             pacer.since_origin(pacer.due())
         };
-        // Of 10 µs the first has 1000 requests, and the others 9.
-        let within: Vec<i64> = std::iter::repeat_with(&mut due).take_while(|&at| at < 10_000).collect();
+        // Of 2 µs the first has 1000 requests, and the second one.
+        let within: Vec<i64> = std::iter::repeat_with(&mut due).take_while(|&at| at < 2_000).collect();
         let high = within.iter().filter(|at| (0..1000).contains(*at)).count();
         assert!((850..1150).contains(&high) && within.len() - high < 30, "{high} of {}", within.len());
         let (before, at) = (pacer.due(), pacer.since_origin(pacer.due()));
@@ -280,23 +263,18 @@ mod tests {
         assert_eq!((closed.next_to_begin(5999), closed.next_to_begin(6000)), (None, Some(0)));
     }
 
-    /// 1000/s for 100 ms, then 100/s for 300 ms.
-    const RATE: AlternatingRate = AlternatingRate {
-        high: 1000.0,
-        low: 100.0,
-        high_seconds: 0.1,
-        low_seconds: 0.3,
-        window_seconds: 0.02,
-    };
+    /// 1000/s for 100 ms, then 100/s for as long.
+    const RATE: AlternatingRate =
+        AlternatingRate { high: 1000.0, low: 100.0, seconds: 0.1, window_seconds: 0.02 };
     const MILLI: f64 = 1e6;
 
     #[test]
     fn a_gap_goes_on_across_a_step_at_the_other_rate() {
         assert_eq!(RATE.after(0.0, 50.0), 50.0 * MILLI);
-        // 10 of 20 requests are due until the step, and the others take ten times as long.
-        assert_eq!(RATE.after(90.0 * MILLI, 20.0), 200.0 * MILLI);
-        // 130 requests are due in each cycle.
-        assert_eq!(RATE.after(0.0, 260.0), 800.0 * MILLI);
+        // 10 of 15 requests are due until the step, and the others take ten times as long.
+        assert_eq!(RATE.after(90.0 * MILLI, 15.0), 150.0 * MILLI);
+        // 110 requests are due in each cycle.
+        assert_eq!(RATE.after(0.0, 220.0), 400.0 * MILLI);
         // Before the measurement it is the end of a cycle.
         assert_eq!(RATE.after(-100.0 * MILLI, 10.0 + 5.0), 5.0 * MILLI);
     }
@@ -304,7 +282,7 @@ mod tests {
     #[test]
     fn nothing_is_due_between_bursts() {
         let bursts = AlternatingRate { low: 0.0, ..RATE };
-        assert_eq!(bursts.after(99.5 * MILLI, 1.0), 400.5 * MILLI);
+        assert_eq!(bursts.after(99.5 * MILLI, 1.0), 200.5 * MILLI);
         assert_eq!(bursts.steps(), [Step::Up]);
         assert_eq!(bursts.to_string(), "bursts of 100ms, 1000/s");
         assert_eq!(RATE.to_string(), "steps of 100ms, 100 to 1000/s");
@@ -312,11 +290,11 @@ mod tests {
 
     #[test]
     fn windows_begin_with_each_step_and_are_the_same_in_every_cycle() {
-        assert_eq!((RATE.windows_after(Step::Up), RATE.windows_after(Step::Down)), (5, 15));
+        assert_eq!(RATE.windows(), 5);
         let window = |millis: i64| RATE.window(millis * 1_000_000);
-        assert_eq!([0, 19, 20, 99, 100, 119, 399].map(window), [0, 0, 1, 4, 5, 5, 19]);
-        assert_eq!([400, 420, -1].map(window), [0, 1, 19]);
+        assert_eq!([0, 19, 20, 99, 100, 119, 199].map(window), [0, 0, 1, 4, 5, 5, 9]);
+        assert_eq!([200, 220, -1].map(window), [0, 1, 9]);
         // 0.5 / 0.02 is not a whole number of windows in floating point.
-        assert_eq!(AlternatingRate { high_seconds: 0.5, ..RATE }.windows_after(Step::Up), 25);
+        assert_eq!(AlternatingRate { seconds: 0.5, ..RATE }.windows(), 25);
     }
 }

@@ -1,11 +1,11 @@
 //! What a fleet measures, and how it is recorded.
 
 use hdrhistogram::Histogram;
-use loadgen::stream::Outcome;
+use loadgen::stream::Response;
 use serde::{Deserialize, Serialize};
 
 use super::error::FleetError;
-use super::pacing::{AlternatingRate, Step};
+use super::pacing::AlternatingRate;
 
 /// The longest latency that is recorded as it is, in ns: one minute.
 const LONGEST: u64 = 60_000_000_000;
@@ -87,11 +87,11 @@ impl Recorder {
         Ok(Self { latencies, lags, replies: 0, counts: FleetMeasurement::default() })
     }
 
-    pub(super) fn outcome(&mut self, outcome: Outcome, keys: u16) {
+    pub(super) fn outcome(&mut self, outcome: Response, keys: u16) {
         match outcome {
-            Outcome::Values(found) => self.counts.misses += u64::from(keys).saturating_sub(found.into()),
-            Outcome::Error => self.counts.errors += 1,
-            Outcome::NotDone => self.counts.misses += 1,
+            Response::Values(found) => self.counts.misses += u64::from(keys).saturating_sub(found.into()),
+            Response::Error => self.counts.errors += 1,
+            Response::NotFound | Response::Exists | Response::NotStored => self.counts.misses += 1,
             _ => {}
         }
     }
@@ -127,7 +127,7 @@ pub(super) struct WindowRecorder {
 
 impl WindowRecorder {
     pub(super) fn new(rate: AlternatingRate) -> Result<Self, FleetError> {
-        let count = rate.windows_after(Step::Up) + rate.windows_after(Step::Down);
+        let count = 2 * rate.windows();
         // Two digits: there are many, and their memory is touched while the fleet measures.
         Ok(Self { rate, latencies: (0..count).map(|_| histogram(2)).collect::<Result<_, _>>()? })
     }
@@ -155,20 +155,14 @@ mod tests {
 
     #[test]
     fn a_latency_counts_in_the_window_in_which_its_request_was_due() {
-        let rate = AlternatingRate {
-            high: 1000.0,
-            low: 10.0,
-            high_seconds: 0.02,
-            low_seconds: 0.01,
-            window_seconds: 0.01,
-        };
+        let rate = AlternatingRate { high: 1000.0, low: 10.0, seconds: 0.02, window_seconds: 0.01 };
         let mut recorder = WindowRecorder::new(rate).unwrap();
-        for (at_ms, latency) in [(0, 1000), (30, 3000), (19, 5000), (25, 7000)] {
+        for (at_ms, latency) in [(0, 1000), (40, 3000), (19, 5000), (25, 7000)] {
             recorder.record(at_ms * 1_000_000, latency);
         }
         let windows = recorder.windows();
         let requests: Vec<u64> = windows.iter().map(|window| window.requests).collect();
-        assert_eq!(requests, [2, 1, 1]);
+        assert_eq!(requests, [2, 1, 1, 0]);
         assert!((windows[2].latency.p50 - 7.0).abs() < 0.1, "{windows:?}");
     }
 }

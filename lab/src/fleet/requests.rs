@@ -1,7 +1,11 @@
 //! What the fleet asks, and how it recognises the answers.
 
-use loadgen::Workload;
-use loadgen::stream::{Outcome, RequestStream, ResponseStream};
+use std::net::{SocketAddr, SocketAddrV4};
+
+use loadgen::stream::{RequestStream, Response, ResponseStream};
+use loadgen::{Config, Workload};
+use policies::{Cpus, Policy};
+use runtime::Builder;
 use serde::{Deserialize, Serialize};
 
 use super::error::FleetError;
@@ -17,6 +21,16 @@ pub enum FleetRequests {
         /// finds out.
         reply: Option<usize>,
     },
+}
+
+/// Stores the records of memcached's workload through the kernel, before a fleet has the queue.
+pub fn store_records(requests: &FleetRequests, server: SocketAddrV4) -> Result<(), crate::Error> {
+    let FleetRequests::Memcached(workload) = requests else { return Ok(()) };
+    let workload = (**workload).clone();
+    let config = Config { servers: vec![SocketAddr::from(server).into()], workload, ..Config::default() };
+    let builder = Builder::new().ignore_environment().policy(Policy::Vanilla).workers(1);
+    let mut runtime = builder.cores(Cpus::of_thread(None)?).build()?;
+    Ok(runtime.block_on(loadgen::load_records(&config))?)
 }
 
 #[derive(Debug)]
@@ -52,13 +66,6 @@ impl RequestSource {
             }
         }
     }
-
-    /// Appends a `set` of a record. Only memcached's protocol has records.
-    pub(super) fn append_set(&mut self, record: u64, out: &mut Vec<u8>) {
-        if let Self::Memcached(stream) = self {
-            stream.append_set(record, out);
-        }
-    }
 }
 
 #[derive(Debug)]
@@ -76,14 +83,14 @@ impl ReplyParser {
     }
 
     #[inline]
-    pub(super) fn feed(&mut self, bytes: &[u8], mut report: impl FnMut(Outcome)) -> Result<(), FleetError> {
+    pub(super) fn feed(&mut self, bytes: &[u8], mut report: impl FnMut(Response)) -> Result<(), FleetError> {
         match self {
             Self::Memcached(stream) => Ok(stream.feed(bytes, report)?),
             Self::Fixed { size, received } => {
                 *received += bytes.len();
                 while *received >= *size {
                     *received -= *size;
-                    report(Outcome::Done);
+                    report(Response::Done);
                 }
                 Ok(())
             }

@@ -1,6 +1,6 @@
 //! A run of load on a fleet's connections.
 
-use loadgen::stream::Outcome;
+use loadgen::stream::Response;
 use rand::RngExt;
 use serde::{Deserialize, Serialize};
 
@@ -53,7 +53,7 @@ struct Run {
 
 impl Run {
     #[inline]
-    fn reply(&mut self, outcome: Outcome, request: InFlight) {
+    fn reply(&mut self, outcome: Response, request: InFlight) {
         let now = self.now;
         self.recorder.counts.all_replies += 1;
         self.recorder.replies += u64::from((self.from..self.to).contains(&now));

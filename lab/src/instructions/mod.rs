@@ -113,10 +113,10 @@ impl Counted {
     /// Of the folder that `lab instructions` has written, or of its `results.json`.
     pub fn read(path: &Path) -> Result<Self, Error> {
         let file = if path.is_dir() { path.join("results.json") } else { path.to_owned() };
-        let error = |reason: String| Error::SavedReport { path: file.clone(), reason };
-        let text = std::fs::read_to_string(&file).map_err(|reason| error(reason.to_string()))?;
-        let not_a_report = |reason| error(format!("not a report ({reason}); --output FOLDER writes one"));
-        serde_json::from_str(&text).map_err(not_a_report)
+        let text = std::fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))?;
+        serde_json::from_str(&text).map_err(|error| {
+            format!("{}: not a report ({error}); --output FOLDER writes one", file.display()).into()
+        })
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::{AsyncBufReadExt, AsyncWriteExt};
 use net::{TcpListener, TcpStream};
-use runtime::{Builder, Handle};
+use runtime::{Builder, Handle, WorkerReport};
 
 use super::spec::{EchoServerSpec, RequestCounter};
 
@@ -44,26 +44,26 @@ pub(super) fn builder(spec: &EchoServerSpec) -> Builder {
     spec.network.as_ref().map_or_else(usual, |network| network.builder(spec.core))
 }
 
+/// What the only worker runs.
+pub(crate) fn worker_report() -> io::Result<WorkerReport> {
+    runtime::reports().into_iter().next().ok_or_else(|| io::Error::other("the runtime reports no worker"))
+}
+
 pub(super) fn report(ready: impl FnOnce(String, Vec<String>) -> io::Result<()>) -> io::Result<()> {
-    let report = runtime::reports().into_iter().next();
-    let report = report.ok_or_else(|| io::Error::other("the runtime reports no worker"))?;
+    let report = worker_report()?;
     // Values that the host keeps are worth a note, too: a comparison with them is not one of the
     // controller.
     ready(report.running.to_string(), [report.steps_down, report.notes].concat())
 }
 
-/// System calls of all workers that wait, poll or submit, since the runtime's start.
-pub(crate) fn waits(handle: &Handle) -> u64 {
-    handle.metrics().iter().map(|metrics| metrics.waits).sum()
-}
-
 /// Answers each line on standard input with the number of system calls so far that wait, poll or
 /// submit. On a second thread, because the worker's CPU time is to be the server's alone.
-fn report_waits(handle: Handle) {
+pub(crate) fn report_waits(handle: Handle) {
     std::thread::spawn(move || {
         for _ in io::stdin().lock().lines().map_while(Result::ok) {
             // Fails if the lab has exited, and then this process is killed.
-            let _ = writeln!(io::stdout(), "{}", waits(&handle));
+            let waits: u64 = handle.metrics().iter().map(|metrics| metrics.waits).sum();
+            let _ = writeln!(io::stdout(), "{waits}");
         }
     });
 }

@@ -15,6 +15,9 @@ use crate::fleet::{FleetLoad, FleetMeasurement};
 use crate::rounds::AttachProgress;
 use crate::testbed::Namespace;
 
+/// What is said of a server that can't be attached to.
+pub(crate) const NOT_ATTACHED: &str = "the server can't be attached to";
+
 /// A running experiment process. Dropping it kills the process.
 #[derive(Debug)]
 pub struct ExperimentProcess {
@@ -49,17 +52,17 @@ impl ExperimentProcess {
 
     pub(crate) fn run_fleet(&mut self, load: &FleetLoad) -> Result<FleetMeasurement, Error> {
         self.command(&serde_json::to_string(load)?)?;
-        self.result(Error::LoadProcess)
+        self.result("load")
     }
 
     pub(crate) fn attach_progress(&mut self) -> Result<AttachProgress, Error> {
         self.command(STATUS)?;
-        self.result(Error::NotAttached)
+        self.result(NOT_ATTACHED)
     }
 
-    /// The next message of a process that says what went wrong.
-    pub(crate) fn result<T: DeserializeOwned>(&mut self, failed: fn(String) -> Error) -> Result<T, Error> {
-        self.receive::<Result<T, String>>()?.map_err(failed)
+    /// The next message of a process that says what went wrong; `what` failed then.
+    pub(crate) fn result<T: DeserializeOwned>(&mut self, what: &str) -> Result<T, Error> {
+        self.receive::<Result<T, String>>()?.map_err(|reason| format!("{what}: {reason}").into())
     }
 
     /// CPU time of all the process's threads so far, in seconds; of another program with its
@@ -82,9 +85,9 @@ impl ExperimentProcess {
     pub(crate) fn receive<T: DeserializeOwned>(&mut self) -> Result<T, Error> {
         let mut line = String::new();
         if self.messages.read_line(&mut line)? == 0 {
-            return Err(Error::ProcessExited);
+            return Err("an experiment process exited early; its error message is above".into());
         }
-        Ok(serde_json::from_str(&line)?)
+        serde_json::from_str(&line).map_err(|error| format!("unreadable message {line:?}: {error}").into())
     }
 
     /// Asks a server of Lull for the number of its system calls so far that wait, poll or submit

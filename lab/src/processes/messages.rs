@@ -19,7 +19,6 @@ pub enum ProcessRole {
     Fleet {
         fleet: FleetConfig,
         core: u32,
-        records: u64,
     },
     /// Another program as an experiment process: it ends with the lab.
     Program {

@@ -12,6 +12,7 @@ mod messages;
 mod roles;
 
 pub use child::ExperimentProcess;
+pub(crate) use child::NOT_ATTACHED;
 pub(crate) use messages::ServerReady;
 pub use messages::{ProcessRole, RunningPolicy, SUBCOMMAND, ServerSpec};
 pub use roles::run;

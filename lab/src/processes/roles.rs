@@ -17,8 +17,8 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 use servers::memcached::{Config, Server};
 
 use super::messages::{ProcessRole, RunningPolicy, ServerReady, ServerSpec, send};
-use crate::fleet::{Fleet, FleetConfig};
-use crate::peers::lull::waits;
+use crate::fleet::{Fleet, FleetConfig, store_records};
+use crate::peers::lull::{report_waits, worker_report};
 use crate::peers::raise_descriptor_limit;
 use crate::rounds::AttachProgress;
 use crate::testbed::{Namespace, SERVER_INTERFACE};
@@ -28,24 +28,24 @@ use crate::{Error, peers};
 /// path of the network namespace to enter. Returns when the lab closes its end, or when a load is
 /// over.
 pub fn run(role: &str, namespace: Option<&str>) -> Result<(), Error> {
-    set_parent_process_death_signal(Some(Signal::KILL)).map_err(std::io::Error::from)?;
+    set_parent_process_death_signal(Some(Signal::KILL))?;
     if let Some(path) = namespace {
         Namespace::open(path)?.enter_process()?;
     }
     match serde_json::from_str(role)? {
         ProcessRole::Server(spec) => run_server(&spec),
-        ProcessRole::Fleet { fleet, core, records } => {
+        ProcessRole::Fleet { fleet, core } => {
             Cpus::one(core).pin(None)?;
-            sent(run_fleet(fleet, records))
+            sent(run_fleet(fleet))
         }
         ProcessRole::Program { program, arguments, core } => {
             Cpus::one(core).pin(None)?;
             // The signal on the lab's death stays set across exec. Not KILL: a server of several
             // processes, such as nginx, ends its workers when it is asked to end, and leaves them
             // behind when it is killed.
-            set_parent_process_death_signal(Some(Signal::TERM)).map_err(std::io::Error::from)?;
+            set_parent_process_death_signal(Some(Signal::TERM))?;
             let error = Command::new(&program).args(&arguments).stdout(Stdio::null()).exec();
-            Err(Error::program(&program, error))
+            Err(format!("{}: {error}", program.display()).into())
         }
         ProcessRole::Attach { pid, poll_interval, core } => {
             Cpus::one(core).pin(None)?;
@@ -75,18 +75,10 @@ fn run_server(spec: &ServerSpec) -> Result<(), Error> {
     };
     runtime.block_on(async move {
         let server = Server::start(&config)?;
-        let report = runtime::reports().into_iter().next();
-        let report = report.ok_or_else(|| io::Error::other("the runtime reports no worker"))?;
+        let report = worker_report()?;
         let policy = RunningPolicy { ran: report.running.to_string(), steps_down: report.steps_down };
         send(&ServerReady { address: server.addresses()[0], policy: Some(policy) })?;
-        let handle = Handle::current();
-        // On another thread: the worker is to serve only.
-        thread::spawn(move || {
-            for _ in io::stdin().lock().lines().map_while(Result::ok) {
-                // Fails if the lab has exited, and then this process is killed.
-                let _ = send(&waits(&handle));
-            }
-        });
+        report_waits(Handle::current());
         std::future::pending::<()>().await;
         drop(server);
         Ok(())
@@ -100,9 +92,9 @@ fn sent(result: Result<(), Error>) -> Result<(), Error> {
 
 /// Stays connected to one server, and runs loads until the lab closes this process's standard
 /// input.
-fn run_fleet(fleet: FleetConfig, records: u64) -> Result<(), Error> {
+fn run_fleet(fleet: FleetConfig) -> Result<(), Error> {
+    store_records(&fleet.requests, fleet.server)?;
     let mut fleet = Fleet::connect(fleet)?;
-    fleet.store_records(records)?;
     send(&Ok::<_, String>(()))?;
     for line in io::stdin().lock().lines() {
         send(&Ok::<_, String>(fleet.run(&serde_json::from_str(&line?)?)?))?;
@@ -152,7 +144,7 @@ fn run_attacher(pid: u32, poll_interval: PollInterval) -> Result<(), Error> {
         if Instant::now() > deadline {
             let mut reasons = vec![format!("nothing was attached within {} s", ATTACHES_WITHIN.as_secs())];
             reasons.append(&mut reported().refusals);
-            return Err(io::Error::other(reasons.join("; ")).into());
+            return Err(reasons.join("; ").into());
         }
         thread::sleep(Duration::from_millis(10));
     }
@@ -180,5 +172,5 @@ fn check_attachable(target: &Target) -> Result<(), Error> {
             let _ = write!(text, " To do: {remedy}.");
         }
     }
-    Err(io::Error::other(text).into())
+    Err(text.into())
 }

@@ -1,4 +1,4 @@
-//! Intervals: of percentiles over all rounds, and whether one keeps a bound.
+//! Intervals of percentiles over all rounds.
 //!
 //! A percentile of one short turn is decided by a few requests. So the latencies of all rounds are
 //! pooled, and the interval is that of a bootstrap over rounds. Of few rounds it is approximate: it
@@ -7,50 +7,39 @@
 use loadgen::medians::{Interval, median_interval};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
-use serde::Serialize;
 
 const RESAMPLES: usize = 400;
 /// Fewer rounds give no interval.
 const LEAST_ROUNDS: usize = 6;
 
-/// The latencies of a round.
+/// The latencies of a round: ends of buckets in ns, ascending, with the requests in each.
 type Buckets<'a> = &'a [(u64, u64)];
 
-struct Pool {
-    ends: Vec<u64>,
-    rounds: Vec<Vec<u64>>,
-}
+/// The buckets of all rounds: end, round and requests.
+struct Pool(Vec<(u64, usize, u64)>);
 
 impl Pool {
     fn new(rounds: &[Buckets<'_>]) -> Self {
-        let mut ends: Vec<u64> = rounds.iter().flat_map(|round| round.iter().map(|(end, _)| *end)).collect();
-        ends.sort_unstable();
-        ends.dedup();
-        let counts = |round: &Buckets<'_>| {
-            let mut counts = vec![0; ends.len()];
-            for (end, count) in *round {
-                if let Ok(index) = ends.binary_search(end) {
-                    counts[index] += count;
-                }
-            }
-            counts
-        };
-        Self { rounds: rounds.iter().map(counts).collect(), ends }
+        let buckets = rounds.iter().enumerate().flat_map(|(round, buckets)| {
+            buckets.iter().map(move |&(end, count)| (end, round, count))
+        });
+        let mut pool: Vec<_> = buckets.collect();
+        pool.sort_unstable();
+        Self(pool)
     }
 
-    fn p99(&self, rounds: &[usize]) -> f64 {
-        let mut sums = vec![0; self.ends.len()];
-        for &round in rounds {
-            sums.iter_mut().zip(&self.rounds[round]).for_each(|(sum, count)| *sum += count);
-        }
-        let total: u64 = sums.iter().sum();
+    /// In µs, of a sample of as many rounds.
+    fn p99(&self, sample: &[usize]) -> f64 {
+        let mut times = vec![0; sample.len()];
+        sample.iter().for_each(|&round| times[round] += 1);
+        let total: u64 = self.0.iter().map(|(_, round, count)| count * times[*round]).sum();
         let rank = (total as f64 * 0.99).ceil() as u64;
         let mut seen = 0;
-        let at = sums.iter().position(|count| {
-            seen += count;
+        let found = self.0.iter().find(|(_, round, count)| {
+            seen += count * times[*round];
             seen >= rank && seen > 0
         });
-        at.map_or(f64::NAN, |index| self.ends[index] as f64 / 1e3)
+        found.map_or(f64::NAN, |(end, ..)| *end as f64 / 1e3)
     }
 }
 
@@ -83,29 +72,6 @@ fn bootstrap(rounds: usize, figure: impl Fn(&[usize]) -> f64) -> Interval {
     interval
 }
 
-/// Whether measurements say that a bound is kept.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Bound {
-    Kept,
-    Broken,
-    /// The interval contains the bound, or there are too few rounds for an interval.
-    Undecided,
-}
-
-policies::names!(Bound, "outcome": Kept = "kept", Broken = "broken", Undecided = "undecided");
-
-impl Bound {
-    pub(crate) fn of(interval: &Interval, bound: f64) -> Self {
-        match interval {
-            _ if !interval.reaches_target() => Self::Undecided,
-            _ if interval.high <= bound => Self::Kept,
-            _ if interval.low > bound => Self::Broken,
-            _ => Self::Undecided,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -129,14 +95,5 @@ mod tests {
         assert!(!p99(&[&[(10_000, 5)][..]; 5]).reaches_target());
         assert_eq!(p99(&[]).count, 0);
         assert_eq!(p99(&[&[][..]]).count, 0);
-    }
-
-    #[test]
-    fn an_interval_that_contains_the_bound_and_few_rounds_decide_nothing() {
-        let of = |values: &[f64]| Bound::of(&median_interval(values), 1.1);
-        assert_eq!(of(&[1.0; 6]), Bound::Kept);
-        assert_eq!(of(&[1.2; 6]), Bound::Broken);
-        assert_eq!(of(&[1.0, 1.05, 1.08, 1.12, 1.2, 1.3]), Bound::Undecided);
-        assert_eq!(of(&[1.0; 5]), Bound::Undecided);
     }
 }

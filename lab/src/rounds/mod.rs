@@ -20,11 +20,10 @@ pub use classes::{CoreDistance, DistanceClass};
 pub use conditions::Conditions;
 pub(crate) use conditions::STEAL_LIMIT;
 pub use figure::Figure;
-pub use intervals::Bound;
 #[cfg(test)]
 pub(crate) use results::tests::results_of;
 pub(crate) use results::{ANSWERED, order_by_rounds};
 pub use results::{LoadResult, Measured, Results, Round, Row, Status};
-pub(crate) use runner::Phases;
 pub use runner::Runner;
+pub(crate) use runner::share_of_time;
 pub use turn::{AttachProgress, LoadDetail, LoadKind, LoadPlan, Measurement, TakenTurn, Turn};

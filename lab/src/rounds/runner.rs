@@ -1,6 +1,5 @@
 //! Whose turn it is, under which conditions, and which turns are repeated.
 
-use std::io;
 use std::time::{Duration, Instant};
 
 use super::conditions::observed;
@@ -50,23 +49,7 @@ impl<'a> Runner<'a> {
     }
 }
 
-/// The limits of phases with these shares of some seconds, the next one's first: what a phase
-/// leaves over is the later ones'.
-pub(crate) struct Phases {
-    ends: Instant,
-    shares: Vec<f64>,
-}
-
-impl Phases {
-    pub(crate) fn new(seconds: f64, shares: &[f64]) -> Self {
-        let ends = Instant::now() + Duration::from_secs_f64(seconds);
-        Self { ends, shares: shares.iter().rev().copied().collect() }
-    }
-
-    pub(crate) fn next_limit(&mut self) -> io::Result<Duration> {
-        let left = self.ends.saturating_duration_since(Instant::now());
-        let all: f64 = self.shares.iter().sum();
-        let share = self.shares.pop().ok_or_else(|| io::Error::other("more phases than shares"))?;
-        Ok(left.mul_f64(share / all).max(Duration::from_millis(100)))
-    }
+/// The equal share that the next one of some loads, which are `left`, has of the time to a deadline.
+pub(crate) fn share_of_time(deadline: Instant, left: usize) -> Duration {
+    deadline.saturating_duration_since(Instant::now()) / u32::try_from(left).unwrap_or(u32::MAX)
 }

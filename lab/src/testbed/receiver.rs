@@ -18,18 +18,27 @@ pub const INTERRUPT_THREAD_PRIORITY: u32 = 50;
 /// `SCHED_FIFO` priority, or with 0 an ordinary one. Policies leave its class, and move it to the
 /// core where the queue's interrupt would go.
 pub fn poll_by_threads(namespace: &Namespace, interface: &str, core: u32, priority: u32) -> io::Result<()> {
+    each_napi(namespace, interface, |netdev, napi, _| {
+        // A thread of before is ended: who looks at it has noted its class.
+        netdev.set_napi(napi, NapiSetting::Threaded, 0)?;
+        netdev.set_napi(napi, NapiSetting::Threaded, 1)?;
+        let Some(thread) = thread_of(netdev, napi)? else { return Ok(()) };
+        Cpus::one(core).pin(Some(thread))?;
+        host::scheduler::set_fifo_priority(thread, priority)
+    })
+    .map(drop)
+}
+
+/// Calls `action` with each NAPI of an interface, and the index of its queue.
+fn each_napi<T: Send>(
+    namespace: &Namespace,
+    interface: &str,
+    action: impl Fn(&mut Netdev, u32, u32) -> io::Result<T> + Sync,
+) -> io::Result<Vec<T>> {
     namespace.run(|| {
         let mut netdev = Netdev::open()?;
-        for queue in host::interface(interface).map_err(io::Error::other)?.queues {
-            let Some(napi) = queue.napi else { continue };
-            // A thread of before is ended: who looks at it has noted its class.
-            netdev.set_napi(napi.id, NapiSetting::Threaded, 0)?;
-            netdev.set_napi(napi.id, NapiSetting::Threaded, 1)?;
-            let Some(thread) = thread_of(&mut netdev, napi.id)? else { continue };
-            Cpus::one(core).pin(Some(thread))?;
-            host::scheduler::set_fifo_priority(thread, priority)?;
-        }
-        Ok(())
+        let queues = host::interface(interface).map_err(io::Error::other)?.queues.into_iter();
+        queues.filter_map(|queue| Some(action(&mut netdev, queue.napi?.id, queue.index))).collect()
     })
 }
 
@@ -78,42 +87,29 @@ impl Receiver {
         if self != Self::Rps {
             return self.prepare(testbed, core);
         }
-        testbed.server.run(|| {
-            let mut netdev = Netdev::open()?;
-            for queue in host::interface(SERVER_INTERFACE).map_err(io::Error::other)?.queues {
-                let Some(napi) = queue.napi else { continue };
-                netdev.set_napi(napi.id, NapiSetting::Threaded, 0)?;
-                fs::write(rps_cpus(server, queue.index), Cpus::one(core).to_mask())?;
-            }
-            Ok(())
+        each_napi(&testbed.server, SERVER_INTERFACE, |netdev, napi, queue| {
+            netdev.set_napi(napi, NapiSetting::Threaded, 0)?;
+            fs::write(rps_cpus(server, queue), Cpus::one(core).to_mask())
         })
+        .map(drop)
     }
 
     /// Whether it receives. A supervisor of the server that finds the queue changed when it starts
     /// takes it for reset by its device, and sets its own receiver again.
     pub fn receives(self, testbed: &Testbed, server: u32, core: u32) -> io::Result<bool> {
-        testbed.server.run(|| {
-            let mut netdev = Netdev::open()?;
-            for queue in host::interface(SERVER_INTERFACE).map_err(io::Error::other)?.queues {
-                let Some(napi) = queue.napi else { continue };
-                let receives = match thread_of(&mut netdev, napi.id)? {
-                    Some(thread) => match self {
-                        Self::Fifo => host::scheduler::fifo_priority(thread)? > 0,
-                        Self::Thread => host::scheduler::fifo_priority(thread)? == 0,
-                        Self::Rps => false,
-                    },
-                    None if self == Self::Rps => {
-                        let mask = fs::read_to_string(rps_cpus(server, queue.index))?;
-                        Cpus::from_mask(mask.trim()).is_ok_and(|cores| cores == Cpus::one(core))
-                    }
-                    None => false,
-                };
-                if !receives {
-                    return Ok(false);
+        let receive = each_napi(&testbed.server, SERVER_INTERFACE, |netdev, napi, queue| {
+            let priority = thread_of(netdev, napi)?.map(host::scheduler::fifo_priority).transpose()?;
+            Ok(match (self, priority) {
+                (Self::Fifo, priority) => priority > Some(0),
+                (Self::Thread, priority) => priority == Some(0),
+                (Self::Rps, None) => {
+                    let mask = fs::read_to_string(rps_cpus(server, queue))?;
+                    Cpus::from_mask(mask.trim()).is_ok_and(|cores| cores == Cpus::one(core))
                 }
-            }
-            Ok(true)
-        })
+                (Self::Rps, Some(_)) => false,
+            })
+        });
+        Ok(receive?.into_iter().all(|receives| receives))
     }
 }
 

@@ -1,6 +1,6 @@
 //! When a fleet's requests are on the wire.
 
-use lab::fleet::{AlternatingRate, FleetLoad, FleetPacing, Step};
+use lab::fleet::{AlternatingRate, FleetLoad, FleetPacing};
 use policies::Policy;
 use serial_test::serial;
 use tests::capture::{Capture, Packet};
@@ -75,31 +75,25 @@ fn the_gaps_of_an_open_loop_are_exponential_on_the_wire_of_the_server() {
 #[isolated(root, drivers = "epoll")]
 #[serial]
 fn an_alternating_rate_has_its_requests_in_the_windows_after_each_step() {
-    let rate = AlternatingRate {
-        high: 2000.0,
-        low: 200.0,
-        high_seconds: 0.3,
-        low_seconds: 0.2,
-        window_seconds: 0.1,
-    };
+    let rate = AlternatingRate { high: 2000.0, low: 200.0, seconds: 0.2, window_seconds: 0.1 };
     let run = serve(Policy::Vanilla, 64, move |_, address| {
         let mut fleet = connect(address, 64).unwrap();
         // Four cycles, after the end of one.
-        let load = FleetLoad { pacing: FleetPacing::Alternating(rate), warm_up: 0.15, duration: 2.0 };
+        let load = FleetLoad { pacing: FleetPacing::Alternating(rate), warm_up: 0.15, duration: 1.6 };
         fleet.run(&load).unwrap()
     });
     println!("paused for {:.3} s, {} requests forgiven", run.paused, run.forgiven);
-    assert_eq!([rate.windows_after(Step::Up), run.windows.len()], [3, 5]);
+    assert_eq!([rate.windows(), run.windows.len()], [2, 4]);
     // What was in flight when the machine paused is in no window.
     let recorded: u64 = run.windows.iter().map(|window| window.requests).sum();
     assert_eq!(recorded + run.forgiven, run.requests, "{run:?}");
     for (index, window) in run.windows.iter().enumerate() {
-        let rate = if index < 3 { rate.high } else { rate.low };
-        // The two windows after the step down follow the three after the step up.
+        let rate = if index < 2 { rate.high } else { rate.low };
+        // The windows after the step down follow those after the step up.
         let begin = index as f64 * 0.1;
         // A run of which the machine has paused more than half does not get to its end.
         let measured = |cycle: u32| {
-            let begin = f64::from(cycle) * 0.5 + begin;
+            let begin = f64::from(cycle) * 0.4 + begin;
             (run.seconds - begin).clamp(0.0, 0.1)
         };
         let expected = rate * (0..4).map(measured).sum::<f64>();

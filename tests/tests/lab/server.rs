@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::thread;
 
-use lab::fleet::{Fleet, FleetConfig, FleetError, FleetRequests};
+use lab::fleet::{Fleet, FleetConfig, FleetError, FleetRequests, store_records};
 use lab::testbed::{CLIENT_INTERFACE, FLEET_ADDRESS, FLEET_MAC, SERVER_ADDRESS, SERVER_MAC, Testbed};
 use loadgen::Workload;
 use policies::{Cpus, Policy};
@@ -15,7 +15,7 @@ use runtime::io::{AsyncFd, Direction, SourceKind};
 use servers::memcached::{Config, Server};
 use tests::testbed::{enter, server_builder};
 
-pub const RECORDS: u64 = 100;
+const RECORDS: u64 = 100;
 
 /// Serves memcached on core 0 while `client` runs on the other side, on the last core. Returns what
 /// `client` returned.
@@ -80,7 +80,7 @@ pub fn fleet_config(server: SocketAddrV4, connections: usize) -> FleetConfig {
 }
 
 pub fn connect(server: SocketAddrV4, connections: usize) -> Result<Fleet, FleetError> {
-    let mut fleet = Fleet::connect(fleet_config(server, connections))?;
-    fleet.store_records(RECORDS)?;
-    Ok(fleet)
+    let config = fleet_config(server, connections);
+    store_records(&config.requests, server).unwrap();
+    Fleet::connect(config)
 }

@@ -39,7 +39,7 @@ fn check_row(load: &Value, row: &Value) {
         return;
     }
     // Only what stays for long enough can settle.
-    let stays = load["rate"]["high_seconds"].as_f64() >= Some(0.4);
+    let stays = load["rate"]["seconds"].as_f64() >= Some(0.4);
     assert_eq!(row["settled_p50"].is_object(), stays, "{row}");
     assert_eq!(row["settled_p99"].is_object(), stays, "{row}");
     if stays {

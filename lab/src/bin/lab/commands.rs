@@ -4,6 +4,7 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use lab::Error;
 use lab::commands::check::check_machine;
 use lab::commands::comparison::Comparison;
 use lab::commands::model::{ModelConfig, ModelReport};
@@ -26,9 +27,9 @@ use crate::flags::{
     AttachFlags, CheckFlags, CompareFlags, INSTRUCTIONS, IdleCores, InstructionFlags, LoopbackFlags,
     PaperFlags, PeerFlags, RunFlags, SelfTestFlags, StepsFlags,
 };
-use crate::output::{Failure, Output, print, with_bar};
+use crate::output::{Output, print, with_bar};
 
-pub fn compare(flags: &CompareFlags) -> Result<(), Failure> {
+pub fn compare(flags: &CompareFlags) -> Result<(), Error> {
     let cores = CoreAssignment::choose()?;
     let mut contenders = flags.contenders.clone();
     if contenders.is_empty() {
@@ -47,7 +48,7 @@ pub fn compare(flags: &CompareFlags) -> Result<(), Failure> {
     run("compare", Experiment::new(contenders, flags.run.quick), &flags.run)?.write()
 }
 
-pub fn peers(flags: &PeerFlags) -> Result<(), Failure> {
+pub fn peers(flags: &PeerFlags) -> Result<(), Error> {
     let service = flags.service;
     let contenders = Contender::peers(service);
     let mut experiment = Experiment::new(contenders, flags.run.quick);
@@ -59,7 +60,7 @@ pub fn peers(flags: &PeerFlags) -> Result<(), Failure> {
     run("peers", experiment, &flags.run)?.write()
 }
 
-pub fn attach(flags: &AttachFlags) -> Result<(), Failure> {
+pub fn attach(flags: &AttachFlags) -> Result<(), Error> {
     let server = match &flags.server {
         Some(command) => ServerCommand::shell(command)?,
         None => {
@@ -93,14 +94,13 @@ pub fn attach(flags: &AttachFlags) -> Result<(), Failure> {
 }
 
 /// Steps between 10 and 90 % of the first contender's capacity, and bursts at 90 % of it.
-pub fn steps(flags: &StepsFlags) -> Result<(), Failure> {
+pub fn steps(flags: &StepsFlags) -> Result<(), Error> {
     if !flags.run.rates.is_empty() {
         return Err("--rates has no effect on `lab steps`, whose rates are shares of a capacity; name one with --capacity".into());
     }
     let quick = flags.run.quick;
     let alternation = |seconds, low, window_seconds, cycles| {
-        let (high_seconds, low_seconds) = (seconds, seconds);
-        let shares = AlternatingRate { high: 0.9, low, high_seconds, low_seconds, window_seconds };
+        let shares = AlternatingRate { high: 0.9, low, seconds, window_seconds };
         Load::Steps { shares, cycles }
     };
     let steps = |seconds| alternation(seconds, 0.1, 0.02, 1);
@@ -131,7 +131,7 @@ pub fn steps(flags: &StepsFlags) -> Result<(), Failure> {
 }
 
 /// A server beside itself, and beside one that computes longer for each request.
-pub fn self_test(flags: &SelfTestFlags) -> Result<(), Failure> {
+pub fn self_test(flags: &SelfTestFlags) -> Result<(), Error> {
     let work = Duration::from_micros(flags.work.into());
     let contenders = [Duration::ZERO, Duration::ZERO, work].map(Contender::working).into();
     let experiment = Experiment {
@@ -156,13 +156,13 @@ struct Report {
 }
 
 impl Report {
-    fn write(&self) -> Result<(), Failure> {
+    fn write(&self) -> Result<(), Error> {
         let screen = self.comparison.screen(&self.output.page());
         self.output.write(&self.comparison.document(), &self.comparison, &screen)
     }
 }
 
-fn run(command: &str, mut experiment: Experiment, flags: &RunFlags) -> Result<Report, Failure> {
+fn run(command: &str, mut experiment: Experiment, flags: &RunFlags) -> Result<Report, Error> {
     require_testbed(command)?;
     let cores = CoreAssignment::choose()?;
     flags.set(&mut experiment);
@@ -175,7 +175,7 @@ fn run(command: &str, mut experiment: Experiment, flags: &RunFlags) -> Result<Re
     Ok(Report { comparison, output })
 }
 
-fn require_testbed(command: &str) -> Result<(), Failure> {
+fn require_testbed(command: &str) -> Result<(), Error> {
     let denied = |error: io::Error| match error.kind() {
         io::ErrorKind::PermissionDenied => format!(
             "{error}; `lab {command}` needs root: kernel polling is a setting of a queue, and loopback has none. Without root \
@@ -189,12 +189,12 @@ fn require_testbed(command: &str) -> Result<(), Failure> {
 /// The rounds of a full run, for which the check's verdict is.
 const ROUNDS: usize = 12;
 
-pub fn check(flags: &CheckFlags) -> Result<(), Failure> {
+pub fn check(flags: &CheckFlags) -> Result<(), Error> {
     let report = check_machine(Duration::from_secs(flags.seconds.into()), ROUNDS)?;
     print(flags.format, &report, &report.document().text())
 }
 
-pub fn model(flags: &LoopbackFlags) -> Result<(), Failure> {
+pub fn model(flags: &LoopbackFlags) -> Result<(), Error> {
     let output = Output::create(flags.report.format, &flags.report.output)?;
     let config = ModelConfig::new(flags.quick, flags.seconds.map(f64::from));
     let cores = CoreAssignment::choose()?;
@@ -204,7 +204,7 @@ pub fn model(flags: &LoopbackFlags) -> Result<(), Failure> {
     output.write_all(&report.document(), &report)
 }
 
-pub fn waiting(flags: &LoopbackFlags) -> Result<(), Failure> {
+pub fn waiting(flags: &LoopbackFlags) -> Result<(), Error> {
     let output = Output::create(flags.report.format, &flags.report.output)?;
     let config = WaitingConfig::new(flags.quick, flags.seconds.map(f64::from));
     let cores = CoreAssignment::choose()?;
@@ -215,7 +215,7 @@ pub fn waiting(flags: &LoopbackFlags) -> Result<(), Failure> {
     output.write_all(&report.document(), &report)
 }
 
-pub fn instructions(flags: &InstructionFlags) -> Result<(), Failure> {
+pub fn instructions(flags: &InstructionFlags) -> Result<(), Error> {
     let folder = flags.guest.clone().or_else(|| std::env::var_os("LULL_GUEST").map(Into::into));
     let folder =
         folder.ok_or("no machine to count on: run LULL_GUEST=$(tests/guest/prepare) lab instructions")?;
@@ -229,7 +229,7 @@ pub fn instructions(flags: &InstructionFlags) -> Result<(), Failure> {
     output.write_all(&report.document(), &report)
 }
 
-pub fn paper(flags: &PaperFlags) -> Result<(), Failure> {
+pub fn paper(flags: &PaperFlags) -> Result<(), Error> {
     let output = Output::create(Default::default(), &flags.output)?;
     let usual = || Path::new(INSTRUCTIONS).exists().then(|| INSTRUCTIONS.into());
     let counted = flags.instructions.clone().or_else(usual).map(|path| Counted::read(&path)).transpose()?;

@@ -10,8 +10,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use flags::{Command, Flags};
-use lab::processes;
-use output::Failure;
+use lab::{Error, processes};
 
 fn main() -> ExitCode {
     let flags = Flags::parse();
@@ -32,7 +31,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(flags: Flags) -> Result<(), Failure> {
+fn run(flags: Flags) -> Result<(), Error> {
     match flags.command.unwrap_or(Command::Compare(flags.compare)) {
         Command::Compare(flags) => commands::compare(&flags),
         Command::Peers(flags) => commands::peers(&flags),
@@ -44,6 +43,6 @@ fn run(flags: Flags) -> Result<(), Failure> {
         Command::Waiting(flags) => commands::waiting(&flags),
         Command::Instructions(flags) => commands::instructions(&flags),
         Command::Paper(flags) => commands::paper(&flags),
-        Command::ExperimentProcess { role, namespace } => Ok(processes::run(&role, namespace.as_deref())?),
+        Command::ExperimentProcess { role, namespace } => processes::run(&role, namespace.as_deref()),
     }
 }

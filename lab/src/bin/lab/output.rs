@@ -5,12 +5,11 @@ use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use indicatif::{ProgressBar, ProgressStyle};
+use lab::Error;
 use lab::report::Document;
 use serde::Serialize;
 
 use crate::flags::Format;
-
-pub type Failure = Box<dyn std::error::Error>;
 
 pub struct Output {
     format: Format,
@@ -19,7 +18,7 @@ pub struct Output {
 
 impl Output {
     /// Creates the folder. Before the experiment, so that a wrong path doesn't cost a run.
-    pub fn create(format: Format, folder: &Path) -> Result<Self, Failure> {
+    pub fn create(format: Format, folder: &Path) -> Result<Self, Error> {
         fs::create_dir_all(folder).map_err(|error| format!("--output {}: {error}", folder.display()))?;
         Ok(Self { format, folder: folder.to_owned() })
     }
@@ -29,20 +28,20 @@ impl Output {
     }
 
     /// Writes the files, and prints the text or the JSON.
-    pub fn write(&self, document: &Document, json: &impl Serialize, text: &str) -> Result<(), Failure> {
+    pub fn write(&self, document: &Document, json: &impl Serialize, text: &str) -> Result<(), Error> {
         let written = document.write(&self.folder, json);
         written.map_err(|error| format!("--output {}: {error}", self.folder.display()))?;
         print(self.format, json, text)
     }
 
     /// The same with the whole document as text.
-    pub fn write_all(&self, document: &Document, json: &impl Serialize) -> Result<(), Failure> {
+    pub fn write_all(&self, document: &Document, json: &impl Serialize) -> Result<(), Error> {
         let text = format!("{}\nWith plots: {}\n", document.text(), self.page());
         self.write(document, json, &text)
     }
 }
 
-pub fn print(format: Format, json: &impl Serialize, text: &str) -> Result<(), Failure> {
+pub fn print(format: Format, json: &impl Serialize, text: &str) -> Result<(), Error> {
     let mut out = io::stdout().lock();
     match format {
         Format::Table => write!(out, "{text}")?,

@@ -28,7 +28,7 @@ use crate::peers::{EchoServerSpec, Peer, PeerService, RequestShape};
 use crate::processes::{ExperimentProcess, ProcessRole, ServerReady, ServerSpec};
 use crate::report::tables::{interval_text, sections};
 use crate::report::{Document, Section, Table};
-use crate::rounds::{Figure, LoadKind, LoadPlan, LoadResult, Phases, Results, Row, Runner, Turn};
+use crate::rounds::{Figure, LoadKind, LoadPlan, LoadResult, Results, Row, Runner, Turn, share_of_time};
 
 const DRIVERS: [DriverKind; 2] = [DriverKind::Epoll, DriverKind::Uring];
 
@@ -199,11 +199,12 @@ impl ModelReport {
         progress("crossings");
         let crossing = crossing_cost::measure(cores.server, config.batches)?;
         let crossing_us = crossing.system_call.median / 1e3;
-        let mut phases = Phases::new(config.seconds, &[1.0; Server::ALL.len()]);
+        let deadline = Instant::now() + Duration::from_secs_f64(config.seconds);
         let mut runner = Runner::new(cores, progress);
-        for server in Server::ALL {
+        for (index, server) in Server::ALL.into_iter().enumerate() {
             let names = DRIVERS.map(|driver| format!("{server}, {driver}"));
-            let (at, limit) = (server.reply() as f64, phases.next_limit()?);
+            let limit = share_of_time(deadline, Server::ALL.len() - index);
+            let at = server.reply() as f64;
             let plan = LoadPlan::new(server.name(), LoadKind::Closed, at, config.rounds, limit);
             runner.measure(plan, &names, |index| {
                 let (cpu_us, waits) = server.measure(DRIVERS[index], cores, &config)?;

@@ -7,6 +7,9 @@
 
 mod messages;
 
+use std::time::{Duration, Instant};
+
+use loadgen::medians::Interval;
 use policies::host::Machine;
 use runtime::{DriverKind, WaitStrategy};
 use serde::Serialize;
@@ -17,7 +20,7 @@ use crate::Error;
 use crate::cores::CoreAssignment;
 use crate::report::tables::{class_suffix, classes, table};
 use crate::report::{Document, Section};
-use crate::rounds::{Bound, Figure, LoadKind, LoadPlan, Phases, Results, Runner};
+use crate::rounds::{Figure, LoadKind, LoadPlan, Results, Runner, share_of_time};
 
 const STRATEGIES: [WaitStrategy; 3] = [WaitStrategy::Block, WaitStrategy::Spin, WaitStrategy::Adaptive];
 /// Ratios are to the better of block and spin.
@@ -65,15 +68,16 @@ pub fn measure(
     progress: &mut dyn FnMut(&str),
 ) -> Result<Results, Error> {
     let loads: Vec<_> = Pair::ALL.into_iter().flat_map(|pair| GAPS.map(|gap| (pair, gap))).collect();
-    let mut phases = Phases::new(config.seconds, &vec![1.0; loads.len()]);
+    let (deadline, count) = (Instant::now() + Duration::from_secs_f64(config.seconds), loads.len());
     let mut runner = Runner::new(cores, progress);
     let names = STRATEGIES.map(|strategy| strategy.to_string());
-    for (pair, gap) in loads {
+    for (index, (pair, gap)) in loads.into_iter().enumerate() {
         let name = match gap {
             [micros] => format!("{pair}, {micros} µs"),
             _ => format!("{pair}, mixed"),
         };
-        let plan = LoadPlan::new(name, LoadKind::Closed, 0.0, config.rounds, phases.next_limit()?);
+        let limit = share_of_time(deadline, count - index);
+        let plan = LoadPlan::new(name, LoadKind::Closed, 0.0, config.rounds, limit);
         runner.measure(plan, &names, |index| messages::turn(pair, gap, STRATEGIES[index], cores, config))?;
     }
     Ok(runner.finish(&REFERENCES))
@@ -134,19 +138,25 @@ impl WaitingReport {
     }
 }
 
+/// Whether a limit is kept. `None`: the interval contains it, or there are too few rounds.
+fn is_kept(ratio: &Interval, limit: f64) -> Option<bool> {
+    let is_decided = ratio.reaches_target() && (ratio.high <= limit || ratio.low > limit);
+    is_decided.then_some(ratio.high <= limit)
+}
+
 /// In how many rows a claim is kept.
 fn sentence((what, figure, limit): (&str, Figure, f64), results: &Results) -> String {
     let ratios = results.loads.iter().filter_map(|load| load.rows[ADAPTIVE].ratio(figure));
-    let outcomes: Vec<Bound> = ratios.map(|ratio| Bound::of(ratio, limit)).collect();
+    let outcomes: Vec<Option<bool>> = ratios.map(|ratio| is_kept(ratio, limit)).collect();
     let count = |outcome| outcomes.iter().filter(|it| **it == outcome).count();
-    let (all, kept, broken) = (outcomes.len(), count(Bound::Kept), count(Bound::Broken));
+    let (all, kept, broken) = (outcomes.len(), count(Some(true)), count(Some(false)));
     if all == 0 {
         return format!("Adaptive's {what}: not measured, because the machine disturbed every round.");
     }
     let mut text = format!(
         "Adaptive's {what} is at most {limit} of the better of spin and block's in {kept} of {all} rows"
     );
-    for (count, words) in [(broken, "above it"), (count(Bound::Undecided), "not decided")] {
+    for (count, words) in [(broken, "above it"), (count(None), "not decided")] {
         if count > 0 {
             text.push_str(&format!("; in {count} {words}"));
         }
