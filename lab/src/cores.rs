@@ -3,12 +3,14 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::thread;
+use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
 use loadgen::medians::median;
 use policies::Cpus;
 use serde::Serialize;
+
+use crate::Error;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct CoreAssignment {
@@ -83,10 +85,9 @@ pub fn round_trip(core_a: u32, core_b: u32, duration: Duration) -> io::Result<f6
     let batches = thread::scope(|scope| {
         let echo = scope.spawn(|| echo(core_b, &line.0, deadline));
         let measuring = scope.spawn(|| measure(core_a, &line.0, duration, deadline));
-        let batches =
-            measuring.join().unwrap_or_else(|_| Err(io::Error::other("the measuring thread panicked")));
+        let batches = joined(measuring);
         // Without an echo the measuring thread gives up at the deadline.
-        echo.join().unwrap_or_else(|_| Err(io::Error::other("the answering thread panicked")))?;
+        joined(echo)?;
         batches
     })?;
     if batches.len() < MIN_BATCHES {
@@ -96,6 +97,23 @@ pub fn round_trip(core_a: u32, core_b: u32, duration: Duration) -> io::Result<f6
         return Err(io::Error::new(io::ErrorKind::TimedOut, error));
     }
     Ok(median(&batches))
+}
+
+/// Runs `action` on a new thread on a core: the caller keeps its affinity.
+pub(crate) fn run_on<T: Send>(
+    core: u32,
+    action: impl FnOnce() -> Result<T, Error> + Send,
+) -> Result<T, Error> {
+    let pinned = || {
+        Cpus::one(core).pin(None)?;
+        action()
+    };
+    thread::scope(|scope| joined(scope.spawn(pinned)))
+}
+
+/// What a measuring thread returns.
+pub(crate) fn joined<T, E: From<io::Error>>(thread: ScopedJoinHandle<'_, Result<T, E>>) -> Result<T, E> {
+    thread.join().unwrap_or_else(|_| Err(io::Error::other("a measuring thread panicked").into()))
 }
 
 fn pin_to(core: u32) -> io::Result<()> {

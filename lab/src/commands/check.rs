@@ -13,7 +13,7 @@ use policies::host::Machine;
 use serde::Serialize;
 
 use crate::Error;
-use crate::cores::{AwakeCores, CoreAssignment};
+use crate::cores::{AwakeCores, CoreAssignment, joined};
 use crate::report::{Document, Section, Table};
 use crate::rounds::{Figure, LoadKind, LoadPlan, LoadResult, Results, Runner, STEAL_LIMIT, Turn};
 use crate::testbed::Testbed;
@@ -324,9 +324,8 @@ fn round_trips(core_a: u32, core_b: u32, idle: Duration) -> io::Result<Vec<f64>>
             }
             Ok(trips)
         });
-        let panicked = || io::Error::other("a measuring thread panicked");
-        let trips = measuring.join().unwrap_or_else(|_| Err(panicked()));
-        echo.join().unwrap_or_else(|_| Err(panicked()))?;
+        let trips = joined(measuring);
+        joined(echo)?;
         trips
     })
 }

@@ -14,14 +14,8 @@ const WORK_WITHIN: f64 = 0.25;
 
 #[derive(Debug)]
 pub struct SelfTestVerdict {
-    passed: bool,
+    pub passed: bool,
     pub sentence: String,
-}
-
-impl SelfTestVerdict {
-    pub fn passed(&self) -> bool {
-        self.passed
-    }
 }
 
 /// Whether the equal servers are found to be equal, and the third one's work of `work_us` to be
@@ -67,7 +61,7 @@ mod tests {
             },
         );
         let verdict = self_test_verdict(&results, 5.0);
-        (verdict.passed(), verdict.sentence)
+        (verdict.passed, verdict.sentence)
     }
 
     #[test]

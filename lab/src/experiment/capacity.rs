@@ -48,7 +48,12 @@ pub(super) fn search(
         undecided |= holds.is_none();
         Ok(holds.unwrap_or(false))
     };
-    let mut turn = bisect(start, step, &mut holds)?.turn(capacity_p99_us);
+    let mut turn = match bisect(start, step, &mut holds)? {
+        Ok(rate) => Turn::new([(Figure::Capacity, rate)]),
+        Err(end) => Turn::invalid(format!(
+            "it keeps its p99 within {capacity_p99_us:.0} µs and answers {ANSWERED:.0} % in time {end}"
+        )),
+    };
     turn.steal = Some(steal);
     if undecided {
         let reason = invalid.unwrap_or_else(|| "steal".to_owned());
@@ -72,29 +77,13 @@ fn two_of_three(mut window: impl FnMut(bool) -> Result<Option<bool>, Error>) -> 
     Ok(None)
 }
 
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Found {
-    /// The rate from which on it does not hold.
-    At(f64),
-    Above,
-    Below,
-}
-
-impl Found {
-    /// A turn with the capacity. The end of the range is none: the turn is not valid then.
-    fn turn(self, capacity_p99_us: f64) -> Turn {
-        let (lowest, highest) = RATES;
-        let bound = format!("its p99 within {capacity_p99_us:.0} µs and answers {ANSWERED:.0} % in time");
-        match self {
-            Self::At(rate) => Turn::new([(Figure::Capacity, rate)]),
-            Self::Above => Turn::invalid(format!("it keeps {bound} at every rate up to {highest:.0}/s")),
-            Self::Below => Turn::invalid(format!("it keeps {bound} at no rate from {lowest:.0}/s on")),
-        }
-    }
-}
-
-/// Searches from `start` on for the rate from which on `holds` is false.
-fn bisect(start: f64, step: f64, holds: &mut impl FnMut(f64) -> Result<bool, Error>) -> Result<Found, Error> {
+/// Searches from `start` on for the rate from which on `holds` is false. The error is where the
+/// range of rates ends.
+fn bisect(
+    start: f64,
+    step: f64,
+    holds: &mut impl FnMut(f64) -> Result<bool, Error>,
+) -> Result<Result<f64, String>, Error> {
     let (lowest, highest) = RATES;
     let mut rate = start.clamp(lowest, highest);
     let (mut low, mut high) = (None, None);
@@ -104,8 +93,8 @@ fn bisect(start: f64, step: f64, holds: &mut impl FnMut(f64) -> Result<bool, Err
         *side = Some(rate);
         rate = match (low, high) {
             (Some(low), Some(high)) => break (low, high),
-            (None, _) if rate == lowest => return Ok(Found::Below),
-            (_, None) if rate == highest => return Ok(Found::Above),
+            (None, _) if rate == lowest => return Ok(Err(format!("at no rate from {lowest:.0}/s on"))),
+            (_, None) if rate == highest => return Ok(Err(format!("at every rate up to {highest:.0}/s"))),
             (None, _) => rate / step,
             (_, None) => rate * step,
         }
@@ -115,7 +104,7 @@ fn bisect(start: f64, step: f64, holds: &mut impl FnMut(f64) -> Result<bool, Err
         let middle = (low * high).sqrt();
         if holds(middle)? { low = middle } else { high = middle }
     }
-    Ok(Found::At((low * high).sqrt()))
+    Ok(Ok((low * high).sqrt()))
 }
 
 #[cfg(test)]
@@ -126,8 +115,7 @@ mod tests {
     fn the_search_ends_near_the_capacity_from_either_side() {
         for capacity in [5_000.0, 123_456.0, 900_000.0] {
             for (start, step) in [(10.0, 1.5), (3_000.0, 1.12), (100_000.0, 1.12), (1e9, 1.5)] {
-                let found = bisect(start, step, &mut |rate| Ok(rate <= capacity)).unwrap();
-                let Found::At(found) = found else { panic!("{capacity} from {start}: {found:?}") };
+                let found = bisect(start, step, &mut |rate| Ok(rate <= capacity)).unwrap().unwrap();
                 assert!((found / capacity).ln().abs() < RESOLUTION.ln(), "{capacity} from {start}: {found}");
             }
         }
@@ -142,17 +130,10 @@ mod tests {
                 tried.push(rate);
                 Ok(holds)
             });
-            (found.unwrap(), tried.last().copied())
+            (found.unwrap().unwrap_err(), tried.last().copied())
         };
-        assert_eq!(search(true), (Found::Above, Some(RATES.1)));
-        assert_eq!(search(false), (Found::Below, Some(RATES.0)));
-        let turn = Found::Below.turn(500.0);
-        assert_eq!(turn.figures.get(&Figure::Capacity), None);
-        assert_eq!(
-            turn.invalid.as_deref(),
-            Some("it keeps its p99 within 500 µs and answers 97 % in time at no rate from 2000/s on")
-        );
-        assert!(Found::Above.turn(500.0).invalid.is_some_and(|reason| reason.contains("up to 3000000/s")));
+        assert_eq!(search(true), ("at every rate up to 3000000/s".to_owned(), Some(RATES.1)));
+        assert_eq!(search(false), ("at no rate from 2000/s on".to_owned(), Some(RATES.0)));
     }
 
     #[test]

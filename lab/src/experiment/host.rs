@@ -5,7 +5,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use policies::Cpus;
-use policies::counters::{CpuTime, Delta, PerfReading, Snapshot};
+use policies::counters::{CpuTime, PerfReading, Snapshot};
 
 use crate::cores::CoreAssignment;
 use crate::fleet::FleetMeasurement;
@@ -46,13 +46,8 @@ impl ServerCores {
     pub(super) fn own(&self) -> Vec<u32> {
         let Self { cores, receiver, .. } = self;
         let elsewhere = *receiver != cores.server && *receiver != cores.client;
-        [Some(cores.server), elsewhere.then_some(*receiver)].into_iter().flatten().collect()
+        if elsewhere { vec![cores.server, *receiver] } else { vec![cores.server] }
     }
-}
-
-fn kernel_threads(delta: &Delta) -> f64 {
-    // The sum of none is -0.
-    delta.napi_threads.iter().map(|thread| thread.cpu_time.as_secs_f64()).fold(0.0, |sum, it| sum + it)
 }
 
 /// A turn under a fleet. `attachers`: how many programs on the fleet's core attach to servers of
@@ -71,7 +66,8 @@ pub(super) fn fleet_turn(
         delta.cpus.get(core as usize).map_or(0.0, |time| part(time).as_secs_f64())
     };
     let cpu = after.cpu - before.cpu;
-    let kernel_threads = kernel_threads(&delta);
+    let kernel_threads: Duration = delta.napi_threads.iter().map(|thread| thread.cpu_time).sum();
+    let kernel_threads = kernel_threads.as_secs_f64();
     let stolen = |core: u32| time(core, |it| it.steal) / seconds;
     let used = match model {
         Receiver::Fifo | Receiver::Thread => cpu + kernel_threads,
@@ -131,9 +127,7 @@ pub(super) fn fleet_turn(
         Some(attach) if attach.instances == 0 => Some("no epoll instance was attached".to_owned()),
         _ => invalid(&fleet, attaching),
     };
-    // Of the cores on which nobody else works.
-    let elsewhere = receiver != cores.server && receiver != cores.client;
-    turn.steal = Some(stolen(cores.server) + if elsewhere { stolen(receiver) } else { 0.0 });
+    turn.steal = Some(server.own().into_iter().map(stolen).sum());
     turn.queue.clone_from(&after.queue);
     (turn.latencies, turn.windows) = (fleet.latencies, fleet.windows);
     turn.detail = Some(Box::new(LoadDetail {

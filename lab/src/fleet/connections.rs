@@ -70,13 +70,10 @@ pub struct Fleet {
     pub(super) ring: Option<PacketRing>,
     pub(super) source: RequestSource,
     pub(super) clients: Vec<Client>,
-    /// Connections that have room for a request, except in the closed loop, which does not choose.
+    /// Connections that have room for a request; in the closed loop those that have begun.
     pub(super) free: Vec<u32>,
-    pub(super) choosing: bool,
     pub(super) outstanding: usize,
     pub(super) established: usize,
-    /// Connections of the closed loop that send again at once.
-    pub(super) again: Vec<u32>,
     /// When timers are looked at again, in ns, and the last connection that was looked at.
     timers_at: u64,
     looked_at: usize,
@@ -115,10 +112,8 @@ impl Fleet {
             source: RequestSource::new(&config.requests, config.seed)?,
             clients: (0..config.connections).map(client).collect(),
             free: Vec::new(),
-            choosing: true,
             outstanding: 0,
             established: 0,
-            again: Vec::new(),
             timers_at: 0,
             looked_at: 0,
             lost: 0,
@@ -138,7 +133,8 @@ impl Fleet {
                 self.clients[started].tcp.connect(&mut self.link, now)?;
                 started += 1;
             }
-            self.receive(now, &mut |_, _, _| {})?;
+            self.poll()?;
+            self.drain(now, &mut |_, _| {})?;
             self.keep_timers(now)?;
             now = self.link.now();
         }
@@ -165,17 +161,6 @@ impl Fleet {
         Ok(())
     }
 
-    /// Receives packets, at most [`PACKETS_PER_LOOK`]. Returns whether there were any.
-    #[inline]
-    fn receive(
-        &mut self,
-        now: u64,
-        report: &mut impl FnMut(u32, Response, InFlight),
-    ) -> Result<bool, FleetError> {
-        self.poll()?;
-        self.drain(now, report)
-    }
-
     /// Has the kernel receive what has arrived.
     #[inline]
     pub(super) fn poll(&mut self) -> Result<(), FleetError> {
@@ -188,7 +173,7 @@ impl Fleet {
     pub(super) fn drain(
         &mut self,
         now: u64,
-        report: &mut impl FnMut(u32, Response, InFlight),
+        report: &mut impl FnMut(Response, InFlight),
     ) -> Result<bool, FleetError> {
         let mut received = 0;
         while received < PACKETS_PER_LOOK {
@@ -211,7 +196,7 @@ impl Fleet {
         &mut self,
         packet: &[u8],
         now: u64,
-        report: &mut impl FnMut(u32, Response, InFlight),
+        report: &mut impl FnMut(Response, InFlight),
     ) -> Result<(), FleetError> {
         let segment = match parse(packet) {
             Ok(segment) => segment,
@@ -242,7 +227,7 @@ impl Fleet {
                 let was_busy = in_flight.is_some();
                 let mut out_of_step = false;
                 replies.feed(&segment.payload[from..], |outcome| match in_flight.take() {
-                    Some(request) => report(index, outcome, request),
+                    Some(request) => report(outcome, request),
                     None => out_of_step = true,
                 })?;
                 if out_of_step {
@@ -250,9 +235,7 @@ impl Fleet {
                 }
                 if was_busy && in_flight.is_none() {
                     self.outstanding -= 1;
-                    if self.choosing {
-                        self.free.push(index);
-                    }
+                    self.free.push(index);
                 }
             }
         }

@@ -106,7 +106,7 @@ fn nanos(seconds: f64) -> u64 {
 #[derive(Debug)]
 pub(super) struct Pacer {
     pacing: FleetPacing,
-    random: SmallRng,
+    pub(super) random: SmallRng,
     /// When the measurement begins, less `postponed`, in ns.
     origin: u64,
     /// When the next request of the open loop is due, in ns.
@@ -139,10 +139,6 @@ impl Pacer {
         };
         pacer.advance();
         pacer
-    }
-
-    pub(super) fn random(&mut self) -> &mut SmallRng {
-        &mut self.random
     }
 
     pub(super) fn is_open(&self) -> bool {

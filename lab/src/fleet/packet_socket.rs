@@ -6,9 +6,9 @@
 use std::io;
 use std::mem::size_of;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use memmap2::{MmapOptions, MmapRaw};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socket_with};
 
@@ -100,7 +100,7 @@ impl PacketSender {
 #[derive(Debug)]
 pub(super) struct PacketRing {
     socket: OwnedFd,
-    memory: NonNull<u8>,
+    memory: MmapRaw,
     next: usize,
 }
 
@@ -122,22 +122,7 @@ impl PacketRing {
             )?;
             set_option(socket, libc::SOL_PACKET, libc::PACKET_RX_RING, request)
         })?;
-        // SAFETY: a new mapping at an address of the kernel's choice, of the size that the ring was
-        // made with.
-        let memory = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                SLOT * SLOTS,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED | libc::MAP_POPULATE,
-                socket.as_raw_fd(),
-                0,
-            )
-        };
-        if memory == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        let memory = NonNull::new(memory.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        let memory = MmapOptions::new().len(SLOT * SLOTS).populate().map_raw(&socket)?;
         Ok(Self { socket, memory, next: 0 })
     }
 
@@ -145,10 +130,10 @@ impl PacketRing {
     #[inline]
     pub(super) fn receive(&mut self, handle: impl FnOnce(&[u8])) -> bool {
         // SAFETY: `next` is below SLOTS, so the slot lies within the mapping.
-        let slot = unsafe { self.memory.add(self.next * SLOT) };
+        let slot = unsafe { self.memory.as_mut_ptr().add(self.next * SLOT) };
         // SAFETY: a slot begins with the 32-bit status word, aligned because slots are. Kernel and
         // program hand the slot to each other by it, so both sides access it atomically.
-        let status = unsafe { AtomicU32::from_ptr(slot.as_ptr().cast()) };
+        let status = unsafe { AtomicU32::from_ptr(slot.cast()) };
         // Acquire: the packet was written before the status.
         if status.load(Ordering::Acquire) & libc::TP_STATUS_USER == 0 {
             return false;
@@ -156,9 +141,9 @@ impl PacketRing {
         // SAFETY: the slot begins with this structure, of integers, and is aligned for it. The kernel
         // has handed the slot over and doesn't write to it until the status is reset below.
         let header = unsafe { slot.cast::<libc::tpacket2_hdr>().read() };
-        // SAFETY: the kernel doesn't write to the slot, as above. All SLOT bytes lie within the mapping, and `bytes` does not outlive the
-        // call.
-        let bytes = unsafe { std::slice::from_raw_parts(slot.as_ptr(), SLOT) };
+        // SAFETY: the kernel doesn't write to the slot, as above. All SLOT bytes lie within the
+        // mapping, and `bytes` does not outlive the call.
+        let bytes = unsafe { std::slice::from_raw_parts(slot, SLOT) };
         let end = (usize::from(header.tp_mac) + header.tp_snaplen as usize).min(SLOT);
         handle(bytes.get(header.tp_net.into()..end).unwrap_or_default());
         // Release: the kernel must not reuse the slot before its bytes were read.
@@ -183,13 +168,5 @@ impl PacketRing {
             )
         };
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(statistics.tp_drops.into()) }
-    }
-}
-
-impl Drop for PacketRing {
-    fn drop(&mut self) {
-        // SAFETY: the mapping is this value's own, of this size, and no slice into it outlives
-        // `receive`.
-        unsafe { libc::munmap(self.memory.as_ptr().cast(), SLOT * SLOTS) };
     }
 }

@@ -58,7 +58,6 @@ pub struct FleetMeasurement {
     pub paused: f64,
     /// Requests that were in flight when a pause began. Their latencies are not counted.
     pub forgiven: u64,
-    pub waited: u64,
     /// Requests without a reply at the end. Their latency counts as the time until then.
     pub unanswered: u64,
     pub errors: u64,

@@ -103,7 +103,9 @@ impl Fleet {
             awaited: 0,
             blocked: false,
         };
-        self.choosing = run.pacer.is_open();
+        if !run.pacer.is_open() {
+            self.free.clear();
+        }
         self.queue.take()?;
         let counts = self.link.counts;
         self.ring_drops()?;
@@ -173,7 +175,6 @@ impl Fleet {
             if run.pacer.due() >= run.from {
                 run.recorder.counts.requests += 1;
                 run.recorder.counts.unanswered += 1;
-                run.recorder.counts.waited += 1;
                 run.latency(run.pacer.due(), now);
             }
             run.pacer.advance();
@@ -201,8 +202,6 @@ impl Fleet {
                 self.free.push(index as u32);
             }
         }
-        self.choosing = true;
-        self.again.clear();
         self.queue.release()
     }
 
@@ -237,14 +236,10 @@ impl Fleet {
             run.blocked = true;
             return Ok(false);
         }
-        if (run.from..run.to).contains(&due) {
-            if run.blocked {
-                run.recorder.counts.waited += 1;
-            } else {
-                run.recorder.lags.saturating_record(now - due);
-            }
+        if (run.from..run.to).contains(&due) && !run.blocked {
+            run.recorder.lags.saturating_record(now - due);
         }
-        let slot = run.pacer.random().random_range(0..self.free.len());
+        let slot = run.pacer.random.random_range(0..self.free.len());
         let index = self.free.swap_remove(slot);
         run.pacer.advance();
         self.send(index, due, run)?;
@@ -268,20 +263,18 @@ impl Fleet {
 
     #[inline]
     fn receive_run(&mut self, run: &mut Run) -> Result<bool, FleetError> {
-        let mut again = std::mem::take(&mut self.again);
-        let received = self.drain(run.now, &mut |index, outcome, request| {
-            run.reply(outcome, request);
-            if run.sending && !run.pacer.is_open() {
-                again.push(index);
-            }
-        })?;
-        let count = again.len().min(SENDS_PER_PASS);
-        for index in again.drain(..count) {
+        let received = self.drain(run.now, &mut |outcome, request| run.reply(outcome, request))?;
+        if !run.sending || run.pacer.is_open() {
+            return Ok(received);
+        }
+        let mut free = std::mem::take(&mut self.free);
+        let count = free.len().min(SENDS_PER_PASS);
+        for index in free.drain(..count) {
             self.tick(run);
             let now = run.now;
             self.send(index, now, run)?;
         }
-        self.again = again;
+        self.free = free;
         Ok(received || count > 0)
     }
 }

@@ -45,7 +45,6 @@ pub struct Table {
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Plot {
-    pub name: String,
     pub title: String,
     /// The image, which the page has.
     #[serde(skip)]
@@ -66,9 +65,9 @@ impl Section {
     }
 
     /// Adds a plot, or why it could not be drawn.
-    pub(crate) fn add_plot(&mut self, name: &str, title: &str, svg: Result<String, String>) {
+    pub(crate) fn add_plot(&mut self, title: &str, svg: Result<String, String>) {
         match svg {
-            Ok(svg) => self.plots.push(Plot { name: name.to_owned(), title: title.to_owned(), svg }),
+            Ok(svg) => self.plots.push(Plot { title: title.to_owned(), svg }),
             Err(error) => self.notes.push(error),
         }
     }

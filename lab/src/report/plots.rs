@@ -51,30 +51,16 @@ impl Axis {
     }
 }
 
-/// A point with the interval of its height.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Point {
-    pub(crate) x: f64,
-    pub(crate) y: f64,
-    pub(crate) low: f64,
-    pub(crate) high: f64,
-}
-
-impl Point {
-    /// Without an interval's ends where too few rounds give none.
-    pub(crate) fn new(x: f64, interval: &Interval) -> Self {
-        let &Interval { median: y, mut low, mut high, .. } = interval;
-        if !interval.reaches_target() {
-            (low, high) = (y, y);
-        }
-        Self { x, y, low, high }
-    }
-}
-
 #[derive(Debug, Clone)]
 pub(crate) struct Series {
     pub(crate) name: String,
-    pub(crate) points: Vec<Point>,
+    /// Places on the x axis, each with the interval of its height.
+    pub(crate) points: Vec<(f64, Interval)>,
+}
+
+/// The ends of an error bar: those of the interval, unless too few rounds give none.
+fn ends(height: &Interval) -> [f64; 2] {
+    if height.reaches_target() { [height.low, height.high] } else { [height.median; 2] }
 }
 
 /// Lines with error bars, as an SVG image.
@@ -88,8 +74,8 @@ pub(crate) fn lines(x: Axis, y: Axis, series: &[Series]) -> Result<String, Strin
 fn draw(text: &mut String, x: Axis, y: Axis, series: &[Series]) -> Result<(), Box<dyn std::error::Error>> {
     let root = SVGBackend::with_string(text, SIZE).into_drawing_area();
     let points = || series.iter().flat_map(|series| &series.points);
-    let horizontal = x.range(points().map(|point| point.x));
-    let vertical = y.range(points().flat_map(|point| [point.low, point.high, point.y]));
+    let horizontal = x.range(points().map(|(at, _)| *at));
+    let vertical = y.range(points().flat_map(|(_, height)| ends(height)));
     let mut chart = ChartBuilder::on(&root)
         .margin(12)
         .margin_right(24)
@@ -109,14 +95,14 @@ fn draw(text: &mut String, x: Axis, y: Axis, series: &[Series]) -> Result<(), Bo
         .draw()?;
     for (index, series) in series.iter().enumerate() {
         let colour = COLOURS[index % COLOURS.len()];
-        let place = |point: &Point| (x.place(point.x), y.place(point.y));
+        let place = |(at, height): &(f64, Interval)| (x.place(*at), y.place(height.median));
         chart
             .draw_series(LineSeries::new(series.points.iter().map(place), colour.stroke_width(2)))?
             .label(series.name.clone())
             .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], colour.stroke_width(3)));
         chart.draw_series(series.points.iter().map(|point| Circle::new(place(point), 3, colour.filled())))?;
-        let bars = series.points.iter().filter(|point| point.low < point.high).map(|point| {
-            let ends = [point.low, point.high].map(|end| (x.place(point.x), y.place(end)));
+        let bars = series.points.iter().map(|(at, height)| {
+            let ends = ends(height).map(|end| (x.place(*at), y.place(end)));
             PathElement::new(ends, colour.stroke_width(1))
         });
         chart.draw_series(bars)?;
@@ -132,12 +118,14 @@ fn draw(text: &mut String, x: Axis, y: Axis, series: &[Series]) -> Result<(), Bo
 
 #[cfg(test)]
 mod tests {
+    use loadgen::medians::median_interval;
+
     use super::*;
 
     #[test]
     fn lines_have_error_bars_and_the_colour_of_the_page() {
-        let point = |x: f64| Point { x, y: 100.0, low: 50.0, high: 200.0 };
-        let series = [Series { name: "vanilla".to_owned(), points: vec![point(1e3), point(2e5)] }];
+        let height = median_interval(&[50.0, 50.0, 100.0, 100.0, 200.0, 200.0]);
+        let series = [Series { name: "vanilla".to_owned(), points: vec![(1e3, height), (2e5, height)] }];
         let axis = |logarithmic| Axis { title: "an axis", logarithmic };
         let svg = lines(axis(false), axis(true), &series).unwrap();
         assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"), "{svg}");

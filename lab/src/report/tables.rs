@@ -4,7 +4,7 @@ use comfy_table::{CellAlignment, TableStyle, presets};
 use loadgen::medians::Interval;
 
 use super::document::{Section, Table};
-use super::plots::{Axis, Point, Series, lines};
+use super::plots::{Axis, Series, lines};
 pub(crate) use crate::rounds::order_by_rounds as classes;
 use crate::rounds::{DistanceClass, Figure, LoadKind, LoadResult, Row};
 
@@ -130,7 +130,7 @@ pub(crate) fn series(
     let mut all: Vec<Series> = Vec::new();
     for (load, row) in loads.iter().flat_map(|load| load.rows.iter().map(move |row| (load, row))) {
         let (Some(value), Some(x)) = (row.value(figure), x(load, row)) else { continue };
-        let point = Point::new(x, value);
+        let point = (x, *value);
         match all.iter_mut().find(|series| series.name == row.contender) {
             Some(series) => series.points.push(point),
             None => all.push(Series { name: row.contender.clone(), points: vec![point] }),
@@ -192,11 +192,8 @@ fn add_plots(section: &mut Section, loads: &[&LoadResult]) {
         }
         let x = Axis { title: "requests answered per second", logarithmic: false };
         let y = Axis { title: figure.title(), logarithmic: figure != Figure::CpuPerRequest };
-        let title = format!("{} by requests per second, 95 % intervals", figure.title());
-        let (id, class) = (&section.id, loads[0].class);
-        let name = figure.title().split([' ', '/']).next().unwrap_or_default().to_lowercase();
-        let class = if class == DistanceClass::Single { String::new() } else { format!("-{class}") };
-        section.add_plot(&format!("{id}-{name}{class}"), &title, lines(x, y, &series));
+        let title = format!("{} by requests per second{}, 95 % intervals", figure.title(), class_suffix(loads[0].class));
+        section.add_plot(&title, lines(x, y, &series));
     }
 }
 

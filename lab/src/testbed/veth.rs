@@ -9,6 +9,8 @@ use netlink_sys::protocols::NETLINK_ROUTE;
 use policies::netlink::ethtool::Ethtool;
 use policies::netlink::message::{Attribute, emit};
 use policies::netlink::{Connection, Request, route};
+use procfs::FromBufRead;
+use procfs::net::Snmp;
 
 use super::namespace::Namespace;
 
@@ -67,9 +69,8 @@ impl Testbed {
     /// The number of segments that the server's kernel has sent again since the testbed was created
     /// (`RetransSegs` of `/proc/net/snmp`).
     pub fn server_retransmissions(&self) -> io::Result<u64> {
-        let snmp = self.server.run(|| fs::read_to_string("/proc/thread-self/net/snmp"))?;
-        let missing = || io::Error::other("/proc/net/snmp has no counter RetransSegs");
-        tcp_counter(&snmp, "RetransSegs").ok_or_else(missing)
+        let snmp = self.server.run(|| fs::read("/proc/thread-self/net/snmp"))?;
+        Ok(Snmp::from_buf_read(&*snmp).map_err(io::Error::other)?.tcp_retrans_segs)
     }
 }
 
@@ -164,24 +165,4 @@ fn add_neighbour(interface: u32, address: Ipv4Addr, mac: [u8; 6]) -> io::Result<
 fn receive_single_packets(interface: u32) -> io::Result<()> {
     let attribute = Attribute::number(IFLA_GRO_IPV4_MAX_SIZE, 1);
     send(libc::RTM_SETLINK, &link_message(interface, 0, &[attribute]), 0)
-}
-
-/// A counter from the text of `/proc/net/snmp`: a line of names, then a line of values.
-fn tcp_counter(snmp: &str, name: &str) -> Option<u64> {
-    let mut lines = snmp.lines().filter(|line| line.starts_with("Tcp:"));
-    let index = lines.next()?.split_whitespace().position(|word| word == name)?;
-    lines.next()?.split_whitespace().nth(index)?.parse().ok()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_counter_of_tcp_is_found_by_its_name() {
-        let snmp = "Ip: Forwarding\nIp: 1\nTcp: RtoAlgorithm ActiveOpens RetransSegs\nTcp: 1 22 333\n";
-        assert_eq!(tcp_counter(snmp, "RetransSegs"), Some(333));
-        assert_eq!(tcp_counter(snmp, "OutRsts"), None);
-        assert_eq!(tcp_counter("", "RetransSegs"), None);
-    }
 }

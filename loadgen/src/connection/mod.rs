@@ -15,7 +15,7 @@ use crate::address::Address;
 use crate::config::{Config, Protocol};
 use crate::protocol::request_writer::{RequestWriter, WrittenRequest};
 use crate::stats::recorder::Recorder;
-use crate::stats::{Metric, RequestClass};
+use crate::stats::Metric;
 use crate::transport::Connector;
 use crate::workload::mix::Operation;
 
@@ -105,19 +105,19 @@ impl Connection {
         let in_flight = self.in_flight.borrow();
         let waiting = self.waiting.borrow();
         in_flight.iter().for_each(|request| self.count_unanswered(request, now));
-        waiting.iter().for_each(|waiting| self.record_unanswered(RequestClass::Read, waiting.due, now));
+        waiting.iter().for_each(|waiting| self.record_unanswered(Metric::Read, waiting.due, now));
     }
 
     pub(crate) fn count_unanswered(&self, in_flight: &InFlight, now: Instant) {
         self.record_unanswered(class_of(in_flight.request.operation), in_flight.due, now);
     }
 
-    fn record_unanswered(&self, class: RequestClass, due: Instant, now: Instant) {
+    fn record_unanswered(&self, class: Metric, due: Instant, now: Instant) {
         let time = self.worker.attributed_time(due, now);
         let mut recorder = self.worker.recorder.borrow_mut();
         recorder.counts(time).unanswered += 1;
         // A lower bound of its latency. Without it a stalled server would look fast.
-        recorder.record(time, Metric::Latency(class), now.saturating_duration_since(due));
+        recorder.record(time, class, now.saturating_duration_since(due));
     }
 
     /// When the next think time ends.
@@ -207,11 +207,11 @@ pub(crate) struct WaitingRequest {
 }
 
 /// The class under which an operation's latency is recorded.
-pub(crate) fn class_of(operation: Operation) -> RequestClass {
+pub(crate) fn class_of(operation: Operation) -> Metric {
     match operation {
-        Operation::Get | Operation::MetaGet => RequestClass::Read,
-        Operation::Delete | Operation::Touch | Operation::Incr | Operation::Decr => RequestClass::Other,
-        _ => RequestClass::Update,
+        Operation::Get | Operation::MetaGet => Metric::Read,
+        Operation::Delete | Operation::Touch | Operation::Incr | Operation::Decr => Metric::Other,
+        _ => Metric::Update,
     }
 }
 

@@ -180,7 +180,7 @@ impl ResponseSink for ResponseHandler<'_> {
         }
         let now = self.now;
         let latency = now.saturating_duration_since(in_flight.due);
-        self.recorder.record(time, Metric::Latency(class_of(operation)), latency);
+        self.recorder.record(time, class_of(operation), latency);
         let service = now.saturating_duration_since(in_flight.sent);
         // In the open loop a reply that comes after the end does not count for the rate.
         self.recorder.counts(if self.worker.is_closed_loop() { time } else { now }).replies += 1;

@@ -6,7 +6,7 @@ use crate::report::{AgentOutcome, AgentReport, Report, SeriesPoint, Summary};
 use crate::stats::batch_means::{Figure, estimate};
 use crate::stats::collector::Measurement;
 use crate::stats::warm_up::first_counted_interval;
-use crate::stats::{Metric, RequestClass, Slicing};
+use crate::stats::{Metric, Slicing};
 
 impl Report {
     /// As [`new`](Self::new), on another thread: thousands of intervals take a worker too long.
@@ -55,7 +55,7 @@ impl Report {
             let any = if_any(metric);
             any.or_else(|| (!config.pacing.is_closed()).then(|| Summary::new(total.histogram(metric), 1e3)))
         };
-        let of_class = |class| Summary::new(total.histogram(Metric::Latency(class)), 1e3);
+        let of_class = |class| Summary::new(total.histogram(class), 1e3);
         let rate = estimate(everyone, intervals.clone(), interval_seconds, Figure::Rate);
         let estimate = |figure| estimate(timeline, intervals.clone(), interval_seconds, figure);
         let agents =
@@ -77,9 +77,9 @@ impl Report {
             latency: Summary::new(&histogram, 1e3),
             p50_estimate: estimate(Figure::Quantile(0.5)),
             p99_estimate: estimate(Figure::Quantile(0.99)),
-            read: of_class(RequestClass::Read),
-            update: of_class(RequestClass::Update),
-            other: of_class(RequestClass::Other),
+            read: of_class(Metric::Read),
+            update: of_class(Metric::Update),
+            other: of_class(Metric::Other),
             service: if_open(Metric::Service),
             send_lag: if_open(Metric::SendLag),
             connect: if_any(Metric::Connect),
@@ -229,7 +229,7 @@ mod tests {
     use crate::stats::collector::Measurement;
     use crate::stats::recorder::Recorder;
     use crate::stats::timeline::Timeline;
-    use crate::stats::{Metric, RequestClass};
+    use crate::stats::Metric;
     use crate::workload::arrival::Arrival;
 
     /// A run whose requests each have a service time of 100 µs, and this send lag.
@@ -238,9 +238,8 @@ mod tests {
         let mut recorder = Recorder::new(origin, slicing, Vec::new());
         for step in 0..2000 {
             let moment = origin + Duration::from_millis(step);
-            let class = Metric::Latency(RequestClass::Read);
             for (metric, micros) in
-                [(class, 100 + send_lag), (Metric::Service, 100), (Metric::SendLag, send_lag)]
+                [(Metric::Read, 100 + send_lag), (Metric::Service, 100), (Metric::SendLag, send_lag)]
             {
                 recorder.record(moment, metric, Duration::from_micros(micros));
             }

@@ -117,7 +117,7 @@ mod tests {
 
     use super::*;
     use crate::stats::recorder::Recorder;
-    use crate::stats::{Metric, RequestClass, Slicing};
+    use crate::stats::{Metric, Slicing};
     use rand::rngs::SmallRng;
     use rand::{RngExt, SeedableRng};
 
@@ -149,7 +149,7 @@ mod tests {
         let mut recorder = Recorder::new(origin, Slicing::new(Duration::from_secs(2)), Vec::new());
         for at in (0..2_000_000).step_by(gap as usize) {
             let moment = origin + Duration::from_micros(at);
-            recorder.record(moment, Metric::Latency(RequestClass::Read), Duration::from_micros(latency(at)));
+            recorder.record(moment, Metric::Read, Duration::from_micros(latency(at)));
             recorder.counts(moment).replies += 1;
         }
         let mut timeline = Timeline::default();

@@ -15,23 +15,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::stats::histogram::{SparseHistogram, sum};
 
-/// Classes of requests whose latencies are recorded separately.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum RequestClass {
+/// Metrics that are distributions, in nanoseconds unless stated otherwise.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd)]
+pub(crate) enum Metric {
+    /// Latencies by class: from when a request was due (closed loop: sent) to its response.
     Read,
     Update,
     Other,
-}
-
-impl RequestClass {
-    const COUNT: usize = 3;
-}
-
-/// Metrics that are distributions, in nanoseconds unless stated otherwise.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Metric {
-    /// From when a request was due (closed loop: sent) to its response.
-    Latency(RequestClass),
     /// From when a request was sent to its response.
     Service,
     /// From when a request was due to when the generator was able to send it.
@@ -43,17 +33,11 @@ pub(crate) enum Metric {
 
 impl Metric {
     pub(crate) const COUNT: usize = 7;
+    /// The latencies, which come first.
+    pub(crate) const LATENCIES: usize = 3;
 
-    pub(crate) fn index(self) -> usize {
-        match self {
-            Self::Latency(RequestClass::Read) => 0,
-            Self::Latency(RequestClass::Update) => 1,
-            Self::Latency(RequestClass::Other) => 2,
-            Self::Service => 3,
-            Self::SendLag => 4,
-            Self::Queue => 5,
-            Self::Connect => 6,
-        }
+    pub(crate) fn is_latency(self) -> bool {
+        (self as usize) < Self::LATENCIES
     }
 }
 
@@ -112,7 +96,7 @@ impl IntervalStats {
     }
 
     pub(crate) fn latencies(&self) -> &[SparseHistogram] {
-        &self.histograms[..RequestClass::COUNT]
+        &self.histograms[..Metric::LATENCIES]
     }
 
     /// Latencies of all requests, also of unanswered ones.

@@ -137,16 +137,16 @@ impl Recorder {
 
     pub(crate) fn record(&mut self, time: Instant, metric: Metric, value: Duration) {
         let nanos = u64::try_from(value.as_nanos()).unwrap_or(u64::MAX).max(1);
-        if let (Some(samples), Metric::Latency(_)) = (&mut self.samples, metric)
+        if let Some(samples) = self.samples.as_mut().filter(|_| metric.is_latency())
             && let Some(since) = time.checked_duration_since(self.origin)
         {
             samples.push(Sample { time: since, latency: value });
         }
-        self.record_value(time, metric.index(), nanos);
+        self.record_value(time, metric as usize, nanos);
     }
 
     pub(crate) fn record_queue(&mut self, time: Instant, length: usize) {
-        self.record_value(time, Metric::Queue.index(), length as u64);
+        self.record_value(time, Metric::Queue as usize, length as u64);
     }
 
     /// Takes what was recorded since the last call. The collector processes it, because time spent

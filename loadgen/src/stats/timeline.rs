@@ -70,12 +70,12 @@ pub(crate) struct TotalStats {
 
 impl TotalStats {
     pub(crate) fn histogram(&self, metric: Metric) -> &Histogram<u64> {
-        &self.histograms[metric.index()]
+        &self.histograms[metric as usize]
     }
 
     pub(crate) fn latency(&self) -> Histogram<u64> {
         let mut all = self.histograms[0].clone();
-        for other in &self.histograms[1..3] {
+        for other in &self.histograms[1..Metric::LATENCIES] {
             all.add(other).expect("a histogram that grows");
         }
         all
@@ -122,12 +122,11 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::*;
-    use crate::stats::RequestClass;
     use crate::stats::histogram::new_histogram;
     use crate::stats::recorder::Recorder;
     use crate::stats::{BEFORE, Slicing};
 
-    const READ: Metric = Metric::Latency(RequestClass::Read);
+    const READ: Metric = Metric::Read;
 
     fn micros(micros: u64) -> Duration {
         Duration::from_micros(micros)

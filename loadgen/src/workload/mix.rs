@@ -9,51 +9,31 @@ use crate::parsing::InvalidValue;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Operation {
-    /// `get`, of one key or of several.
+    /// Of one key or of several.
     Get,
-    /// `set`.
     Set,
-    /// `add`.
     Add,
-    /// `replace`.
     Replace,
-    /// `append`.
     Append,
-    /// `prepend`.
     Prepend,
-    /// `delete`.
     Delete,
-    /// `touch`.
     Touch,
     /// `gets`, followed by `cas` on a hit and by `set` on a miss. The latency spans both requests.
     Cas,
     /// `incr` of a counter whose key is the record's key with an `n` in front.
     Incr,
     Decr,
-    /// `mg`.
     MetaGet,
-    /// `ms`.
     MetaSet,
 }
 
-impl Operation {
-    /// The operations and the names that a [`Mix`] uses.
-    const NAMES: [(Self, &str); 13] = [
-        (Self::Get, "get"),
-        (Self::Set, "set"),
-        (Self::Add, "add"),
-        (Self::Replace, "replace"),
-        (Self::Append, "append"),
-        (Self::Prepend, "prepend"),
-        (Self::Delete, "delete"),
-        (Self::Touch, "touch"),
-        (Self::Cas, "cas"),
-        (Self::Incr, "incr"),
-        (Self::Decr, "decr"),
-        (Self::MetaGet, "mg"),
-        (Self::MetaSet, "ms"),
-    ];
+policies::names!(
+    Operation, "operation":
+    Get = "get", Set = "set", Add = "add", Replace = "replace", Append = "append", Prepend = "prepend",
+    Delete = "delete", Touch = "touch", Cas = "cas", Incr = "incr", Decr = "decr", MetaGet = "mg", MetaSet = "ms"
+);
 
+impl Operation {
     pub(crate) fn stores(self) -> bool {
         matches!(self, Self::Set | Self::Add | Self::Replace | Self::Append | Self::Prepend | Self::MetaSet)
     }
@@ -114,12 +94,11 @@ impl FromStr for Mix {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let parse_part = |part: &str| {
             let (name, weight) = part.split_once('=')?;
-            let operation = Operation::NAMES.iter().find(|(_, one)| *one == name.trim())?.0;
-            Some((operation, weight.trim().parse().ok()?))
+            Some((name.trim().parse().ok()?, weight.trim().parse().ok()?))
         };
         let mix = text.split(',').map(parse_part).collect::<Option<_>>().map(Self).filter(Self::is_valid);
         mix.ok_or_else(|| {
-            let names = Operation::NAMES.map(|(_, name)| name).join(", ");
+            let names = Operation::NAMES.join(", ");
             let expected = format!(
                 "a mix of operations; write weights, for example get=90,set=10; the operations are {names}"
             );

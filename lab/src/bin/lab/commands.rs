@@ -146,7 +146,7 @@ pub fn self_test(flags: &SelfTestFlags) -> Result<(), Error> {
     let verdict = self_test_verdict(&report.comparison.outcome.results, flags.work.into());
     report.comparison.verdict = vec![verdict.sentence.clone()];
     report.write()?;
-    if verdict.passed() { Ok(()) } else { Err(verdict.sentence.into()) }
+    if verdict.passed { Ok(()) } else { Err(verdict.sentence.into()) }
 }
 
 /// A comparison, and where it goes.

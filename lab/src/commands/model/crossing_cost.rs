@@ -1,13 +1,12 @@
 //! δ: what it costs to cross from user space into the kernel and back.
 
-use std::io;
-use std::thread;
 use std::time::Instant;
 
 use io_uring::{IoUring, opcode};
 use loadgen::medians::{Interval, median_interval};
-use policies::Cpus;
 use serde::Serialize;
+
+use crate::Error;
 
 /// Crossings between two readings of the clock, whose cost vanishes among them.
 const CALLS: u32 = 512;
@@ -25,15 +24,8 @@ pub struct CrossingCost {
     pub nop_in_batch: Option<Interval>,
 }
 
-/// Measures on `core`, `batches` times each in turns.
-pub(super) fn measure(core: u32, batches: usize) -> io::Result<CrossingCost> {
-    // A new thread is pinned, so the affinity of the caller does not change.
-    thread::scope(|scope| scope.spawn(|| measure_here(core, batches)).join())
-        .unwrap_or_else(|_| Err(io::Error::other("the measuring thread panicked")))
-}
-
-fn measure_here(core: u32, batches: usize) -> io::Result<CrossingCost> {
-    Cpus::one(core).pin(None)?;
+/// Measures on this thread's core, `batches` times each in turns.
+pub(super) fn measure(batches: usize) -> Result<CrossingCost, Error> {
     // A container may forbid it.
     let mut ring = IoUring::new(BATCH).ok();
     let mut times: [Vec<f64>; 3] = Default::default();
@@ -66,11 +58,10 @@ fn nanos_each(begun: Instant) -> f64 {
 
 /// Submits `count` NOPs with one enter, and takes their completions.
 #[allow(unsafe_code)]
-fn submit_nops(ring: &mut IoUring, count: u32) -> io::Result<()> {
+fn submit_nops(ring: &mut IoUring, count: u32) -> Result<(), Error> {
     for _ in 0..count {
         // SAFETY: an entry's buffers must stay valid until its completion; a NOP has none.
-        let pushed = unsafe { ring.submission().push(&opcode::Nop::new().build()) };
-        pushed.map_err(io::Error::other)?;
+        unsafe { ring.submission().push(&opcode::Nop::new().build()) }?;
     }
     ring.submit_and_wait(count as usize)?;
     ring.completion().for_each(drop);
@@ -83,15 +74,9 @@ mod tests {
 
     #[test]
     fn a_crossing_takes_time_and_a_batch_shares_its_enter() {
-        let core = Cpus::allowed().unwrap().iter().next().unwrap();
-        let cost = measure(core, 50).unwrap();
+        let cost = measure(50).unwrap();
         assert!(cost.system_call.low > 0.0 && cost.system_call.reaches_target(), "{cost:?}");
         let (Some(one), Some(batch)) = (cost.nop, cost.nop_in_batch) else { return };
         assert!(batch.median > 0.0 && batch.median < one.median, "{cost:?}");
-    }
-
-    #[test]
-    fn a_core_that_does_not_exist_is_an_error() {
-        assert!(measure(100_000, 1).is_err());
     }
 }

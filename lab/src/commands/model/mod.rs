@@ -9,12 +9,11 @@ mod crossing_cost;
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use loadgen::medians::Interval;
 use policies::host::Machine;
-use policies::{Cpus, Policy};
+use policies::Policy;
 use runtime::DriverKind;
 use serde::Serialize;
 
@@ -22,7 +21,7 @@ use crossing_cost::{BATCH, CrossingCost};
 
 use super::check::vulnerabilities;
 use crate::Error;
-use crate::cores::CoreAssignment;
+use crate::cores::{CoreAssignment, run_on};
 use crate::network::{Network, PollingConfig};
 use crate::peers::{EchoServerSpec, Peer, PeerService, RequestShape};
 use crate::processes::{ExperimentProcess, ProcessRole, ServerReady, ServerSpec};
@@ -95,14 +94,7 @@ impl Server {
         let mut streams = (0..CONNECTIONS).map(|_| connect(address)).collect::<io::Result<Vec<_>>>()?;
         let mut load = |seconds| {
             let duration = Duration::from_secs_f64(seconds);
-            // A new thread is pinned, so the affinity of the caller does not change.
-            thread::scope(|scope| {
-                let loading = scope.spawn(|| {
-                    Cpus::one(cores.client).pin(None)?;
-                    exchange(&mut streams, &request, self.reply(), duration)
-                });
-                loading.join().unwrap_or_else(|_| Err(io::Error::other("the loading thread panicked")))
-            })
+            run_on(cores.client, || Ok(exchange(&mut streams, &request, self.reply(), duration)?))
         };
         load(config.warm_up)?;
         let (waits, cpu) = (server.waits()?, server.cpu_seconds()?);
@@ -197,7 +189,7 @@ impl ModelReport {
         progress: &mut dyn FnMut(&str),
     ) -> Result<Self, Error> {
         progress("crossings");
-        let crossing = crossing_cost::measure(cores.server, config.batches)?;
+        let crossing = run_on(cores.server, || crossing_cost::measure(config.batches))?;
         let crossing_us = crossing.system_call.median / 1e3;
         let deadline = Instant::now() + Duration::from_secs_f64(config.seconds);
         let mut runner = Runner::new(cores, progress);

@@ -11,7 +11,7 @@ use crate::cores::CoreAssignment;
 use crate::instructions::{Counted, DEVICES, Row, counts_table};
 use crate::report::plots::{Axis, lines};
 use crate::report::tables::{NONE, class_suffix, classes, ratio, sections, series};
-use crate::report::{Document, Plot, Section, Table};
+use crate::report::{Document, Section, Table};
 use crate::rounds::{Figure, LoadKind, LoadResult};
 use crate::testbed::CONGESTION_CONTROL;
 
@@ -154,21 +154,14 @@ fn show(section: &mut Section, exhibit: &Exhibit, part: Part, result: &PartResul
     section.glance = glance(exhibit, kinds, part, result);
     for of_kind in sections(&loads, &[]) {
         section.tables.extend(of_kind.tables);
-        for plot in of_kind.plots {
-            // The first one has the exhibit's name.
-            let name = match section.plots.is_empty() {
-                true => exhibit.id.clone(),
-                false => format!("{}-{}", exhibit.id, plot.name),
-            };
-            section.plots.push(Plot { name, ..plot });
-        }
+        section.plots.extend(of_kind.plots);
     }
     if part == Part::Connections {
         let loads: Vec<&LoadResult> = loads.iter().collect();
         let x = Axis { title: "connections", logarithmic: true };
         let y = Axis { title: Figure::Throughput.title(), logarithmic: false };
         let svg = lines(x, y, &series(&loads, Figure::Throughput, |load, _| Some(load.at)));
-        section.add_plot(&exhibit.id, "requests per second by connections, 95 % intervals", svg);
+        section.add_plot("requests per second by connections, 95 % intervals", svg);
     }
 }
 

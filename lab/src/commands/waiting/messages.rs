@@ -19,7 +19,7 @@ use runtime::{Builder, Handle, WaitStrategy};
 
 use super::WaitingConfig;
 use crate::Error;
-use crate::cores::CoreAssignment;
+use crate::cores::{CoreAssignment, joined, run_on};
 use crate::rounds::{Figure, Turn};
 
 /// Messages after which a warm-up ends: more than an adaptive wait needs to learn that the gaps
@@ -98,20 +98,8 @@ pub(super) fn turn(
     cores: CoreAssignment,
     config: &WaitingConfig,
 ) -> Result<Turn, Error> {
-    // New threads, which are pinned and have learned nothing. The caller keeps its affinity.
-    let measured = thread::scope(|scope| {
-        let measuring = scope.spawn(|| {
-            Cpus::one(cores.client).pin(None)?;
-            Cpus::one(cores.server).pin(None)?;
-            measure(pair, gaps, strategy, cores, config)
-        });
-        measuring.join()
-    });
-    measured.unwrap_or_else(|_| Err(panicked().into()))
-}
-
-fn panicked() -> io::Error {
-    io::Error::other("a measuring thread panicked")
+    // On new threads, which have learned nothing.
+    run_on(cores.client, || run_on(cores.server, || measure(pair, gaps, strategy, cores, config)))
 }
 
 fn measure(
@@ -145,14 +133,14 @@ fn measure(
                 on_thread(cores.client, || handle.block_on(answer(exchange, waiting_thread(&handle))))
             });
             let turn = runtime.block_on(ask(exchange, gaps, config, on_worker));
-            answering.join().unwrap_or_else(|_| Err(panicked()))?;
+            joined(answering)?;
             return Ok(turn);
         }
         let asking = scope.spawn(|| {
             on_thread(cores.client, || handle.block_on(ask(exchange, gaps, config, waiting_thread(&handle))))
         });
         runtime.block_on(answer(exchange, on_worker));
-        Ok(asking.join().unwrap_or_else(|_| Err(panicked()))?)
+        Ok(joined(asking)?)
     })
 }
 

@@ -28,11 +28,11 @@ pub async fn run(flags: &Flags, config: &Config) -> Result<ExitCode, Box<dyn Err
     if flags.loadonly || stop.load(Ordering::Relaxed) {
         return Ok(ExitCode::SUCCESS);
     }
-    let coordinator = &mut coordinator;
+    let session = Session { flags, config, coordinator: &mut coordinator, stop };
     match (flags.search, flags.scan) {
-        (Some(goal), _) => search_rate(Session { flags, config, coordinator, stop }, goal).await,
-        (None, Some(scan)) => measure_rates(Session { flags, config, coordinator, stop }, scan).await,
-        (None, None) => measure(Session { flags, config, coordinator, stop }).await,
+        (Some(goal), _) => search_rate(session, goal).await,
+        (None, Some(scan)) => measure_rates(session, scan).await,
+        (None, None) => measure(session).await,
     }
 }
 
