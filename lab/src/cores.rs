@@ -33,10 +33,8 @@ impl CoreAssignment {
 /// Forbids deep idle states while it lives: a latency of 0 µs, requested from the kernel's power
 /// management (`/dev/cpu_dma_latency`, PM QoS). Idle cores poll for work then.
 ///
-/// A core that sleeps takes time to wake up, some 1 to 100 µs on hardware, and on a virtual machine
-/// an exit to the hypervisor and back. That would be part of every latency below saturation, and
-/// differs from machine to machine. The kernel drops the request when the file is closed, also
-/// after a crash.
+/// A core that sleeps takes some 1 to 100 µs to wake up, and on a virtual machine an exit to the
+/// hypervisor. The kernel drops the request when the file is closed, also after a crash.
 #[derive(Debug)]
 pub struct AwakeCores(#[expect(dead_code, reason = "holds the request")] File);
 

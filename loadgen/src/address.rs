@@ -7,7 +7,7 @@ use std::{fmt, io};
 
 use serde::{Deserialize, Serialize};
 
-use crate::parsing::InvalidValue;
+use crate::error::InvalidValue;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]

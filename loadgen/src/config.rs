@@ -9,8 +9,7 @@ use clap::Parser as _;
 use serde::{Deserialize, Serialize};
 
 use crate::address::Address;
-use crate::error::Error;
-use crate::parsing::InvalidValue;
+use crate::error::{Error, InvalidValue};
 use crate::workload::Workload;
 use crate::workload::arrival::Arrival;
 use crate::workload::distribution::Distribution;

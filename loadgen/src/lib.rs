@@ -56,7 +56,6 @@ mod agents;
 mod config;
 mod connection;
 mod error;
-mod parsing;
 mod protocol;
 mod report;
 mod run;
@@ -78,8 +77,7 @@ pub mod fuzzing {
 }
 pub use agents::{AGENT_PORT, Coordinator, channel::IDENTITY_NAME};
 pub use config::{Assign, Config, Credentials, Loop, MeasurementOverrides, Protocol, TlsFiles, WarmUp};
-pub use error::Error;
-pub use parsing::InvalidValue;
+pub use error::{Error, InvalidValue};
 pub use report::{AgentReport, Report, SeriesPoint, Summary};
 pub use run::preload::{load_records, load_records_with};
 pub use run::{run, run_until};

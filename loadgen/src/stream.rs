@@ -52,7 +52,6 @@ impl RequestStream {
     pub fn append_next(&mut self, out: &mut Vec<u8>) -> u16 {
         self.0.next(out).keys
     }
-
 }
 
 /// Splits received bytes into responses.

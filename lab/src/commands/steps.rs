@@ -36,7 +36,6 @@ pub struct LoadSteps {
 #[derive(Debug, Clone, Serialize)]
 pub struct StepRow {
     pub name: String,
-    pub reference: String,
     pub step: Step,
     pub turns: usize,
     /// Median latency of the first window after the step, µs.
@@ -46,9 +45,9 @@ pub struct StepRow {
     /// When the median latency settles. `None` where the load does not stay for long enough.
     pub settled_p50: Option<Settling>,
     pub settled_p99: Option<Settling>,
-    /// By how much the 50th and the 99th percentile are beyond the reference's in their worst
-    /// window. Empty for the reference.
-    pub excess: Vec<Excess>,
+    /// By how much the 50th and the 99th percentile are beyond the reference's in the same window of
+    /// the same round, µs, in their worst window. Empty for the reference.
+    pub excess: Vec<Interval>,
 }
 
 /// When a percentile settles, in ms from the step on: the end of the last window that has not
@@ -62,15 +61,6 @@ pub struct Settling {
     /// At the latest: the intervals of all later windows are within that range. `None` if that is
     /// not so of the last window that is compared, and with fewer rounds than an interval needs.
     pub latest: Option<f64>,
-}
-
-/// The window in which a percentile is most beyond the reference's.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Excess {
-    /// Seconds from the step to the begin of the window.
-    pub from: f64,
-    /// The percentile minus the reference's in the same window of the same round, µs.
-    pub us: Interval,
 }
 
 pub fn load_steps(experiment: &Experiment, results: &Results) -> Vec<LoadSteps> {
@@ -114,15 +104,13 @@ fn step_row(
             let of = |round: &Round<'_>, contender: usize| Some(percentile(window(round, contender, at)?));
             let differences =
                 rounds.iter().filter_map(|round| Some(of(round, index)? - of(round, reference)?));
-            let us = median_interval(&differences.collect::<Vec<f64>>());
-            Excess { from: (at - first) as f64 * rate.window_seconds, us }
+            median_interval(&differences.collect::<Vec<f64>>())
         });
-        let compared = compared.filter(|it| it.us.count > 0);
-        compared.max_by(|one, other| one.us.median.total_cmp(&other.us.median))
+        let compared = compared.filter(|it| it.count > 0);
+        compared.max_by(|one, other| one.median.total_cmp(&other.median))
     };
     StepRow {
         name: experiment.contenders[index].name(),
-        reference: experiment.contenders[reference].name(),
         step,
         turns: rounds.iter().filter(|round| round[index].is_some()).count(),
         first_p50_us: median_of(windows.start),
@@ -217,7 +205,7 @@ fn cells(row: &StepRow) -> Vec<String> {
         settling_text(row.settled_p50),
         settling_text(row.settled_p99),
     ];
-    cells.extend(row.excess.iter().map(|excess| interval_text(&excess.us, 0)));
+    cells.extend(row.excess.iter().map(|excess| interval_text(excess, 0)));
     cells.resize(8, "-".to_owned());
     cells
 }
@@ -273,7 +261,7 @@ mod tests {
         let seen: Vec<_> = rows
             .iter()
             .map(|row| {
-                (row.step, row.turns, row.settled_p50.unwrap().at, row.excess.first().map(|it| it.us.median))
+                (row.step, row.turns, row.settled_p50.unwrap().at, row.excess.first().map(|it| it.median))
             })
             .collect();
         assert_eq!(
@@ -288,6 +276,5 @@ mod tests {
         let slow = &rows[1];
         assert_eq!((slow.first_p50_us.median, slow.last_p50_us.median), (5000.0, 30.0));
         assert_eq!(slow.settled_p99.map(|it| (it.earliest, it.latest)), Some((300.0, None)));
-        assert_eq!(slow.excess[0].from, 0.0);
     }
 }

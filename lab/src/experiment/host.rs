@@ -178,9 +178,6 @@ pub(super) struct IdleTime {
 }
 
 impl IdleTime {
-    /// # Errors
-    /// Fails without the right to read the file (root has it), where its lines are unknown, and on
-    /// a core that this thread may not use.
     pub(super) fn of(core: u32) -> io::Result<Self> {
         let allowed = Cpus::of_thread(None)?;
         // The kernel counts idle time when it ends: it does when this thread runs on the core.
@@ -193,7 +190,6 @@ impl IdleTime {
         }
     }
 
-    /// For how long the core was awake between two readings.
     fn awake_since(&self, before: &Self) -> Duration {
         (self.at - before.at).saturating_sub(self.idle.saturating_sub(before.idle))
     }

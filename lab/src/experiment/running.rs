@@ -123,11 +123,11 @@ impl RunningContender {
         let (adapts, interface) = (*adapts, &*interface);
         let counted = if cores.model == Receiver::Rps { cores.own() } else { Vec::new() };
         let idle = counted.into_iter().map(IdleTime::of).collect::<io::Result<_>>()?;
-        let (cpu, user) = (server.cpu_seconds()?, server.user_seconds()?);
+        let (cpu, user) = server.cpu_seconds()?;
         let snapshot = testbed.server.run(|| Snapshot::take(interface).map_err(io::Error::other))?;
         let queue = if adapts { testbed.server.run(|| queue_mode(interface))? } else { None };
         let attach = attacher.as_mut().map(|attacher| -> Result<_, Error> {
-            Ok(AttachReading { cpu: attacher.cpu_seconds()?, progress: attacher.attach_progress()? })
+            Ok(AttachReading { cpu: attacher.cpu_seconds()?.0, progress: attacher.attach_progress()? })
         });
         let (attach, retransmitted) = (attach.transpose()?, testbed.server_retransmissions()?);
         let perf = perf.as_mut().and_then(|perf| perf.read().ok());

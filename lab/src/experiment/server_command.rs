@@ -62,7 +62,11 @@ impl ServerCommand {
         } else {
             std::env::split_paths(&path).any(|folder| folder.join(&self.program).is_file())
         };
-        if found { Ok(()) } else { Err(format!("{} is not installed: {hint}", self.program.display()).into()) }
+        if found {
+            Ok(())
+        } else {
+            Err(format!("{} is not installed: {hint}", self.program.display()).into())
+        }
     }
 }
 

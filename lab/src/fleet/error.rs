@@ -29,6 +29,4 @@ pub enum FleetError {
         "a packet of the server is longer than {0} bytes: switch receive merging (GRO) to single packets"
     )]
     LongPacket(usize),
-    #[error("no memory for the latency histogram")]
-    Histogram,
 }

@@ -4,7 +4,6 @@ use hdrhistogram::Histogram;
 use loadgen::stream::Response;
 use serde::{Deserialize, Serialize};
 
-use super::error::FleetError;
 use super::pacing::AlternatingRate;
 
 /// The longest latency that is recorded as it is, in ns: one minute.
@@ -25,8 +24,8 @@ impl FleetLatency {
 }
 
 /// `digits`: how many of a latency are kept.
-fn histogram(digits: u8) -> Result<Histogram<u64>, FleetError> {
-    Histogram::new_with_bounds(1, LONGEST, digits).map_err(|_| FleetError::Histogram)
+fn histogram(digits: u8) -> Histogram<u64> {
+    Histogram::new_with_bounds(1, LONGEST, digits).expect("valid bounds")
 }
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -81,9 +80,9 @@ pub(super) struct Recorder {
 }
 
 impl Recorder {
-    pub(super) fn new() -> Result<Self, FleetError> {
-        let (latencies, lags) = (histogram(3)?, histogram(3)?);
-        Ok(Self { latencies, lags, replies: 0, counts: FleetMeasurement::default() })
+    pub(super) fn new() -> Self {
+        let (latencies, lags) = (histogram(3), histogram(3));
+        Self { latencies, lags, replies: 0, counts: FleetMeasurement::default() }
     }
 
     pub(super) fn outcome(&mut self, outcome: Response, keys: u16) {
@@ -96,16 +95,13 @@ impl Recorder {
     }
 
     /// The latencies by buckets that are 1 % wide.
-    pub(super) fn buckets(&self) -> Result<Vec<(u64, u64)>, FleetError> {
-        let mut coarse = histogram(2)?;
+    pub(super) fn buckets(&self) -> Vec<(u64, u64)> {
+        let mut coarse = histogram(2);
         for step in self.latencies.iter_recorded() {
             coarse.saturating_record_n(step.value_iterated_to(), step.count_at_value());
         }
         let end = |value| coarse.highest_equivalent(value);
-        Ok(coarse
-            .iter_recorded()
-            .map(|step| (end(step.value_iterated_to()), step.count_at_value()))
-            .collect())
+        coarse.iter_recorded().map(|step| (end(step.value_iterated_to()), step.count_at_value())).collect()
     }
 }
 
@@ -113,7 +109,6 @@ impl Recorder {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FleetWindow {
     pub requests: u64,
-    /// Latencies of these requests, from the time at which each was due to its reply, µs.
     pub latency: FleetLatency,
 }
 
@@ -125,10 +120,10 @@ pub(super) struct WindowRecorder {
 }
 
 impl WindowRecorder {
-    pub(super) fn new(rate: AlternatingRate) -> Result<Self, FleetError> {
+    pub(super) fn new(rate: AlternatingRate) -> Self {
         let count = 2 * rate.windows();
         // Two digits: there are many, and their memory is touched while the fleet measures.
-        Ok(Self { rate, latencies: (0..count).map(|_| histogram(2)).collect::<Result<_, _>>()? })
+        Self { rate, latencies: (0..count).map(|_| histogram(2)).collect() }
     }
 
     /// Records the latency of a request that was due `at`, in ns from the begin of the measurement
@@ -155,7 +150,7 @@ mod tests {
     #[test]
     fn a_latency_counts_in_the_window_in_which_its_request_was_due() {
         let rate = AlternatingRate { high: 1000.0, low: 10.0, seconds: 0.02, window_seconds: 0.01 };
-        let mut recorder = WindowRecorder::new(rate).unwrap();
+        let mut recorder = WindowRecorder::new(rate);
         for (at_ms, latency) in [(0, 1000), (40, 3000), (19, 5000), (25, 7000)] {
             recorder.record(at_ms * 1_000_000, latency);
         }

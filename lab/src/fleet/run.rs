@@ -81,7 +81,7 @@ impl Fleet {
         let from = begin + nanos(load.warm_up);
         let to = from + nanos(load.duration);
         let windows = match load.pacing {
-            FleetPacing::Alternating(rate) => Some(WindowRecorder::new(rate)?),
+            FleetPacing::Alternating(rate) => Some(WindowRecorder::new(rate)),
             FleetPacing::Open { .. } | FleetPacing::Closed => None,
         };
         self.runs += 1;
@@ -93,7 +93,7 @@ impl Fleet {
                 from,
                 self.clients.len(),
             ),
-            recorder: Recorder::new()?,
+            recorder: Recorder::new(),
             windows,
             now: begin,
             from,
@@ -135,7 +135,7 @@ impl Fleet {
             seconds,
             qps: recorder.replies as f64 / seconds,
             latency: FleetLatency::of(&recorder.latencies),
-            latencies: recorder.buckets()?,
+            latencies: recorder.buckets(),
             windows: windows.map_or_else(Vec::new, |windows| windows.windows()),
             send_lag: FleetLatency::of(&recorder.lags),
             dropped: self.link.counts.dropped - counts.dropped,

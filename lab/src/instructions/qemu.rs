@@ -59,7 +59,8 @@ pub(super) fn run(folder: &Path, device: &str, counting: &Counting) -> Result<Ve
         let lines: Vec<&str> = console.lines().take_while(|line| !line.contains("Kernel panic")).collect();
         let last = &lines[lines.len().saturating_sub(20)..];
         let errors = text(ended.stderr);
-        let reason = format!("qemu-system-x86_64: the guest on {device} ended early: {errors}\n{}", last.join("\n"));
+        let reason =
+            format!("qemu-system-x86_64: the guest on {device} ended early: {errors}\n{}", last.join("\n"));
         reason.into()
     })
 }

@@ -51,7 +51,6 @@ pub fn serve(
     }
 }
 
-/// Raises the limit of open descriptors to what the process may have.
 pub(crate) fn raise_descriptor_limit() -> io::Result<()> {
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum })?;

@@ -65,21 +65,16 @@ impl ExperimentProcess {
         self.receive::<Result<T, String>>()?.map_err(|reason| format!("{what}: {reason}").into())
     }
 
-    /// CPU time of all the process's threads so far, in seconds; of another program with its
-    /// descendants.
-    pub(crate) fn cpu_seconds(&self) -> io::Result<f64> {
-        self.seconds(process_cpu_seconds)
-    }
-
-    /// The same in user space, as the kernel's ticks sample it.
-    pub(crate) fn user_seconds(&self) -> io::Result<f64> {
-        self.seconds(process_user_seconds)
-    }
-
-    fn seconds(&self, of: impl Fn(u32) -> io::Result<f64>) -> io::Result<f64> {
+    /// CPU time of all the process's threads so far, and that in user space as the kernel's ticks
+    /// sample it, in seconds; of another program with its descendants.
+    pub(crate) fn cpu_seconds(&self) -> io::Result<(f64, f64)> {
+        let (mut all, mut user) = process_seconds(self.child.id())?;
         let others = if self.is_program { descendants(self.child.id()) } else { Vec::new() };
         // One that has ended meanwhile counts nothing.
-        Ok(of(self.child.id())? + others.into_iter().flat_map(of).sum::<f64>())
+        for (its_all, its_user) in others.into_iter().flat_map(process_seconds) {
+            (all, user) = (all + its_all, user + its_user);
+        }
+        Ok((all, user))
     }
 
     pub(crate) fn receive<T: DeserializeOwned>(&mut self) -> Result<T, Error> {
@@ -103,19 +98,15 @@ fn process(pid: u32) -> io::Result<procfs::process::Process> {
     procfs::process::Process::new(pid).map_err(io::Error::other)
 }
 
-/// CPU time of all threads of a process so far, in seconds (`/proc/<pid>/task/*/schedstat`).
-fn process_cpu_seconds(pid: u32) -> io::Result<f64> {
-    let tasks = process(pid)?.tasks().map_err(io::Error::other)?;
-    // One that has ended meanwhile counts nothing.
-    let times = tasks.flatten().filter_map(|task| task.schedstat().ok());
-    Ok(times.map(|times| times.sum_exec_runtime).sum::<u64>() as f64 / 1e9)
-}
-
-/// CPU time of all threads of a process in user space so far, in seconds (`utime` of
+/// Of all threads (`/proc/<pid>/task/*/schedstat`), and in user space (`utime` of
 /// `/proc/<pid>/stat`).
-fn process_user_seconds(pid: u32) -> io::Result<f64> {
-    let stat = process(pid)?.stat().map_err(io::Error::other)?;
-    Ok(stat.utime as f64 / procfs::ticks_per_second() as f64)
+fn process_seconds(pid: u32) -> io::Result<(f64, f64)> {
+    let process = process(pid)?;
+    // A thread that has ended meanwhile counts nothing.
+    let times = process.tasks().map_err(io::Error::other)?.flatten().filter_map(|task| task.schedstat().ok());
+    let nanos: u64 = times.map(|times| times.sum_exec_runtime).sum();
+    let ticks = process.stat().map_err(io::Error::other)?.utime;
+    Ok((nanos as f64 / 1e9, ticks as f64 / procfs::ticks_per_second() as f64))
 }
 
 /// The children of a process and theirs. Empty on a kernel without `CONFIG_PROC_CHILDREN`.

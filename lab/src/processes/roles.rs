@@ -62,7 +62,6 @@ pub fn run(role: &str, namespace: Option<&str>) -> Result<(), Error> {
 /// it.
 const MOST_CONNECTIONS: usize = 10_100;
 
-/// A memcached server. Serves until the process is killed.
 fn run_server(spec: &ServerSpec) -> Result<(), Error> {
     let mut runtime = spec.network.builder(spec.core).build()?;
     raise_descriptor_limit()?;
@@ -158,7 +157,6 @@ fn run_attacher(pid: u32, poll_interval: PollInterval) -> Result<(), Error> {
     Ok(())
 }
 
-/// # Errors
 /// Says what prevents attaching, with what to do about it.
 fn check_attachable(target: &Target) -> Result<(), Error> {
     let observation = observe(target, Some(SERVER_INTERFACE), &JournalDir::default())?;

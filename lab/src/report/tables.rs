@@ -192,7 +192,11 @@ fn add_plots(section: &mut Section, loads: &[&LoadResult]) {
         }
         let x = Axis { title: "requests answered per second", logarithmic: false };
         let y = Axis { title: figure.title(), logarithmic: figure != Figure::CpuPerRequest };
-        let title = format!("{} by requests per second{}, 95 % intervals", figure.title(), class_suffix(loads[0].class));
+        let title = format!(
+            "{} by requests per second{}, 95 % intervals",
+            figure.title(),
+            class_suffix(loads[0].class)
+        );
         section.add_plot(&title, lines(x, y, &series));
     }
 }

@@ -20,9 +20,10 @@ struct Pool(Vec<(u64, usize, u64)>);
 
 impl Pool {
     fn new(rounds: &[Buckets<'_>]) -> Self {
-        let buckets = rounds.iter().enumerate().flat_map(|(round, buckets)| {
-            buckets.iter().map(move |&(end, count)| (end, round, count))
-        });
+        let buckets = rounds
+            .iter()
+            .enumerate()
+            .flat_map(|(round, buckets)| buckets.iter().map(move |&(end, count)| (end, round, count)));
         let mut pool: Vec<_> = buckets.collect();
         pool.sort_unstable();
         Self(pool)

@@ -9,7 +9,6 @@ use std::thread;
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 
-/// A network namespace, by its descriptor.
 #[derive(Debug)]
 pub struct Namespace(File);
 

@@ -14,9 +14,7 @@ use procfs::net::Snmp;
 
 use super::namespace::Namespace;
 
-/// Name of the server's end of the veth pair, in the server's namespace.
 pub const SERVER_INTERFACE: &str = "lull-server";
-/// Name of the client's end, in the client's namespace.
 pub const CLIENT_INTERFACE: &str = "lull-client";
 /// The server's address, from the block reserved for benchmarks (RFC 2544).
 pub const SERVER_ADDRESS: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
@@ -44,7 +42,6 @@ pub struct Testbed {
 }
 
 impl Testbed {
-    /// Creates both namespaces and a veth pair with `queues` queues on each end.
     pub fn new(queues: u32) -> io::Result<Self> {
         let server = Namespace::new().map_err(failed_step("create a network namespace"))?;
         let client = Namespace::new().map_err(failed_step("create a network namespace"))?;
@@ -66,8 +63,7 @@ impl Testbed {
         Ok(Self { server, client })
     }
 
-    /// The number of segments that the server's kernel has sent again since the testbed was created
-    /// (`RetransSegs` of `/proc/net/snmp`).
+    /// Segments that the server's kernel has sent again since the testbed was created.
     pub fn server_retransmissions(&self) -> io::Result<u64> {
         let snmp = self.server.run(|| fs::read("/proc/thread-self/net/snmp"))?;
         Ok(Snmp::from_buf_read(&*snmp).map_err(io::Error::other)?.tcp_retrans_segs)

@@ -8,14 +8,16 @@ use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::rc::Rc;
-use std::task::{Context, Waker};
+use std::task::Context;
 use std::time::{Duration, Instant};
+
+use futures_util::task::AtomicWaker;
 
 use crate::address::Address;
 use crate::config::{Config, Protocol};
 use crate::protocol::request_writer::{RequestWriter, WrittenRequest};
-use crate::stats::recorder::Recorder;
 use crate::stats::Metric;
+use crate::stats::recorder::Recorder;
 use crate::transport::Connector;
 use crate::workload::mix::Operation;
 
@@ -37,7 +39,7 @@ pub(crate) struct Connection {
     pub(crate) unflushed: Cell<bool>,
     /// Set to reconnect once nothing is in flight.
     pub(crate) reconnecting: Cell<bool>,
-    waker: RefCell<Option<Waker>>,
+    waker: AtomicWaker,
 }
 
 impl Connection {
@@ -52,7 +54,7 @@ impl Connection {
             thinking: RefCell::default(),
             unflushed: Cell::new(false),
             reconnecting: Cell::new(false),
-            waker: RefCell::default(),
+            waker: AtomicWaker::new(),
         })
     }
 
@@ -87,17 +89,12 @@ impl Connection {
     }
 
     pub(crate) fn wake(&self) {
-        if let Some(waker) = self.waker.borrow().as_ref() {
-            waker.wake_by_ref();
-        }
+        self.waker.wake();
     }
 
     /// Registers the task for [`wake`](Self::wake).
     pub(crate) fn register_waker(&self, context: &Context<'_>) {
-        let mut slot = self.waker.borrow_mut();
-        if slot.as_ref().is_none_or(|waker| !waker.will_wake(context.waker())) {
-            *slot = Some(context.waker().clone());
-        }
+        self.waker.register(context.waker());
     }
 
     /// Counts all requests that are due and have no response as unanswered.

@@ -225,11 +225,11 @@ mod tests {
 
     use super::*;
     use crate::config::Loop;
+    use crate::stats::Metric;
     use crate::stats::Slicing;
     use crate::stats::collector::Measurement;
     use crate::stats::recorder::Recorder;
     use crate::stats::timeline::Timeline;
-    use crate::stats::Metric;
     use crate::workload::arrival::Arrival;
 
     /// A run whose requests each have a service time of 100 µs, and this send lag.

@@ -45,17 +45,11 @@ fn run_against_a_server_that_hangs_up(reset: bool) -> Result<FleetMeasurement, F
 #[test]
 #[isolated(root)]
 #[serial]
-fn a_server_that_closes_connections_makes_the_run_an_error_that_counts_them() {
-    let error = run_against_a_server_that_hangs_up(false).unwrap_err();
-    assert_eq!(error.to_string(), format!("the server closed {CONNECTIONS} connections"));
-}
-
-#[test]
-#[isolated(root)]
-#[serial]
-fn a_server_that_resets_connections_makes_the_run_an_error_that_counts_them() {
-    let error = run_against_a_server_that_hangs_up(true).unwrap_err();
-    assert_eq!(error.to_string(), format!("the server closed {CONNECTIONS} connections"));
+fn a_server_that_closes_or_resets_connections_makes_the_run_an_error_that_counts_them() {
+    for reset in [false, true] {
+        let error = run_against_a_server_that_hangs_up(reset).unwrap_err();
+        assert_eq!(error.to_string(), format!("the server closed {CONNECTIONS} connections"));
+    }
 }
 
 #[test]

@@ -46,14 +46,6 @@ fn assert_answered((run, server_retransmitted): &Run) {
 #[ignore = "timing"]
 #[isolated(root, drivers = "epoll")]
 #[serial]
-fn all_requests_of_64_connections_are_answered_without_a_retransmission() {
-    runs(Policy::Vanilla, 64, [OPEN, FleetPacing::Closed]).iter().for_each(assert_answered);
-}
-
-#[test]
-#[ignore = "timing"]
-#[isolated(root, drivers = "epoll")]
-#[serial]
 fn all_requests_of_10_000_connections_are_answered_without_a_retransmission() {
     runs(Policy::Vanilla, 10_000, [OPEN]).iter().for_each(assert_answered);
 }

@@ -49,7 +49,7 @@ fn check_row(load: &Value, row: &Value) {
         // One round is too few.
         assert!(settled["latest"].is_null(), "{row}");
     }
-    let compared = row["name"] != row["reference"];
+    let compared = row["name"] != "vanilla, epoll";
     assert!(array(&row["excess"]).len() <= if compared { 2 } else { 0 }, "{row}");
 }
 
@@ -59,12 +59,4 @@ fn rates_are_refused_where_they_have_no_effect() {
     let output = run(&["steps", "--rates", "500"]);
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && error.contains("--rates has no effect"), "{error}");
-}
-
-#[test]
-fn a_capacity_that_no_load_could_have_is_refused() {
-    let output = run(&["steps", "--capacity", "10"]);
-    assert_eq!(output.status.code(), Some(2));
-    let error = String::from_utf8_lossy(&output.stderr);
-    assert!(error.contains("--capacity") && error.contains("1000..=2000000"), "{error}");
 }

@@ -173,24 +173,6 @@ fn a_lost_agent_makes_the_run_invalid_and_the_rest_is_reported() {
 #[test]
 #[ignore = "timing"]
 #[serial]
-fn an_interrupted_agent_makes_the_run_invalid() {
-    let server = Memcached::start(&[]);
-    let agent = Agent::start(&[]);
-    let arguments = ["-q", "200", "-t", "2", "-w", "0"];
-    let started = start(&mut coordinator(server.address, &[&agent], &arguments));
-    agent.wait_for("run started");
-    std::thread::sleep(Duration::from_millis(900));
-    Command::new("kill").args(["-INT", &agent.child.id().to_string()]).status().unwrap();
-    let output = started.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(3), "{}", errors(&output));
-    let report = report(&output);
-    assert!(report["invalid"].as_str().unwrap().contains("interrupted"), "{report}");
-    assert!(report["seconds"].as_f64().unwrap() > 1.9, "{report}");
-}
-
-#[test]
-#[ignore = "timing"]
-#[serial]
 fn the_coordinator_decides_when_the_confidence_interval_is_reached() {
     let server = Memcached::start(&[]);
     let agent = Agent::start(&[]);

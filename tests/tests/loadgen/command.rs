@@ -43,30 +43,6 @@ fn failed_requests_and_failed_connects_have_exit_codes_and_b_a_warning() {
 }
 
 #[test]
-#[ignore = "timing"]
-#[serial]
-fn an_interrupted_run_prints_what_was_measured() {
-    let server = FakeServer::missing().address.to_string();
-    let child = loadgen(&["-s", &server, "--noload", "-t", "600", "-w", "0", "--format", "json"])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    std::thread::sleep(Duration::from_millis(1500));
-    rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::INT)
-        .unwrap();
-    let output = child.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(0));
-    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    let seconds = report["seconds"].as_f64().unwrap();
-    assert!((0.5..5.0).contains(&seconds), "{seconds}");
-    let series = report["series"].as_array().unwrap();
-    assert_eq!(series.len(), (seconds * 10.0).round() as usize, "{series:?}");
-    let busy = series.iter().filter(|point| point["qps"].as_f64() > Some(0.0)).count();
-    assert!(busy > 3, "{series:?}");
-}
-
-#[test]
 #[serial]
 fn the_output_has_the_lines_of_mutilate() {
     let server = Memcached::start(&[]);

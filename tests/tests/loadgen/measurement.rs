@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use loadgen::{Arrival, Config, Estimate, Loop, Report, WarmUp};
+use loadgen::{Config, Estimate, Loop, Report};
 use serial_test::serial;
 use tests::fake_server::{FakeServer, MISS, Stall};
 use tests::load::{config, open, run};
@@ -60,35 +60,6 @@ fn an_open_loop_shows_stalls_in_full_and_a_closed_loop_hides_them() {
 #[test]
 #[ignore = "timing"]
 #[serial]
-fn a_stall_of_one_second_in_six_has_the_expected_percentiles() {
-    let (length, period) = (Duration::from_secs(1), Duration::from_secs(6));
-    let server = FakeServer::stalling(Stall { length, period }).address;
-    let (report, tolerance) = run_undisturbed(&Config {
-        connections: 4,
-        // Waiting for a free connection counts as well as waiting for a response.
-        depth: 1,
-        pacing: Loop::Open { rate: 1000.0, arrival: Arrival::EXPONENTIAL },
-        duration: period,
-        ..config(server)
-    });
-    for (name, seen, expected) in [("p95", report.latency.p95, 0.70e6), ("p99", report.latency.p99, 0.94e6)] {
-        assert!(
-            (seen / expected - 1.0).abs() < tolerance + 0.03,
-            "{name}: {seen} for {expected}\n{}",
-            report.table()
-        );
-    }
-    let service = report.service.unwrap();
-    assert!(
-        service.p95 < 200_000.0,
-        "only one request per connection was sent during the stall: {}",
-        report.table()
-    );
-}
-
-#[test]
-#[ignore = "timing"]
-#[serial]
 fn a_run_ends_when_its_confidence_interval_is_reached() {
     // As fast as a sleep, on whichever cores the threads run.
     let server = FakeServer::answering(|_| {
@@ -107,25 +78,6 @@ fn a_run_ends_when_its_confidence_interval_is_reached() {
     let estimates = [report.qps_estimate, report.p50_estimate, report.p99_estimate];
     let precise = |estimate: Option<Estimate>| estimate.is_some_and(|it| it.relative_precision() <= 3.0);
     assert!(estimates.into_iter().all(precise), "{estimates:?}");
-}
-
-#[test]
-#[ignore = "timing"]
-#[serial]
-fn a_stall_after_a_steady_start_does_not_count_as_warm_up() {
-    let stall = Stall { length: Duration::from_millis(500), period: Duration::from_millis(1500) };
-    let server = FakeServer::stalling(stall).address;
-    let config = Config {
-        connections: 4,
-        depth: 1000,
-        pacing: open(1000.0),
-        warm_up: WarmUp::UntilSteady,
-        duration: Duration::from_millis(4400),
-        ..config(server)
-    };
-    let report = run(&config);
-    assert!(report.left_out < 0.9, "{}", report.table());
-    assert!(report.latency.max > 450_000.0 && report.latency.p90 > 200_000.0, "{}", report.table());
 }
 
 #[test]

@@ -69,33 +69,6 @@ fn tls_certificates_are_verified_unless_that_is_turned_off() {
 
 #[test]
 #[serial]
-fn a_client_without_a_certificate_or_with_a_strangers_is_refused_where_one_is_required() {
-    let folder = tempfile::tempdir().unwrap();
-    let (chain, key) = certificate(folder.path(), "server");
-    let (known, known_key) = certificate(folder.path(), "client");
-    let (stranger, stranger_key) = certificate(folder.path(), "stranger");
-    let server = requiring_certificates(&chain, &key, &known);
-    let with = |own: Option<(&PathBuf, &PathBuf)>| Config {
-        tls: Some(TlsFiles {
-            ca_certificates: Some(chain.clone()),
-            certificate: own.map(|(certificate, _)| certificate.clone()),
-            key: own.map(|(_, key)| key.clone()),
-            ..TlsFiles::default()
-        }),
-        ..config(server.address)
-    };
-    let report = load_and_run(&with(Some((&known, &known_key))), 1).unwrap();
-    assert!(report.hits > 0 && !report.has_failures(), "{}", report.table());
-    // The alert of the server says why. The stranger's certificate names the authority as its
-    // issuer, but another key signed it.
-    for (own, alert) in [(None, "CertificateRequired"), (Some((&stranger, &stranger_key)), "DecryptError")] {
-        let error = load_and_run(&with(own), 1).unwrap_err().to_string();
-        assert!(error.contains(alert), "{alert}: {error}");
-    }
-}
-
-#[test]
-#[serial]
 fn authentication_works_in_either_protocol_and_a_wrong_password_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let users = folder.path().join("users");

@@ -12,8 +12,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use loadgen::medians::Interval;
-use policies::host::Machine;
 use policies::Policy;
+use policies::host::Machine;
 use runtime::DriverKind;
 use serde::Serialize;
 
@@ -97,9 +97,9 @@ impl Server {
             run_on(cores.client, || Ok(exchange(&mut streams, &request, self.reply(), duration)?))
         };
         load(config.warm_up)?;
-        let (waits, cpu) = (server.waits()?, server.cpu_seconds()?);
+        let (waits, cpu) = (server.waits()?, server.cpu_seconds()?.0);
         let requests = load(config.duration)? as f64;
-        let (cpu, waits) = (server.cpu_seconds()? - cpu, server.waits()? - waits);
+        let (cpu, waits) = (server.cpu_seconds()?.0 - cpu, server.waits()? - waits);
         Ok((cpu * 1e6 / requests, waits as f64 / requests))
     }
 }
