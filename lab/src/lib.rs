@@ -58,7 +58,6 @@ pub mod processes;
 pub mod report;
 pub mod rounds;
 pub mod testbed;
-pub mod tied_process;
 
 /// What went wrong, in words: nobody handles these errors but who reads them.
 pub type Error = Box<dyn std::error::Error + Send + Sync>;

@@ -20,9 +20,7 @@ use crate::cores::CoreAssignment;
 use crate::fleet::{FleetConfig, FleetLoad, FleetPacing, FleetRequests};
 use crate::network::{Network, PollingConfig};
 use crate::peers::{EchoServerSpec, RequestShape};
-use crate::processes::{
-    ExperimentProcess, NOT_ATTACHED, ProcessRole, RunningPolicy, ServerReady, ServerSpec,
-};
+use crate::processes::{ExperimentProcess, NOT_ATTACHED, ProcessRole, RunningPolicy, ServerReady};
 use crate::rounds::Turn;
 use crate::testbed::{
     CLIENT_INTERFACE, FLEET_ADDRESS, FLEET_MAC, Receiver, SERVER_ADDRESS, SERVER_INTERFACE, SERVER_MAC,
@@ -199,12 +197,12 @@ fn start_server(
         Network { policy, driver, interface, packing_core: cores.packing, polling }
     };
     let role = match contender {
-        Contender::Lull { policy, driver, polling } => ProcessRole::Server(ServerSpec {
+        Contender::Lull { policy, driver, polling } => ProcessRole::Server {
             network: network(*policy, *driver, *polling),
             core: cores.server,
             address: IpAddr::V4(SERVER_ADDRESS),
             memory,
-        }),
+        },
         Contender::Echo { service, peer, policy, work } => ProcessRole::EchoServer(EchoServerSpec {
             peer: *peer,
             core: cores.server,

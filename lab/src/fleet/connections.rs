@@ -6,12 +6,12 @@ use std::time::Duration;
 use loadgen::stream::Response;
 use serde::{Deserialize, Serialize};
 
-use super::error::FleetError;
 use super::link::{Link, PolledQueue};
 use super::packet_socket::PacketRing;
 use super::requests::{FleetRequests, ReplyParser, RequestSource};
 use super::segment::{Ends, SEGMENT_PAYLOAD, Unreadable, parse};
 use super::tcp::{Arrived, Connection};
+use crate::Error;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FleetConfig {
@@ -82,7 +82,7 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    pub fn connect(config: FleetConfig) -> Result<Self, FleetError> {
+    pub fn connect(config: FleetConfig) -> Result<Self, Error> {
         let interface = policies::host::interface(&config.interface)?;
         let ends = Ends {
             client_mac: config.mac,
@@ -93,9 +93,9 @@ impl Fleet {
         };
         // The ring first: it must not miss an answer.
         let open_error =
-            |step| move |source| FleetError::Open { step, needs: "it needs CAP_NET_RAW", source };
-        let ring = PacketRing::open(interface.index).map_err(open_error("open the fleet's receive ring"))?;
-        let link = Link::open(interface.index, ends).map_err(open_error("open the fleet's packet socket"))?;
+            |error| format!("cannot open the fleet's packet sockets: {error} (it needs CAP_NET_RAW)");
+        let ring = PacketRing::open(interface.index).map_err(open_error)?;
+        let link = Link::open(interface.index, ends).map_err(open_error)?;
         let queue = PolledQueue::open(interface, config.server.into())?;
         let client = |index: usize| Client {
             tcp: Connection::new(
@@ -124,7 +124,7 @@ impl Fleet {
         Ok(fleet)
     }
 
-    fn establish(&mut self) -> Result<(), FleetError> {
+    fn establish(&mut self) -> Result<(), Error> {
         let mut now = self.link.now();
         let deadline = now + nanos(CONNECT_TIMEOUT.as_secs_f64());
         let mut started = 0;
@@ -139,21 +139,22 @@ impl Fleet {
             now = self.link.now();
         }
         if self.lost > 0 {
-            return Err(FleetError::Closed(self.lost));
+            return Err(closed(self.lost));
         }
         match self.clients.len() - self.established {
             0 => Ok(()),
-            missing => Err(FleetError::NotConnected {
-                missing,
-                connections: self.clients.len(),
-                seconds: CONNECT_TIMEOUT.as_secs(),
-            }),
+            missing => Err(format!(
+                "{missing} of {} connections were not established within {} s",
+                self.clients.len(),
+                CONNECT_TIMEOUT.as_secs()
+            )
+            .into()),
         }
     }
 
     /// Sends the request that was appended to a connection, which has none in flight.
     #[inline]
-    pub(super) fn dispatch(&mut self, index: u32, request: InFlight, now: u64) -> Result<(), FleetError> {
+    pub(super) fn dispatch(&mut self, index: u32, request: InFlight, now: u64) -> Result<(), Error> {
         let client = &mut self.clients[index as usize];
         client.in_flight = Some(request);
         client.tcp.flush(&mut self.link, now)?;
@@ -163,8 +164,8 @@ impl Fleet {
 
     /// Has the kernel receive what has arrived.
     #[inline]
-    pub(super) fn poll(&mut self) -> Result<(), FleetError> {
-        if self.queue.poll()? { Ok(()) } else { Err(FleetError::Closed(1)) }
+    pub(super) fn poll(&mut self) -> Result<(), Error> {
+        if self.queue.poll()? { Ok(()) } else { Err(closed(1)) }
     }
 
     /// Handles packets that were received, at most [`PACKETS_PER_LOOK`]. Returns whether there were
@@ -174,7 +175,7 @@ impl Fleet {
         &mut self,
         now: u64,
         report: &mut impl FnMut(Response, InFlight),
-    ) -> Result<bool, FleetError> {
+    ) -> Result<bool, Error> {
         let mut received = 0;
         while received < PACKETS_PER_LOOK {
             let mut outcome = Ok(());
@@ -197,10 +198,15 @@ impl Fleet {
         packet: &[u8],
         now: u64,
         report: &mut impl FnMut(Response, InFlight),
-    ) -> Result<(), FleetError> {
+    ) -> Result<(), Error> {
         let segment = match parse(packet) {
             Ok(segment) => segment,
-            Err(Unreadable::Truncated) => return Err(FleetError::LongPacket(SEGMENT_PAYLOAD)),
+            Err(Unreadable::Truncated) => {
+                return Err(format!(
+                    "a packet of the server is longer than {SEGMENT_PAYLOAD} bytes: switch receive merging (GRO) to single packets"
+                )
+                .into());
+            }
             Err(Unreadable::NotTcp) => return Ok(()),
         };
         let server = self.config.server;
@@ -231,7 +237,7 @@ impl Fleet {
                     None => out_of_step = true,
                 })?;
                 if out_of_step {
-                    return Err(FleetError::OutOfStep);
+                    return Err("the server sent a reply without a request".into());
                 }
                 if was_busy && in_flight.is_none() {
                     self.outstanding -= 1;
@@ -245,7 +251,7 @@ impl Fleet {
     /// Sends acknowledgements and retransmissions whose time has come, of some connections in turns.
     /// Returns whether there were any.
     #[inline]
-    pub(super) fn keep_timers(&mut self, now: u64) -> Result<bool, FleetError> {
+    pub(super) fn keep_timers(&mut self, now: u64) -> Result<bool, Error> {
         if now < self.timers_at {
             return Ok(false);
         }
@@ -262,17 +268,21 @@ impl Fleet {
         Ok(sent > 0)
     }
 
-    pub(super) fn ring_drops(&self) -> Result<u64, FleetError> {
+    pub(super) fn ring_drops(&self) -> Result<u64, Error> {
         Ok(self.ring.as_ref().map_or(Ok(0), PacketRing::take_drops)?)
     }
 
-    pub fn close(mut self) -> Result<(), FleetError> {
+    pub fn close(mut self) -> Result<(), Error> {
         let now = self.link.now();
         for client in &mut self.clients {
             client.tcp.reset(&mut self.link, now)?;
         }
         Ok(())
     }
+}
+
+pub(super) fn closed(connections: usize) -> Error {
+    format!("the server closed {connections} connections").into()
 }
 
 pub(super) fn nanos(seconds: f64) -> u64 {

@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 use policies::host::Interface;
 use policies::netlink::netdev::{NapiSetting, Netdev};
 
-use super::error::FleetError;
 use super::packet_socket::{PacketSender, busy_poll_on_read};
 use super::segment::{Ends, Segment, SegmentWriter};
 use super::tcp::SegmentSink;
+use crate::Error;
 
 /// Sends segments, and counts what became of them.
 #[derive(Debug)]
@@ -79,18 +79,21 @@ pub(super) struct PolledQueue {
 
 impl PolledQueue {
     /// Connects to the server, whose answers arrive through the queue.
-    pub(super) fn open(interface: Interface, server: SocketAddr) -> Result<Self, FleetError> {
+    pub(super) fn open(interface: Interface, server: SocketAddr) -> Result<Self, Error> {
         let napis = interface.queues.into_iter().filter_map(|queue| queue.napi);
         let napis: Vec<u32> = napis.map(|napi| napi.id).collect();
         if napis.is_empty() {
-            return Err(FleetError::NoNapi(interface.name));
+            let name = interface.name;
+            return Err(
+                format!("the fleet's interface {name} has no NAPI: a veth has one while GRO is on").into()
+            );
         }
-        let open_error = |step, needs| move |source| FleetError::Open { step, needs, source };
         let socket = TcpStream::connect_timeout(&server, CONNECT_TIMEOUT)
-            .map_err(|error| FleetError::Unreachable { server, error })?;
+            .map_err(|error| format!("no connection to the server at {server}: {error}"))?;
         socket.set_nonblocking(true)?;
-        busy_poll_on_read(&socket)
-            .map_err(open_error("busy-poll the fleet's queue", "it needs CAP_NET_ADMIN"))?;
+        busy_poll_on_read(&socket).map_err(|error| {
+            format!("cannot busy-poll the fleet's queue: {error} (it needs CAP_NET_ADMIN)")
+        })?;
         let mut queue = Self { socket, netdev: Netdev::open()?, napis };
         queue.take()?;
         Ok(queue)
@@ -98,11 +101,11 @@ impl PolledQueue {
 
     /// Keeps the queue's notifications masked from the first poll on. Without both settings, a poll
     /// that finds nothing would unmask them.
-    pub(super) fn take(&mut self) -> Result<(), FleetError> {
+    pub(super) fn take(&mut self) -> Result<(), Error> {
         self.set(1, TIMEOUT)
     }
 
-    pub(super) fn release(&mut self) -> Result<(), FleetError> {
+    pub(super) fn release(&mut self) -> Result<(), Error> {
         self.set(0, 0)?;
         // The timer that the last poll has set is as long as the timeout was. This poll sets none,
         // and unmasks.
@@ -110,7 +113,7 @@ impl PolledQueue {
         Ok(())
     }
 
-    fn set(&mut self, defer_hard_irqs: u64, timeout: u64) -> Result<(), FleetError> {
+    fn set(&mut self, defer_hard_irqs: u64, timeout: u64) -> Result<(), Error> {
         for &napi in &self.napis {
             self.netdev.set_napi(napi, NapiSetting::DeferHardIrqs, defer_hard_irqs)?;
             self.netdev.set_napi(napi, NapiSetting::GroFlushTimeout, timeout)?;

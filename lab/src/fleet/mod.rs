@@ -12,7 +12,6 @@
 //! - [`FleetMeasurement`]: what a run measured.
 
 mod connections;
-mod error;
 mod link;
 mod pacing;
 mod packet_socket;
@@ -23,7 +22,6 @@ mod segment;
 mod tcp;
 
 pub use connections::{Fleet, FleetConfig};
-pub use error::FleetError;
 pub use pacing::{AlternatingRate, FleetPacing, Step};
 pub use recorder::{FleetLatency, FleetMeasurement, FleetWindow};
 pub use requests::{FleetRequests, store_records};

@@ -8,7 +8,7 @@ use policies::{Cpus, Policy};
 use runtime::Builder;
 use serde::{Deserialize, Serialize};
 
-use super::error::FleetError;
+use crate::Error;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -24,7 +24,7 @@ pub enum FleetRequests {
 }
 
 /// Stores the records of memcached's workload through the kernel, before a fleet has the queue.
-pub fn store_records(requests: &FleetRequests, server: SocketAddrV4) -> Result<(), crate::Error> {
+pub fn store_records(requests: &FleetRequests, server: SocketAddrV4) -> Result<(), Error> {
     let FleetRequests::Memcached(workload) = requests else { return Ok(()) };
     let workload = (**workload).clone();
     let config = Config { servers: vec![SocketAddr::from(server).into()], workload, ..Config::default() };
@@ -41,16 +41,14 @@ pub(super) enum RequestSource {
 }
 
 impl RequestSource {
-    pub(super) fn new(requests: &FleetRequests, seed: u64) -> Result<Self, FleetError> {
+    pub(super) fn new(requests: &FleetRequests, seed: u64) -> Result<Self, Error> {
         Ok(match requests {
             FleetRequests::Memcached(workload) => Self::Memcached(RequestStream::new(workload, seed)?),
             FleetRequests::Text { request, reply: Some(_) } if !request.is_empty() => {
                 Self::Fixed(request.clone().into_bytes())
             }
             FleetRequests::Text { .. } => {
-                return Err(FleetError::Config(
-                    "a fleet needs a request, and to know the length of its reply".to_owned(),
-                ));
+                return Err("a fleet needs a request, and to know the length of its reply".into());
             }
         })
     }
@@ -83,7 +81,7 @@ impl ReplyParser {
     }
 
     #[inline]
-    pub(super) fn feed(&mut self, bytes: &[u8], mut report: impl FnMut(Response)) -> Result<(), FleetError> {
+    pub(super) fn feed(&mut self, bytes: &[u8], mut report: impl FnMut(Response)) -> Result<(), Error> {
         match self {
             Self::Memcached(stream) => Ok(stream.feed(bytes, report)?),
             Self::Fixed { size, received } => {

@@ -4,10 +4,10 @@ use loadgen::stream::Response;
 use rand::RngExt;
 use serde::{Deserialize, Serialize};
 
-use super::connections::{Fleet, InFlight, UNMEASURED, nanos};
-use super::error::FleetError;
+use super::connections::{Fleet, InFlight, UNMEASURED, closed, nanos};
 use super::pacing::{FleetPacing, Pacer};
 use super::recorder::{FleetLatency, FleetMeasurement, Recorder, WindowRecorder};
+use crate::Error;
 
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct FleetLoad {
@@ -76,7 +76,7 @@ impl Run {
 }
 
 impl Fleet {
-    pub fn run(&mut self, load: &FleetLoad) -> Result<FleetMeasurement, FleetError> {
+    pub fn run(&mut self, load: &FleetLoad) -> Result<FleetMeasurement, Error> {
         let begin = self.link.now();
         let from = begin + nanos(load.warm_up);
         let to = from + nanos(load.duration);
@@ -127,7 +127,7 @@ impl Fleet {
         }
         self.finish(&mut run)?;
         if self.lost > 0 {
-            return Err(FleetError::Closed(self.lost));
+            return Err(closed(self.lost));
         }
         let Run { recorder, windows, from, to, .. } = run;
         let seconds = ((to - from) as f64 / 1e9 - recorder.counts.paused).max(1e-9);
@@ -158,7 +158,7 @@ impl Fleet {
 
     /// Ends the load: counts what was due and has no reply, and awaits the replies that are
     /// outstanding, so that the next run begins with idle connections.
-    fn finish(&mut self, run: &mut Run) -> Result<(), FleetError> {
+    fn finish(&mut self, run: &mut Run) -> Result<(), Error> {
         run.sending = false;
         let now = run.now;
         for client in &mut self.clients {
@@ -208,7 +208,7 @@ impl Fleet {
     /// Sends what is due, receives, and looks after timers. Returns whether there was anything to
     /// do.
     #[inline]
-    fn step(&mut self, run: &mut Run) -> Result<bool, FleetError> {
+    fn step(&mut self, run: &mut Run) -> Result<bool, Error> {
         let mut worked = run.sending && self.send_due(run)?;
         if worked {
             self.tick(run);
@@ -221,7 +221,7 @@ impl Fleet {
     }
 
     #[inline]
-    fn send_due(&mut self, run: &mut Run) -> Result<bool, FleetError> {
+    fn send_due(&mut self, run: &mut Run) -> Result<bool, Error> {
         let now = run.now;
         if !run.pacer.is_open() {
             let Some(index) = run.pacer.next_to_begin(now) else { return Ok(false) };
@@ -250,7 +250,7 @@ impl Fleet {
 
     /// Sends a request of the run on a connection that has room for it.
     #[inline]
-    fn send(&mut self, index: u32, due: u64, run: &mut Run) -> Result<(), FleetError> {
+    fn send(&mut self, index: u32, due: u64, run: &mut Run) -> Result<(), Error> {
         let keys = self.source.append_next(&mut self.clients[index as usize].tcp.out);
         let measured = (run.from..run.to).contains(&due);
         if measured {
@@ -262,7 +262,7 @@ impl Fleet {
     }
 
     #[inline]
-    fn receive_run(&mut self, run: &mut Run) -> Result<bool, FleetError> {
+    fn receive_run(&mut self, run: &mut Run) -> Result<bool, Error> {
         let received = self.drain(run.now, &mut |outcome, request| run.reply(outcome, request))?;
         if !run.sending || run.pacer.is_open() {
             return Ok(received);

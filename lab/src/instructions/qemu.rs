@@ -5,7 +5,6 @@ use std::process::{Command, Stdio};
 
 use super::{Counting, Row};
 use crate::Error;
-use crate::tied_process::kill_with_thread;
 
 /// The first arguments of a QEMU command, the program among them: Debian's QEMU with its libraries
 /// and their loader, its firmware, and the guest's kernel and initramfs, all from the folder that
@@ -38,7 +37,9 @@ pub(super) fn run(folder: &Path, device: &str, counting: &Counting) -> Result<Ve
     let output = tempfile::tempdir()?;
     let file = |name: &str| output.path().join(name).display().to_string();
     let command = qemu(folder);
-    let mut qemu = Command::new(&command[0]);
+    // Ends with the lab, even if that is killed.
+    let mut qemu = Command::new("setpriv");
+    qemu.args(["--pdeathsig", "KILL", &command[0]]);
     let plugin = folder.join("count.so").display().to_string();
     // Loaded before QEMU's libraries, too: see its ppoll.
     qemu.args(["--preload", &plugin]).args(&command[1..]).args(arguments(device));
@@ -46,7 +47,7 @@ pub(super) fn run(folder: &Path, device: &str, counting: &Counting) -> Result<Ve
     qemu.args(["-serial", &format!("file:{}", file("console"))]);
     qemu.args(["-serial", &format!("file:{}", file("rows"))]);
     qemu.args(["-plugin", &format!("{plugin},out={}", file("counts"))]);
-    let ended = kill_with_thread(&mut qemu).stdin(Stdio::null()).output()?;
+    let ended = qemu.stdin(Stdio::null()).output()?;
     let read = |name: &str| std::fs::read(file(name)).unwrap_or_default();
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
     let (rows, counts) = (text(read("rows")), text(read("counts")));

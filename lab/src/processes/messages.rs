@@ -14,7 +14,13 @@ use crate::peers::EchoServerSpec;
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(tag = "role", rename_all = "kebab-case")]
 pub enum ProcessRole {
-    Server(ServerSpec),
+    Server {
+        network: Network,
+        core: u32,
+        address: IpAddr,
+        /// Memory for items, in bytes; the server's default at least.
+        memory: u64,
+    },
     EchoServer(EchoServerSpec),
     Fleet {
         fleet: FleetConfig,
@@ -32,15 +38,6 @@ pub enum ProcessRole {
         poll_interval: PollInterval,
         core: u32,
     },
-}
-
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct ServerSpec {
-    pub network: Network,
-    pub core: u32,
-    pub address: IpAddr,
-    /// Memory for items, in bytes; the server's default at least.
-    pub memory: u64,
 }
 
 /// The first message of a server, but of a program of another project.

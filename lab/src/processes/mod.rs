@@ -14,5 +14,5 @@ mod roles;
 pub use child::ExperimentProcess;
 pub(crate) use child::NOT_ATTACHED;
 pub(crate) use messages::ServerReady;
-pub use messages::{ProcessRole, RunningPolicy, SUBCOMMAND, ServerSpec};
+pub use messages::{ProcessRole, RunningPolicy, SUBCOMMAND};
 pub use roles::run;

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 use std::io::{self, BufRead};
+use std::net::IpAddr;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,11 +13,11 @@ use policies::attach::{AttachConfig, AttachEvent, Attachment, Target, observe};
 use policies::controller::PollInterval;
 use policies::explain::Severity;
 use policies::{Cpus, JournalDir};
-use runtime::Handle;
+use runtime::{Builder, Handle};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use servers::memcached::{Config, Server};
 
-use super::messages::{ProcessRole, RunningPolicy, ServerReady, ServerSpec, send};
+use super::messages::{ProcessRole, RunningPolicy, ServerReady, send};
 use crate::fleet::{Fleet, FleetConfig, store_records};
 use crate::peers::lull::{report_waits, worker_report};
 use crate::peers::raise_descriptor_limit;
@@ -33,7 +34,9 @@ pub fn run(role: &str, namespace: Option<&str>) -> Result<(), Error> {
         Namespace::open(path)?.enter_process()?;
     }
     match serde_json::from_str(role)? {
-        ProcessRole::Server(spec) => run_server(&spec),
+        ProcessRole::Server { network, core, address, memory } => {
+            run_server(network.builder(core), address, memory)
+        }
         ProcessRole::Fleet { fleet, core } => {
             Cpus::one(core).pin(None)?;
             sent(run_fleet(fleet))
@@ -62,14 +65,14 @@ pub fn run(role: &str, namespace: Option<&str>) -> Result<(), Error> {
 /// it.
 const MOST_CONNECTIONS: usize = 10_100;
 
-fn run_server(spec: &ServerSpec) -> Result<(), Error> {
-    let mut runtime = spec.network.builder(spec.core).build()?;
+fn run_server(builder: Builder, address: IpAddr, memory: u64) -> Result<(), Error> {
+    let mut runtime = builder.build()?;
     raise_descriptor_limit()?;
     let config = Config {
-        listen: vec![(spec.address, None)],
+        listen: vec![(address, None)],
         port: Some(0),
         max_connections: MOST_CONNECTIONS,
-        memory: spec.memory.max(Config::default().memory),
+        memory: memory.max(Config::default().memory),
         ..Config::default()
     };
     runtime.block_on(async move {

@@ -224,10 +224,4 @@ impl Summary {
             max: histogram.max() as f64 / unit,
         }
     }
-
-    /// The figures in mutilate's order, followed by those that mutilate doesn't have.
-    pub(crate) fn figures(&self) -> [f64; 11] {
-        let Self { avg, std, min, p5, p10, p50, p90, p95, p99, p999, max, .. } = *self;
-        [avg, std, min, p5, p10, p90, p95, p99, p50, p999, max]
-    }
 }

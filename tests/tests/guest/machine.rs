@@ -9,7 +9,6 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use lab::testbed::Namespace;
-use lab::tied_process::kill_with_thread;
 use serde_json::Value;
 use tests::KillOnDrop;
 
@@ -98,13 +97,14 @@ impl Machine {
             ));
         }
         // Not by a thread that enters the namespace and ends: QEMU would be killed with it.
-        let mut qemu = Command::new("nsenter");
+        let mut qemu = Command::new("setpriv");
+        qemu.args(["--pdeathsig", "KILL", "nsenter"]);
         qemu.arg(format!("--net=/proc/{}/fd/{}", std::process::id(), namespace.file().as_raw_fd()));
         // The shell execs QEMU, so that signals are for QEMU itself.
         qemu.args(["/bin/sh", "-c"]).arg(format!("{taps}{command}")).stdin(Stdio::null());
         qemu.stdout(std::fs::File::create(sockets.path().join("qemu"))?);
         qemu.stderr(std::fs::File::create(sockets.path().join("qemu-errors"))?);
-        let mut qemu = KillOnDrop::from(kill_with_thread(&mut qemu).spawn()?);
+        let mut qemu = KillOnDrop::from(qemu.spawn()?);
         let port = match connect(&socket, &mut qemu) {
             Ok(port) => port,
             Err(error) => {

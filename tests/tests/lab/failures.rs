@@ -5,7 +5,8 @@ use std::net::{SocketAddr, SocketAddrV4, TcpListener};
 use std::thread;
 use std::time::Duration;
 
-use lab::fleet::{Fleet, FleetError, FleetLoad, FleetMeasurement, FleetPacing};
+use lab::Error;
+use lab::fleet::{Fleet, FleetLoad, FleetMeasurement, FleetPacing};
 use lab::testbed::{SERVER_ADDRESS, Testbed};
 use serial_test::serial;
 use socket2::{Domain, SockRef, Socket, Type};
@@ -24,7 +25,7 @@ fn listener(testbed: &Testbed) -> (TcpListener, SocketAddrV4) {
 
 /// Loads a server that ends each connection of the fleet with its first request, and says that it
 /// goes on if it has one that polls the queue alone.
-fn run_against_a_server_that_hangs_up(reset: bool) -> Result<FleetMeasurement, FleetError> {
+fn run_against_a_server_that_hangs_up(reset: bool) -> Result<FleetMeasurement, Error> {
     let testbed = Testbed::new(1).unwrap();
     let (listener, address) = listener(&testbed);
     thread::spawn(move || {
@@ -66,7 +67,7 @@ fn a_server_that_resets_the_connection_that_polls_the_queue_is_named_too() {
         }
         fleet.run(&LOAD).unwrap_err()
     });
-    assert!(matches!(error, FleetError::Closed(_)), "{error}");
+    assert!(error.to_string().starts_with("the server closed "), "{error}");
 }
 
 #[test]
@@ -76,7 +77,6 @@ fn without_a_server_the_error_names_the_address_and_what_the_kernel_said() {
     let testbed = Testbed::new(1).unwrap();
     let address = SocketAddrV4::new(SERVER_ADDRESS, 9);
     let error = on_client_side(&testbed, || Fleet::connect(fleet_config(address, 4)).unwrap_err());
-    assert!(matches!(error, FleetError::Unreachable { .. }), "{error}");
     let text = error.to_string();
     assert!(text.starts_with("no connection to the server at 198.18.0.1:9: Connection refused"), "{text}");
 }
@@ -97,5 +97,5 @@ fn a_server_that_accepts_nothing_leaves_the_connections_unestablished() {
     let port = socket.local_addr().unwrap().as_socket().unwrap().port();
     let address = SocketAddrV4::new(SERVER_ADDRESS, port);
     let error = on_client_side(&testbed, || Fleet::connect(fleet_config(address, 4)).unwrap_err());
-    assert!(matches!(error, FleetError::NotConnected { missing: 4, connections: 4, .. }), "{error}");
+    assert!(error.to_string().starts_with("4 of 4 connections were not established"), "{error}");
 }

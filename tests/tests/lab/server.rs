@@ -6,7 +6,8 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::thread;
 
-use lab::fleet::{Fleet, FleetConfig, FleetError, FleetRequests, store_records};
+use lab::Error;
+use lab::fleet::{Fleet, FleetConfig, FleetRequests, store_records};
 use lab::testbed::{CLIENT_INTERFACE, FLEET_ADDRESS, FLEET_MAC, SERVER_ADDRESS, SERVER_MAC, Testbed};
 use loadgen::Workload;
 use policies::{Cpus, Policy};
@@ -79,7 +80,7 @@ pub fn fleet_config(server: SocketAddrV4, connections: usize) -> FleetConfig {
     }
 }
 
-pub fn connect(server: SocketAddrV4, connections: usize) -> Result<Fleet, FleetError> {
+pub fn connect(server: SocketAddrV4, connections: usize) -> Result<Fleet, Error> {
     let config = fleet_config(server, connections);
     store_records(&config.requests, server).unwrap();
     Fleet::connect(config)

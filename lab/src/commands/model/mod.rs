@@ -24,7 +24,7 @@ use crate::Error;
 use crate::cores::{CoreAssignment, run_on};
 use crate::network::{Network, PollingConfig};
 use crate::peers::{EchoServerSpec, Peer, PeerService, RequestShape};
-use crate::processes::{ExperimentProcess, ProcessRole, ServerReady, ServerSpec};
+use crate::processes::{ExperimentProcess, ProcessRole, ServerReady};
 use crate::report::tables::{interval_text, sections};
 use crate::report::{Document, Section, Table};
 use crate::rounds::{Figure, LoadKind, LoadPlan, LoadResult, Results, Row, Runner, Turn, share_of_time};
@@ -70,7 +70,7 @@ impl Server {
             }),
             Self::Memcached => {
                 let (core, address) = (cores.server, IpAddr::V4(address));
-                ProcessRole::Server(ServerSpec { network, core, address, memory: 0 })
+                ProcessRole::Server { network, core, address, memory: 0 }
             }
         }
     }
