@@ -24,13 +24,8 @@ pub(super) struct HostReading {
     pub(super) retransmitted: u64,
     /// How a controller drives the server's queue. `None` without a controller.
     pub(super) queue: Option<String>,
-    /// `None` for a server that is not attached to from outside.
-    pub(super) attach: Option<AttachReading>,
-}
-
-pub(super) struct AttachReading {
-    pub(super) cpu: f64,
-    pub(super) progress: AttachProgress,
+    /// CPU time of what attaches to the server, in seconds, and what it did.
+    pub(super) attach: Option<(f64, AttachProgress)>,
 }
 
 /// Which cores work for a server.
@@ -114,10 +109,10 @@ pub(super) fn fleet_turn(
     // On two cores `policies attach` shares the fleet's core. Its CPU time is not a disturbance.
     let mut attaching = attachers as f64 * ATTACHER;
     let attach = after.attach.as_ref().zip(before.attach.as_ref()).map(|(after, before)| {
-        let share = (after.cpu - before.cpu) / seconds;
+        let ((cpu, after), (cpu_before, before)) = (after, before);
+        let share = (cpu - cpu_before) / seconds;
         turn.set(Figure::AttachCpu, share * 100.0);
         attaching += share;
-        let (after, before) = (&after.progress, &before.progress);
         AttachProgress {
             instances: after.instances,
             stepped_back: [&before.stepped_back[..], &after.stepped_back].concat(),

@@ -12,7 +12,7 @@ use policies::netlink::netdev::Netdev;
 use policies::{Policy, host};
 
 use super::contender::Contender;
-use super::host::{AttachReading, HostReading, IdleTime, ServerCores, fleet_turn};
+use super::host::{HostReading, IdleTime, ServerCores, fleet_turn};
 use super::plan::Experiment;
 use super::server_command::{ServerCommand, with_reply_length};
 use crate::Error;
@@ -22,10 +22,7 @@ use crate::network::{Network, PollingConfig};
 use crate::peers::{EchoServerSpec, RequestShape};
 use crate::processes::{ExperimentProcess, NOT_ATTACHED, ProcessRole, RunningPolicy, ServerReady};
 use crate::rounds::Turn;
-use crate::testbed::{
-    CLIENT_INTERFACE, FLEET_ADDRESS, FLEET_MAC, Receiver, SERVER_ADDRESS, SERVER_INTERFACE, SERVER_MAC,
-    Testbed,
-};
+use crate::testbed::{Receiver, SERVER_ADDRESS, SERVER_INTERFACE, Testbed};
 
 /// How long a server may take until it accepts connections.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
@@ -125,7 +122,7 @@ impl RunningContender {
         let snapshot = testbed.server.run(|| Snapshot::take(interface).map_err(io::Error::other))?;
         let queue = if adapts { testbed.server.run(|| queue_mode(interface))? } else { None };
         let attach = attacher.as_mut().map(|attacher| -> Result<_, Error> {
-            Ok(AttachReading { cpu: attacher.cpu_seconds()?.0, progress: attacher.attach_progress()? })
+            Ok((attacher.cpu_seconds()?.0, attacher.attach_progress()?))
         });
         let (attach, retransmitted) = (attach.transpose()?, testbed.server_retransmissions()?);
         let perf = perf.as_mut().and_then(|perf| perf.read().ok());
@@ -155,10 +152,6 @@ fn start_fleet(
         return Err(format!("load: a fleet speaks IPv4, and the server listens on {address}").into());
     };
     let fleet = FleetConfig {
-        interface: CLIENT_INTERFACE.to_owned(),
-        mac: FLEET_MAC,
-        address: FLEET_ADDRESS,
-        server_mac: SERVER_MAC,
         server,
         connections: experiment.connections,
         requests: with_reply_length(&experiment.requests, testbed, server)?,

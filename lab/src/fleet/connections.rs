@@ -1,6 +1,6 @@
 //! The connections of a fleet: opens them, stores records, receives, and keeps TCP's timers.
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::SocketAddrV4;
 use std::time::Duration;
 
 use loadgen::stream::Response;
@@ -9,18 +9,13 @@ use serde::{Deserialize, Serialize};
 use super::link::{Link, PolledQueue};
 use super::packet_socket::PacketRing;
 use super::requests::{FleetRequests, ReplyParser, RequestSource};
-use super::segment::{Ends, SEGMENT_PAYLOAD, Unreadable, parse};
+use super::segment::{SEGMENT_PAYLOAD, Unreadable, parse};
 use super::tcp::{Arrived, Connection};
 use crate::Error;
+use crate::testbed::{CLIENT_INTERFACE, FLEET_ADDRESS};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FleetConfig {
-    pub interface: String,
-    /// The fleet's hardware address. The kernel must not have it, so that it ignores the fleet's
-    /// packets.
-    pub mac: [u8; 6],
-    pub address: Ipv4Addr,
-    pub server_mac: [u8; 6],
     pub server: SocketAddrV4,
     /// The number of connections, 1 to 20,000.
     pub connections: usize,
@@ -83,19 +78,12 @@ pub struct Fleet {
 
 impl Fleet {
     pub fn connect(config: FleetConfig) -> Result<Self, Error> {
-        let interface = policies::host::interface(&config.interface)?;
-        let ends = Ends {
-            client_mac: config.mac,
-            client: config.address,
-            server_mac: config.server_mac,
-            server: *config.server.ip(),
-            server_port: config.server.port(),
-        };
+        let interface = policies::host::interface(CLIENT_INTERFACE)?;
         // The ring first: it must not miss an answer.
         let open_error =
             |error| format!("cannot open the fleet's packet sockets: {error} (it needs CAP_NET_RAW)");
         let ring = PacketRing::open(interface.index).map_err(open_error)?;
-        let link = Link::open(interface.index, ends).map_err(open_error)?;
+        let link = Link::open(interface.index, config.server).map_err(open_error)?;
         let queue = PolledQueue::open(interface, config.server.into())?;
         let client = |index: usize| Client {
             tcp: Connection::new(
@@ -211,9 +199,8 @@ impl Fleet {
         };
         let server = self.config.server;
         // The kernel of this side has connections to the server, too.
-        let address = self.config.address;
         if (segment.source, segment.source_port) != (*server.ip(), server.port())
-            || segment.destination != address
+            || segment.destination != FLEET_ADDRESS
         {
             return Ok(());
         }

@@ -6,14 +6,14 @@
 //! polls by reading it.
 
 use std::io::{self, Read};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, SocketAddrV4, TcpStream};
 use std::time::{Duration, Instant};
 
 use policies::host::Interface;
 use policies::netlink::netdev::{NapiSetting, Netdev};
 
 use super::packet_socket::{PacketSender, busy_poll_on_read};
-use super::segment::{Ends, Segment, SegmentWriter};
+use super::segment::{Segment, SegmentWriter};
 use super::tcp::SegmentSink;
 use crate::Error;
 
@@ -34,10 +34,10 @@ pub(super) struct LinkCounts {
 }
 
 impl Link {
-    pub(super) fn open(interface: u32, ends: Ends) -> io::Result<Self> {
+    pub(super) fn open(interface: u32, server: SocketAddrV4) -> io::Result<Self> {
         Ok(Self {
             sender: PacketSender::open(interface)?,
-            writer: SegmentWriter::new(ends),
+            writer: SegmentWriter::new(server),
             epoch: Instant::now(),
             counts: LinkCounts::default(),
         })

@@ -1,9 +1,10 @@
 //! TCP segments in IPv4 packets: writing those of the fleet, and parsing those of the server (RFC
 //! 9293, RFC 7323).
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddrV4};
 
 use super::packet_socket::OFFLOAD_HEADER;
+use crate::testbed::{FLEET_ADDRESS, FLEET_MAC, SERVER_MAC};
 
 const ETHERNET_HEADER: usize = 14;
 const IP_HEADER: usize = 20;
@@ -25,16 +26,6 @@ pub(super) const SYN: u8 = 0x02;
 pub(super) const RST: u8 = 0x04;
 pub(super) const PSH: u8 = 0x08;
 pub(super) const ACK: u8 = 0x10;
-
-/// The two ends of all connections.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Ends {
-    pub(super) client_mac: [u8; 6],
-    pub(super) client: Ipv4Addr,
-    pub(super) server_mac: [u8; 6],
-    pub(super) server: Ipv4Addr,
-    pub(super) server_port: u16,
-}
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Segment<'a> {
@@ -59,7 +50,7 @@ pub(super) struct SegmentWriter {
 }
 
 impl SegmentWriter {
-    pub(super) fn new(ends: Ends) -> Self {
+    pub(super) fn new(server: SocketAddrV4) -> Self {
         let mut frame = vec![0; PAYLOAD + SEGMENT_PAYLOAD];
         // struct virtio_net_hdr, in native byte order: the kernel is to complete the checksum, or
         // not to need it.
@@ -69,8 +60,8 @@ impl SegmentWriter {
         frame[6..8].copy_from_slice(&((ETHERNET_HEADER + IP_HEADER) as u16).to_ne_bytes());
         frame[8..10].copy_from_slice(&16u16.to_ne_bytes());
         let ethernet = &mut frame[OFFLOAD_HEADER..];
-        ethernet[..6].copy_from_slice(&ends.server_mac);
-        ethernet[6..12].copy_from_slice(&ends.client_mac);
+        ethernet[..6].copy_from_slice(&SERVER_MAC);
+        ethernet[6..12].copy_from_slice(&FLEET_MAC);
         ethernet[12..14].copy_from_slice(&[0x08, 0x00]);
         let ip = &mut ethernet[ETHERNET_HEADER..];
         // Version 4, five words of header; don't fragment; 64 hops; TCP.
@@ -78,11 +69,11 @@ impl SegmentWriter {
         ip[6] = 0x40;
         ip[8] = 64;
         ip[9] = 6;
-        ip[12..16].copy_from_slice(&ends.client.octets());
-        ip[16..20].copy_from_slice(&ends.server.octets());
+        ip[12..16].copy_from_slice(&FLEET_ADDRESS.octets());
+        ip[16..20].copy_from_slice(&server.ip().octets());
         let ip_sum = sum(&ip[..IP_HEADER]);
         let pseudo_header_sum = sum(&ip[12..20]) + 6;
-        ip[22..24].copy_from_slice(&ends.server_port.to_be_bytes());
+        ip[22..24].copy_from_slice(&server.port().to_be_bytes());
         Self { frame, ip_sum, pseudo_header_sum, identification: 0 }
     }
 
@@ -227,13 +218,7 @@ mod tests {
     use super::*;
 
     fn writer() -> SegmentWriter {
-        SegmentWriter::new(Ends {
-            client_mac: [2, 0, 0, 0, 0, 3],
-            client: Ipv4Addr::new(198, 18, 0, 3),
-            server_mac: [2, 0, 0, 0, 0, 1],
-            server: Ipv4Addr::new(198, 18, 0, 1),
-            server_port: 11211,
-        })
+        SegmentWriter::new(SocketAddrV4::new(Ipv4Addr::new(198, 18, 0, 1), 11211))
     }
 
     fn segment(flags: u8, payload: &[u8]) -> Segment<'_> {

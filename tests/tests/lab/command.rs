@@ -41,29 +41,6 @@ fn lab_compares_the_contenders_that_it_was_asked_for_under_every_load() {
 }
 
 #[test]
-#[isolated(root)]
-#[serial]
-fn the_first_screen_has_forty_lines_of_a_hundred_columns_and_names_the_page() {
-    let folder = tempfile::tempdir().unwrap();
-    let output = Command::new(tests::own_program("lab"))
-        .args(["--quick", "--rounds", "1", "--rates", "500,600"])
-        .args(["--output", folder.path().to_str().unwrap()])
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{output:?}");
-    let text = String::from_utf8(output.stdout).unwrap();
-    let lines: Vec<&str> = text.lines().collect();
-    assert!(lines.len() <= 40 && lines.iter().all(|line| line.chars().count() <= 100), "{text}");
-    let page = folder.path().join("report.html");
-    assert_eq!(lines.last(), Some(&&*format!("Plots and every number: {}", page.display())));
-    assert!(page.exists());
-    // The machine may have disturbed the only round.
-    let verdict = lines[..10].join(" ");
-    assert!(["kernel-polling, auto", "Nothing was measured"].iter().any(|it| verdict.contains(it)), "{text}");
-    assert!(text.contains("Left out of "), "{text}");
-}
-
-#[test]
 #[isolated(root, drivers = "uring")]
 #[serial]
 fn lab_compares_an_application_on_lull_with_the_same_on_tokio() {

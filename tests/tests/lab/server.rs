@@ -8,7 +8,7 @@ use std::thread;
 
 use lab::Error;
 use lab::fleet::{Fleet, FleetConfig, FleetRequests, store_records};
-use lab::testbed::{CLIENT_INTERFACE, FLEET_ADDRESS, FLEET_MAC, SERVER_ADDRESS, SERVER_MAC, Testbed};
+use lab::testbed::{SERVER_ADDRESS, Testbed};
 use loadgen::Workload;
 use policies::{Cpus, Policy};
 use runtime::Running;
@@ -69,10 +69,6 @@ pub fn on_client_side<T: Send>(testbed: &Testbed, client: impl FnOnce() -> T + S
 pub fn fleet_config(server: SocketAddrV4, connections: usize) -> FleetConfig {
     let workload = Workload { records: RECORDS, ..Workload::default() };
     FleetConfig {
-        interface: CLIENT_INTERFACE.to_owned(),
-        mac: FLEET_MAC,
-        address: FLEET_ADDRESS,
-        server_mac: SERVER_MAC,
         server,
         connections,
         requests: FleetRequests::Memcached(Box::new(workload)),

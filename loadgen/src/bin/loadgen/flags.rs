@@ -340,13 +340,8 @@ mod tests {
     fn invalid_flags_are_rejected_with_a_reason() {
         for line in [
             "-q -1",
-            "-q x",
-            "-i fixed:0",
             "-w soon",
             "-u 2",
-            "--mix get",
-            "--popularity zipf",
-            "-K x",
             "-s nobody:x",
             "--mix get=1 -u 0.5",
             "--noload --loadonly",
@@ -354,7 +349,6 @@ mod tests {
             "--loadonly --scan 1:2:1",
             "-c 0",
             "--multiget 0",
-            "--search 99",
             "--scan 5:1:1",
             "--scan 1:5",
             "--scan 1:5:0",
