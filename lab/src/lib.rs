@@ -24,19 +24,8 @@
 //! finding out whether an interface can poll, which `policies explain` says. A veth pair is not a
 //! network card: what stands in for its interrupt costs more than one.
 //!
-//! From the bottom up:
-//!
-//! - [`testbed`]: two network namespaces and the veth pair between them.
-//! - [`fleet`]: the connections of many clients on one core, by a TCP in user space.
-//! - [`network`]: how a server on Lull's runtime handles the network.
-//! - [`peers`]: the same echo server on several runtimes.
-//! - [`cores`]: which core runs what, how far apart two are, and how idle ones are kept awake.
-//! - [`rounds`]: turns in interleaved rounds, and the rows that their figures become.
-//! - [`processes`]: the server and load processes of an experiment, and the messages they exchange.
-//! - [`experiment`]: contenders under the loads of a fleet.
-//! - [`instructions`]: what a request costs on an emulated machine, counted.
-//! - [`report`]: documents of sentences, tables and plots, and the files they are written to.
-//! - [`commands`]: what each subcommand measures, and what its report says.
+//! From the bottom up: [`testbed`], [`fleet`], [`network`], [`peers`], [`cores`], [`rounds`],
+//! [`processes`], [`experiment`], [`instructions`], [`report`], [`commands`].
 
 #![deny(unsafe_code)]
 // Not published: the command and the tests use it. A name that says enough needs no second one.

@@ -184,18 +184,14 @@ impl IdleTime {
             None => Err(io::Error::other(format!("/proc/timer_list has no idle_sleeptime of core {core}"))),
         }
     }
-
-    fn awake_since(&self, before: &Self) -> Duration {
-        (self.at - before.at).saturating_sub(self.idle.saturating_sub(before.idle))
-    }
 }
 
 /// For how long the cores of these readings were awake, summed.
 pub(super) fn awake_between(before: &[IdleTime], after: &[IdleTime]) -> Duration {
-    let awake = |after: &IdleTime| {
-        before.iter().find(|before| before.core == after.core).map(|before| after.awake_since(before))
-    };
-    after.iter().filter_map(awake).sum()
+    let pairs = after.iter().flat_map(|after| before.iter().map(move |before| (before, after)));
+    let same = pairs.filter(|(before, after)| before.core == after.core);
+    same.map(|(before, after)| (after.at - before.at).saturating_sub(after.idle.saturating_sub(before.idle)))
+        .sum()
 }
 
 /// The kernel adds a core's waits for disks to a counter of their own.

@@ -140,17 +140,6 @@ impl Fleet {
         }
     }
 
-    /// Sends the request that was appended to a connection, which has none in flight.
-    #[inline]
-    pub(super) fn dispatch(&mut self, index: u32, request: InFlight, now: u64) -> Result<(), Error> {
-        let client = &mut self.clients[index as usize];
-        client.in_flight = Some(request);
-        client.tcp.flush(&mut self.link, now)?;
-        self.outstanding += 1;
-        Ok(())
-    }
-
-    /// Has the kernel receive what has arrived.
     #[inline]
     pub(super) fn poll(&mut self) -> Result<(), Error> {
         if self.queue.poll()? { Ok(()) } else { Err(closed(1)) }

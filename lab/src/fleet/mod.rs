@@ -5,11 +5,6 @@
 //! server is spared interrupts that clients on many machines would cause. A fleet sends each
 //! request when it is due, in its own packet, through a packet socket (packet(7)), without the
 //! kernel's TCP. Its thread never sleeps.
-//!
-//! - [`Fleet`]: connections to one server, and runs of load on them.
-//! - [`FleetPacing`]: when requests are due; an [`AlternatingRate`] steps up and down.
-//! - [`FleetRequests`]: what is asked.
-//! - [`FleetMeasurement`]: what a run measured.
 
 mod connections;
 mod link;

@@ -61,11 +61,10 @@ pub struct FleetMeasurement {
     pub unanswered: u64,
     pub errors: u64,
     pub misses: u64,
-    /// Packets that the server's queue had no room for, during the whole run.
+    /// During the whole run: packets that the server's queue had no room for, segments that the
+    /// fleet sent again, and packets that its own ring had no room for.
     pub dropped: u64,
-    /// Segments that the fleet sent again, during the whole run.
     pub retransmitted: u64,
-    /// Packets that the fleet's own ring had no room for, during the whole run.
     pub ring_drops: u64,
     /// The share of time in which the fleet's thread sent or received, 0 to 1. It never sleeps.
     pub busy: f64,

@@ -251,14 +251,18 @@ impl Fleet {
     /// Sends a request of the run on a connection that has room for it.
     #[inline]
     fn send(&mut self, index: u32, due: u64, run: &mut Run) -> Result<(), Error> {
-        let keys = self.source.append_next(&mut self.clients[index as usize].tcp.out);
+        let client = &mut self.clients[index as usize];
+        let keys = self.source.append_next(&mut client.tcp.out);
         let measured = (run.from..run.to).contains(&due);
         if measured {
             run.recorder.counts.requests += 1;
             run.awaited += 1;
         }
         let epoch = if measured { run.epoch } else { UNMEASURED };
-        self.dispatch(index, InFlight { due, keys, epoch }, run.now)
+        client.in_flight = Some(InFlight { due, keys, epoch });
+        client.tcp.flush(&mut self.link, run.now)?;
+        self.outstanding += 1;
+        Ok(())
     }
 
     #[inline]

@@ -1,10 +1,6 @@
 //! How everything is measured: contenders take turns in interleaved rounds under a load, each turn
 //! gives figures, and the figures of all rounds become rows.
 //!
-//! - [`Runner`]: whose turn it is, under which conditions, and which turns are repeated.
-//! - [`Turn`]: what was measured of a contender once, as [`Figure`]s and latencies.
-//! - [`Results`]: rows of medians, intervals and ratios, by load and by class of core distance.
-//!
 //! A contender is known by its index, also where a row or a ratio names another one.
 
 mod classes;

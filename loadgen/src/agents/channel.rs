@@ -115,7 +115,8 @@ fn invalid_identity(error: adapters::tls::Error) -> Error {
 pub(super) struct Channel {
     stream: BoxedTransport,
     reader: MessageReader,
-    last_received: Instant,
+    /// Of any bytes, also of a message that is still incomplete.
+    pub(super) last_received: Instant,
 }
 
 impl std::fmt::Debug for Channel {
@@ -196,11 +197,6 @@ impl Channel {
         timeout: Duration,
     ) -> Result<M, ChannelError> {
         runtime::timeout(timeout, self.receive()).await.unwrap_or(Err(ChannelError::Timeout(timeout)))
-    }
-
-    /// The time since bytes were last received, also if a long message is still incomplete.
-    pub(super) fn idle_time(&self) -> Duration {
-        self.last_received.elapsed()
     }
 }
 

@@ -333,7 +333,7 @@ impl AgentHandle {
                 Ok(AgentResponse::Failed(reason)) => return (self, Err(reason)),
                 Ok(AgentResponse::Running(latest)) => progress.set(latest),
                 Ok(_) => {}
-                Err(ChannelError::Timeout(_)) if self.channel.idle_time() < AGENT_TIMEOUT => {}
+                Err(ChannelError::Timeout(_)) if self.channel.last_received.elapsed() < AGENT_TIMEOUT => {}
                 Err(ChannelError::Timeout(_)) => {
                     return (self, Err(ChannelError::Timeout(AGENT_TIMEOUT).to_string()));
                 }

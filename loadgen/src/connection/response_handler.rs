@@ -46,7 +46,7 @@ impl Connection {
             unsent: &self.unsent,
             thinking: &mut self.thinking.borrow_mut(),
             out: &mut self.out.borrow_mut(),
-            expected: requests.verifies().then_some(expected),
+            expected: requests.workload.verify.then_some(expected),
             requests: &mut requests,
             worker,
             now,
@@ -66,7 +66,7 @@ impl ResponseHandler<'_> {
     /// Counts the value that has just ended if it is wrong.
     fn finish_value(&mut self) {
         let wrong = self.expected.as_mut().is_some_and(|expected| {
-            let wrong = expected.is_wrong();
+            let wrong = expected.mismatch;
             expected.begin(b"", 0);
             wrong
         });
@@ -187,7 +187,7 @@ impl ResponseSink for ResponseHandler<'_> {
         if !self.worker.is_closed_loop() {
             self.recorder.record(time, Metric::Service, service);
         }
-        if missed && self.requests.fills() {
+        if missed && self.requests.workload.fill {
             self.fill(request);
         }
         // A fill doesn't occupy a request slot.

@@ -26,7 +26,7 @@ pub(crate) struct WrittenRequest {
 
 #[derive(Debug)]
 pub(crate) struct RequestWriter {
-    workload: Workload,
+    pub(crate) workload: Workload,
     protocol: Protocol,
     cumulative_shares: Vec<(f64, Operation)>,
     digits: usize,
@@ -55,15 +55,6 @@ impl RequestWriter {
 
     pub(crate) fn random(&mut self) -> &mut SmallRng {
         self.picker.random()
-    }
-
-    pub(crate) fn verifies(&self) -> bool {
-        self.workload.verify
-    }
-
-    /// Whether misses are followed by a `set`.
-    pub(crate) fn fills(&self) -> bool {
-        self.workload.fill
     }
 
     /// Appends the next request.
@@ -116,11 +107,14 @@ impl RequestWriter {
     fn write(&mut self, operation: Operation, record: u64, cas: u64, out: &mut Vec<u8>) {
         let mut key = std::mem::take(&mut self.key);
         self.replace_key(record, &mut key);
-        if operation.is_arithmetic() {
+        if matches!(operation, Operation::Incr | Operation::Decr) {
             key.insert(0, b'n');
             key.truncate(KEY_MAX);
         }
-        let size = if operation.stores() { self.draw_size() } else { 0 };
+        let mut size = 0;
+        if operation.stores() {
+            size = self.workload.value.draw(self.picker.random()).min(VALUE_MAX) as usize;
+        }
         let fields = RequestFields { key: &key, size, ttl: self.workload.ttl.as_secs(), cas };
         let write = match self.protocol {
             Protocol::Text | Protocol::Udp => text::write,
@@ -140,10 +134,6 @@ impl RequestWriter {
             }
         }
         self.key = key;
-    }
-
-    fn draw_size(&mut self) -> usize {
-        self.workload.value.draw(self.picker.random()).min(VALUE_MAX) as usize
     }
 
     pub(crate) fn set(&mut self, record: u64, out: &mut Vec<u8>) {

@@ -119,7 +119,7 @@ async fn generate_load(
     let end = origin + slicing.interval * slicing.count;
     let mut recorder = Recorder::new(origin, slicing, spare);
     if config.sample_file.is_some() {
-        recorder.keep_samples();
+        recorder.samples = Some(Vec::new());
     }
     let worker = Rc::new(WorkerState {
         config: config.clone(),
@@ -167,7 +167,7 @@ async fn generate_load(
             u64::try_from((now - std::mem::replace(&mut cpu, now)).as_nanos()).unwrap_or(0);
         // Fails if the run has failed on another worker.
         let _ = collector.send(Delivery { batch: recorder.take(), emptied: emptied_sender.clone() });
-        emptied.try_iter().for_each(|histograms| recorder.recycle(histograms));
+        recorder.spare.extend(emptied.try_iter().flatten());
     };
     let has_ended = || tasks.iter().any(runtime::JoinHandle::is_finished) || stop.load(Ordering::Relaxed);
     // Flushes are a whole number of steps before the measurement, so that they coincide with its

@@ -35,10 +35,6 @@ impl Metric {
     pub(crate) const COUNT: usize = 7;
     /// The latencies, which come first.
     pub(crate) const LATENCIES: usize = 3;
-
-    pub(crate) fn is_latency(self) -> bool {
-        (self as usize) < Self::LATENCIES
-    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]

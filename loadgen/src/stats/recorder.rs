@@ -22,13 +22,14 @@ pub(crate) struct Recorder {
     /// Intervals being filled. Usually that is the current one, but requests of the open loop
     /// belong to the interval in which they were due, which may be several intervals ago.
     live: Vec<IntervalHistograms>,
-    spare: Vec<IntervalHistograms>,
+    /// Empty ones.
+    pub(crate) spare: Vec<IntervalHistograms>,
     /// Time range and index in `live` of the interval that was used last.
     recent: Option<(Range<Instant>, usize)>,
     /// Values of other intervals. After a stall these may be many intervals with few values each.
     late: BTreeMap<u32, LateValues>,
     /// Individual latencies, if a sample file is written.
-    samples: Option<Vec<Sample>>,
+    pub(crate) samples: Option<Vec<Sample>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,10 +79,6 @@ impl Recorder {
             late: BTreeMap::new(),
             samples: None,
         }
-    }
-
-    pub(crate) fn keep_samples(&mut self) {
-        self.samples = Some(Vec::new());
     }
 
     /// The index in `live` of the interval that contains `time`. `Err` is the number of a late
@@ -137,7 +134,7 @@ impl Recorder {
 
     pub(crate) fn record(&mut self, time: Instant, metric: Metric, value: Duration) {
         let nanos = u64::try_from(value.as_nanos()).unwrap_or(u64::MAX).max(1);
-        if let Some(samples) = self.samples.as_mut().filter(|_| metric.is_latency())
+        if let Some(samples) = self.samples.as_mut().filter(|_| (metric as usize) < Metric::LATENCIES)
             && let Some(since) = time.checked_duration_since(self.origin)
         {
             samples.push(Sample { time: since, latency: value });
@@ -158,10 +155,6 @@ impl Recorder {
             late: std::mem::take(&mut self.late),
             samples: self.samples.as_mut().map(std::mem::take).unwrap_or_default(),
         }
-    }
-
-    pub(crate) fn recycle(&mut self, emptied: Vec<IntervalHistograms>) {
-        self.spare.extend(emptied);
     }
 
     #[cfg(test)]

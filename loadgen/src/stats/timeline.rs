@@ -147,7 +147,7 @@ mod tests {
             direct.record(value.as_nanos() as u64).unwrap();
             if step % 900 == 0 {
                 let emptied = timeline.add(recorder.take());
-                recorder.recycle(emptied);
+                recorder.spare.extend(emptied);
             }
         }
         let (mut whole, mut merged) = (Timeline::default(), Timeline::default());

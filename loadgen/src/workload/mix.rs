@@ -37,10 +37,6 @@ impl Operation {
     pub(crate) fn stores(self) -> bool {
         matches!(self, Self::Set | Self::Add | Self::Replace | Self::Append | Self::Prepend | Self::MetaSet)
     }
-
-    pub(crate) fn is_arithmetic(self) -> bool {
-        matches!(self, Self::Incr | Self::Decr)
-    }
 }
 
 /// Operations and their weights, written as `get=90,set=9,delete=1`.

@@ -12,7 +12,8 @@ pub(crate) fn fill(size: usize, byte: u8, out: &mut Vec<u8>) {
 pub(crate) struct ExpectedValue {
     head: Vec<u8>,
     position: usize,
-    mismatch: bool,
+    /// Whether what was compared differs.
+    pub(crate) mismatch: bool,
 }
 
 const DIGITS: usize = 8;
@@ -61,10 +62,6 @@ impl ExpectedValue {
             received = &received[part..];
         }
     }
-
-    pub(crate) fn is_wrong(&self) -> bool {
-        self.mismatch
-    }
 }
 
 #[cfg(test)]
@@ -86,7 +83,7 @@ mod tests {
     fn is_wrong(key: &[u8], length: usize, bytes: &[u8], chunk_size: usize) -> bool {
         let mut expected = expected(key, length);
         bytes.chunks(chunk_size).for_each(|part| expected.compare(part));
-        expected.is_wrong()
+        expected.mismatch
     }
 
     #[test]

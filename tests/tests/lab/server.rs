@@ -68,12 +68,7 @@ pub fn on_client_side<T: Send>(testbed: &Testbed, client: impl FnOnce() -> T + S
 /// A fleet that asks for records which fit a packet.
 pub fn fleet_config(server: SocketAddrV4, connections: usize) -> FleetConfig {
     let workload = Workload { records: RECORDS, ..Workload::default() };
-    FleetConfig {
-        server,
-        connections,
-        requests: FleetRequests::Memcached(Box::new(workload)),
-        seed: 7,
-    }
+    FleetConfig { server, connections, requests: FleetRequests::Memcached(Box::new(workload)), seed: 7 }
 }
 
 pub fn connect(server: SocketAddrV4, connections: usize) -> Result<Fleet, Error> {
