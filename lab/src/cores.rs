@@ -103,7 +103,7 @@ pub(crate) fn run_on<T: Send>(
     action: impl FnOnce() -> Result<T, Error> + Send,
 ) -> Result<T, Error> {
     let pinned = || {
-        Cpus::one(core).pin(None)?;
+        pin_to(core)?;
         action()
     };
     thread::scope(|scope| joined(scope.spawn(pinned)))
@@ -124,11 +124,10 @@ fn pin_to(core: u32) -> io::Result<()> {
 /// Sends the line to the other core and awaits it back. Returns the nanoseconds of a round trip in
 /// each batch.
 fn measure(core: u32, line: &AtomicU32, duration: Duration, deadline: Instant) -> io::Result<Vec<f64>> {
-    let pinned = pin_to(core);
-    let mut batches = Vec::new();
-    let mut turn = 1;
+    pin_to(core)?;
+    let (mut batches, mut turn) = (Vec::new(), 1);
     // The first round trip takes until the other thread runs on its core.
-    if pinned.is_ok() && bounce(line, turn, deadline) {
+    if bounce(line, turn, deadline) {
         let begun = Instant::now();
         'measuring: while begun.elapsed() < duration || batches.len() < MIN_BATCHES {
             let batch = Instant::now();
@@ -142,7 +141,7 @@ fn measure(core: u32, line: &AtomicU32, duration: Duration, deadline: Instant) -
         }
     }
     line.store(STOP, Ordering::Release);
-    pinned.map(|()| batches)
+    Ok(batches)
 }
 
 fn bounce(line: &AtomicU32, turn: u32, deadline: Instant) -> bool {

@@ -7,7 +7,7 @@ use loadgen::medians::{Interval, median, median_interval};
 use serde::Serialize;
 
 use crate::experiment::Experiment;
-use crate::fleet::{AlternatingRate, FleetLatency, FleetPacing, FleetWindow, Step};
+use crate::fleet::{AlternatingRate, FleetLatency, FleetPacing, Step};
 use crate::report::tables::{class_suffix, interval_text};
 use crate::report::{Section, Table};
 use crate::rounds::{DistanceClass, Results, Round};
@@ -22,7 +22,9 @@ const SETTLED_SHARE: f64 = 0.25;
 /// end.
 const LEAST_SECONDS: f64 = 0.4;
 /// The percentiles that are looked at. A window has too few requests for higher ones.
-const PERCENTILES: [fn(&FleetLatency) -> f64; 2] = [|it| it.p50, |it| it.p99];
+const PERCENTILES: [Percentile; 2] = [|it| it.p50, |it| it.p99];
+
+type Percentile = fn(&FleetLatency) -> f64;
 
 /// A load that steps up and down, with the cores at one distance.
 #[derive(Debug, Clone, Serialize)]
@@ -89,19 +91,19 @@ fn step_row(
     let first = if step == Step::Up { 0 } else { rate.windows() };
     let windows = first..first + rate.windows();
     let median_of = |at: usize| {
-        let medians = rounds.iter().filter_map(|round| Some(window(round, index, at)?.p50));
+        let medians = rounds.iter().filter_map(|round| latency(round, index, at, PERCENTILES[0]));
         median_interval(&medians.collect::<Vec<_>>())
     };
-    let settled = |percentile: fn(&FleetLatency) -> f64| {
+    let settled = |percentile: Percentile| {
         let stays = rate.seconds >= LEAST_SECONDS;
         let ratios = settling_ratios(rounds, index, windows.clone(), percentile);
         let has_turns = rounds.iter().any(|round| round[index].is_some());
         (stays && has_turns).then(|| Settling::of(&ratios, rate.window_seconds * 1e3))
     };
     let [settled_p50, settled_p99] = PERCENTILES.map(settled);
-    let excess = |percentile: fn(&FleetLatency) -> f64| {
+    let excess = |percentile: Percentile| {
         let compared = windows.clone().map(|at| {
-            let of = |round: &Round<'_>, contender: usize| Some(percentile(window(round, contender, at)?));
+            let of = |round: &Round<'_>, contender: usize| latency(round, contender, at, percentile);
             let differences =
                 rounds.iter().filter_map(|round| Some(of(round, index)? - of(round, reference)?));
             median_interval(&differences.collect::<Vec<f64>>())
@@ -121,10 +123,10 @@ fn step_row(
     }
 }
 
-/// The latencies in a window of a contender's turn, if it has requests.
-fn window<'a>(round: &Round<'a>, contender: usize, at: usize) -> Option<&'a FleetLatency> {
-    let window: &FleetWindow = round[contender]?.windows.get(at)?;
-    (window.requests > 0).then_some(&window.latency)
+/// A percentile in a window of a contender's turn, if the window has requests.
+fn latency(round: &Round<'_>, contender: usize, at: usize, percentile: Percentile) -> Option<f64> {
+    let window = round[contender]?.windows.get(at)?;
+    (window.requests > 0).then(|| percentile(&window.latency))
 }
 
 /// The percentile in each window after a step that may not have settled, over the settled one of
@@ -133,10 +135,10 @@ fn settling_ratios(
     rounds: &[Round<'_>],
     contender: usize,
     windows: Range<usize>,
-    percentile: fn(&FleetLatency) -> f64,
+    percentile: Percentile,
 ) -> Vec<Interval> {
     let settled_from = windows.end - (windows.len() as f64 * SETTLED_SHARE) as usize;
-    let of = |round: &Round<'_>, at: usize| Some(percentile(window(round, contender, at)?));
+    let of = |round: &Round<'_>, at: usize| latency(round, contender, at, percentile);
     let ratio = |round: &Round<'_>, at: usize| {
         let settled: Vec<f64> = (settled_from..windows.end).filter_map(|at| of(round, at)).collect();
         Some(of(round, at)? / median(&settled)).filter(|ratio| ratio.is_finite())
@@ -220,6 +222,7 @@ fn settling_text(settling: Option<Settling>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fleet::FleetWindow;
     use crate::rounds::Turn;
 
     fn ratios(medians: &[f64], spread: f64) -> Vec<Interval> {

@@ -6,15 +6,7 @@ use plotters::prelude::*;
 const SIZE: (u32, u32) = (860, 460);
 /// Colours that people with any colour vision tell apart, legible on dark and on light (Okabe and
 /// Ito).
-const COLOURS: [RGBColor; 7] = [
-    RGBColor(0x00, 0x8f, 0xd1),
-    RGBColor(0xd5, 0x5e, 0x00),
-    RGBColor(0x00, 0x9e, 0x73),
-    RGBColor(0xcc, 0x79, 0xa7),
-    RGBColor(0xe6, 0x9f, 0x00),
-    RGBColor(0x56, 0xb4, 0xe9),
-    RGBColor(0x8a, 0x8a, 0x8a),
-];
+const COLOURS: [u32; 7] = [0x00_8fd1, 0xd5_5e00, 0x00_9e73, 0xcc_79a7, 0xe6_9f00, 0x56_b4e9, 0x8a_8a8a];
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Axis {
@@ -94,7 +86,8 @@ fn draw(text: &mut String, x: Axis, y: Axis, series: &[Series]) -> Result<(), Bo
         .bold_line_style(BLACK.mix(0.15))
         .draw()?;
     for (index, series) in series.iter().enumerate() {
-        let colour = COLOURS[index % COLOURS.len()];
+        let [_, red, green, blue] = COLOURS[index % COLOURS.len()].to_be_bytes();
+        let colour = RGBColor(red, green, blue);
         let place = |(at, height): &(f64, Interval)| (x.place(*at), y.place(height.median));
         chart
             .draw_series(LineSeries::new(series.points.iter().map(place), colour.stroke_width(2)))?

@@ -24,11 +24,8 @@ pub struct Conditions {
 }
 
 impl Conditions {
-    /// With the round trips of a cache line before and after, in ns. One that is not a positive
-    /// number counts as not measured.
+    /// With the round trips of a cache line before and after, in ns.
     pub(super) fn new(steal: f64, distance: Option<(f64, f64)>) -> Self {
-        let valid = |nanos: f64| nanos.is_finite() && nanos > 0.0;
-        let distance = distance.filter(|it| valid(it.0) && valid(it.1));
         Self { steal, distance: distance.map(|(before, after)| CoreDistance { before, after }) }
     }
 }

@@ -7,7 +7,6 @@ mod classes;
 mod conditions;
 mod figure;
 mod intervals;
-mod order;
 mod results;
 mod runner;
 mod turn;

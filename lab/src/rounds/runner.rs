@@ -1,13 +1,19 @@
-//! Whose turn it is, under which conditions, and which turns are repeated.
+//! Whose turn it is, and which turns are repeated. Rounds are interleaved: each measures every
+//! contender once, so that drift of the machine affects all of them. The order is a Williams
+//! design's.
 
 use std::time::{Duration, Instant};
 
-use super::conditions::observed;
-use super::order::Rounds;
+use super::classes::{Classes, DistanceClass};
+use super::conditions::{Conditions, observed};
 use super::results::Results;
-use super::turn::{LoadPlan, Measurement, Turn};
+use super::turn::{LoadPlan, Measurement, TakenTurn, Turn};
 use crate::Error;
 use crate::cores::CoreAssignment;
+
+/// Rounds' worth of turns that may be tried in vain, for each round asked for, because the distance
+/// changes in every turn.
+const FUTILE_ROUNDS: usize = 4;
 
 pub struct Runner<'a> {
     cores: CoreAssignment,
@@ -52,4 +58,201 @@ impl<'a> Runner<'a> {
 /// The equal share that the next one of some loads, which are `left`, has of the time to a deadline.
 pub(crate) fn share_of_time(deadline: Instant, left: usize) -> Duration {
     deadline.saturating_duration_since(Instant::now()) / u32::try_from(left).unwrap_or(u32::MAX)
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Next {
+    /// From 0, in the present class of distance.
+    round: usize,
+    contender: usize,
+    /// Whether the turn before was left out, so that this one takes its place.
+    is_repeat: bool,
+    begun: Instant,
+}
+
+/// Rounds in progress. Which class a turn is in depends on all readings, later ones included, so
+/// rounds are derived from the turns: the first turn of each contender in a class makes the class's
+/// first round, and so on.
+#[derive(Debug)]
+struct Rounds {
+    measured: Measurement,
+    started: Option<Instant>,
+    /// Turns taken before the limit was noticed to be over.
+    taken_in_time: Option<usize>,
+    is_repeat: bool,
+    repeated_time: Duration,
+}
+
+impl Rounds {
+    /// No round begins after the plan's limit. Turns with too much steal are repeated until that has
+    /// taken half of it. If turns differ in their class of distance, one class gets all rounds.
+    fn new(plan: LoadPlan, contenders: Vec<String>) -> Self {
+        Self {
+            measured: Measurement { plan, contenders, turns: Vec::new() },
+            started: None,
+            taken_in_time: None,
+            is_repeat: false,
+            repeated_time: Duration::ZERO,
+        }
+    }
+
+    /// The turn to measure now. `None` after the last round; after the limit, with a complete round
+    /// or four rounds' worth of turns in vain; and if the distance changed in four times as many
+    /// turns as asked for.
+    fn next(&mut self) -> Option<Next> {
+        let Measurement { plan, contenders, turns } = &self.measured;
+        let (contenders, taken) = (contenders.len(), turns.len());
+        let classes = self.classes();
+        let most = classes.all().iter().map(|&class| complete(&self.counts(&classes, class))).max();
+        let most = most.unwrap_or(0);
+        let futile = classes.turns.iter().filter(|class| class.is_none()).count();
+        if most >= plan.rounds || futile > FUTILE_ROUNDS * contenders * plan.rounds {
+            return None;
+        }
+        let latest = turns.iter().rev().find_map(|turn| turn.conditions.distance);
+        let class = latest.map_or(classes.all()[0], |distance| classes.of_reading(distance.after));
+        let counts = self.counts(&classes, class);
+        let round = complete(&counts);
+        let mut order = (0..contenders).map(|position| williams(round, position, contenders));
+        let contender = order.find(|&contender| counts[contender] <= round)?;
+        let now = Instant::now();
+        if now - *self.started.get_or_insert(now) >= plan.limit && taken > 0 {
+            let in_time = *self.taken_in_time.get_or_insert(taken);
+            if most > 0 || taken - in_time >= FUTILE_ROUNDS * contenders {
+                return None;
+            }
+        }
+        Some(Next { round, contender, is_repeat: self.is_repeat, begun: now })
+    }
+
+    /// Ends a turn. It is repeated for steal, and if the distance changed.
+    fn finish(&mut self, next: Next, mut conditions: Conditions, turn: Turn) {
+        let Next { contender, round, begun, .. } = next;
+        let LoadPlan { limit, steal_limit, .. } = self.measured.plan;
+        conditions.steal = turn.steal.unwrap_or(conditions.steal);
+        let has_steal = conditions.steal > steal_limit;
+        let stolen = has_steal && self.repeated_time < limit / 2;
+        if stolen {
+            self.repeated_time += begun.elapsed();
+        }
+        let disturbed = has_steal && !stolen;
+        self.measured.turns.push(TakenTurn { contender, round, conditions, stolen, disturbed, turn });
+        self.is_repeat = stolen || self.classes().turns.last().is_some_and(Option::is_none);
+    }
+
+    fn classes(&self) -> Classes {
+        Classes::of(self.measured.turns.iter().map(|turn| turn.conditions.distance))
+    }
+
+    fn counts(&self, classes: &Classes, class: DistanceClass) -> Vec<usize> {
+        let mut counts = vec![0; self.measured.contenders.len()];
+        for (turn, of) in self.measured.turns.iter().zip(&classes.turns) {
+            counts[turn.contender] += usize::from(*of == Some(class) && !turn.stolen);
+        }
+        counts
+    }
+}
+
+fn complete(counts: &[usize]) -> usize {
+    counts.iter().copied().min().unwrap_or(0)
+}
+
+/// The contender at a position of a round, so that each has each place equally often, and follows
+/// each other one equally often: after as many rounds as there are contenders, or twice as many if
+/// their number is odd, when the neighbours of a row are balanced only together with those of its
+/// mirror image.
+fn williams(round: usize, position: usize, contenders: usize) -> usize {
+    let is_even = contenders.is_multiple_of(2);
+    let mirrored = !is_even && !round.is_multiple_of(2);
+    let place = if mirrored { contenders - 1 - position } else { position };
+    // The first row is 0, 1, n-1, 2, n-2 and so on: each difference between neighbours occurs once.
+    let first =
+        if place.is_multiple_of(2) { (contenders - place / 2) % contenders } else { place.div_ceil(2) };
+    (first + if is_even { round } else { round / 2 }) % contenders
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::turn::LoadKind;
+    use super::*;
+
+    const HOUR: Duration = Duration::from_secs(3600);
+    const NEAR: (f64, f64) = (100.0, 110.0);
+    const FAR: (f64, f64) = (500.0, 520.0);
+
+    /// Turns with more than 2 % of steal are repeated.
+    fn rounds(contenders: usize, count: usize, limit: Duration) -> Rounds {
+        Rounds::new(LoadPlan::new("", LoadKind::Closed, 0.0, count, limit), vec![String::new(); contenders])
+    }
+
+    /// Takes turns at these distances with as much steal. Returns the contender of each, and
+    /// whether it is repeated.
+    fn take(rounds: &mut Rounds, distances: &[(f64, f64)], steal: f64) -> Vec<(usize, bool)> {
+        let one = |&distance: &(f64, f64)| {
+            let turn = rounds.next().unwrap();
+            rounds.finish(turn, Conditions::new(steal, Some(distance)), Turn::default());
+            (turn.contender, rounds.is_repeat)
+        };
+        distances.iter().map(one).collect()
+    }
+
+    #[test]
+    fn in_a_williams_design_everyone_follows_everyone_else_equally_often() {
+        for contenders in 1..=7 {
+            let count = if contenders % 2 == 0 { contenders } else { 2 * contenders };
+            let mut follows = vec![0; contenders * contenders];
+            let mut places = follows.clone();
+            for round in 0..count {
+                let order: Vec<_> = (0..contenders).map(|at| williams(round, at, contenders)).collect();
+                order.windows(2).for_each(|pair| follows[pair[0] * contenders + pair[1]] += 1);
+                order.iter().enumerate().for_each(|(at, it)| places[at * contenders + it] += 1);
+            }
+            let each = count / contenders;
+            for (index, &times) in follows.iter().enumerate() {
+                let itself = index / contenders == index % contenders;
+                assert_eq!(times, if itself { 0 } else { each }, "{contenders} contenders, pair {index}");
+            }
+            assert!(places.iter().all(|&times| times == each), "{contenders} contenders: {places:?}");
+        }
+    }
+
+    #[test]
+    fn turns_with_steal_are_repeated_for_half_of_the_limit() {
+        let mut one = rounds(1, 1, HOUR);
+        assert_eq!(take(&mut one, &[NEAR, NEAR], 0.5), [(0, true), (0, true)]);
+        assert!(one.next().unwrap().is_repeat);
+        assert_eq!(take(&mut one, &[NEAR], 0.02), [(0, false)]);
+        assert!(one.next().is_none());
+        assert_eq!(take(&mut rounds(1, 1, Duration::ZERO), &[NEAR], 0.5), [(0, false)]);
+    }
+
+    #[test]
+    fn each_class_of_distance_goes_on_with_its_own_round() {
+        let mut rounds = rounds(2, 2, HOUR);
+        assert_eq!(take(&mut rounds, &[NEAR, (100.0, 500.0)], 0.0), [(0, false), (1, true)]);
+        // One turn far away makes no class yet; the second one does, and the first counts after
+        // all.
+        assert_eq!(take(&mut rounds, &[FAR, FAR], 0.0), [(1, true), (1, false)]);
+        assert_eq!(take(&mut rounds, &[FAR], 0.0), [(0, false)]);
+        while let Some(turn) = rounds.next() {
+            rounds.finish(turn, Conditions::new(0.0, Some(FAR)), Turn::default());
+        }
+        let classes = rounds.classes();
+        assert!(rounds.counts(&classes, classes.of_reading(500.0)).iter().all(|count| *count >= 2));
+    }
+
+    #[test]
+    fn what_never_becomes_a_round_is_given_up() {
+        let mut changing = rounds(2, 3, HOUR);
+        let mut turns = 0;
+        while let Some(turn) = changing.next() {
+            changing.finish(turn, Conditions::new(0.0, Some((100.0, 500.0))), Turn::default());
+            turns += 1;
+        }
+        assert_eq!(turns, 4 * 2 * 3 + 1);
+        // After the limit nothing begins once a round is complete.
+        let mut late = rounds(3, 10, Duration::ZERO);
+        take(&mut late, &[NEAR; 3], 0.0);
+        assert!(late.next().is_none());
+    }
 }
