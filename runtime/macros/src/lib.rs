@@ -7,43 +7,13 @@
 
 use proc_macro::{Delimiter, Group, Ident, Literal, Span, TokenStream, TokenTree};
 
-/// Runs an `async fn main` on a runtime. Prints the error and ends the process with code 1 if the
-/// runtime can't be built.
-///
-/// The arguments are settings, such as `policy = "kernel-polling"` or `workers = 2`, all optional:
-/// the [table of `Builder`](struct.Builder.html#configuration) lists them, their values, and the
-/// environment variables that override them.
-///
-/// `crate = "…"` gives the path of the runtime crate if it is not `::runtime`, for example because
-/// the dependency is renamed.
-///
-/// # Examples
-/// ```
-/// #[runtime::main(policy = "vanilla", workers = 2, wait = "adaptive")]
-/// async fn main() {
-///     assert_eq!(runtime::workers(), 2);
-/// }
-/// ```
+#[expect(missing_docs, reason = "documented where `runtime` exports it: examples there run")]
 #[proc_macro_attribute]
 pub fn main(attribute: TokenStream, item: TokenStream) -> TokenStream {
     expand(attribute, item, Kind::Main).unwrap_or_else(Error::into_tokens)
 }
 
-/// Runs an `async fn` as a test, on a runtime with one worker unless `workers` is given.
-///
-/// The test runs once on each driver, or only on the one that `driver` names. A driver that this
-/// machine doesn't have is skipped, and the test's output says why. With `LULL_REQUIRE_ALL` set in
-/// the environment, a missing driver fails the test.
-///
-/// The arguments are those of [`main`](macro@main). The variables `RUNTIME_…` don't change a test.
-///
-/// # Examples
-/// ```
-/// #[runtime::test(workers = 2)]
-/// async fn another_worker_answers() {
-///     assert_eq!(runtime::spawn_on(1, || async { runtime::current_worker() }).await.unwrap(), 1);
-/// }
-/// ```
+#[expect(missing_docs, reason = "documented where `runtime` exports it: examples there run")]
 #[proc_macro_attribute]
 pub fn test(attribute: TokenStream, item: TokenStream) -> TokenStream {
     expand(attribute, item, Kind::Test).unwrap_or_else(Error::into_tokens)
