@@ -19,7 +19,7 @@ use super::attached::state;
 use super::servers;
 
 /// How long attachments are killed, unless `LULL_ATTACH_KILL_SECONDS` names another time.
-const TIME: Duration = Duration::from_secs(5);
+const TIME: Duration = Duration::from_secs(2);
 /// `EPIOCSPARAMS` of `linux/eventpoll.h`.
 const SET_EPOLL_PARAMS: u64 = 0x4008_8a01;
 /// `NETDEV_CMD_NAPI_SET` of `linux/netdev.h`.

@@ -47,7 +47,7 @@ fn expect_plans_of_recordings_to_be_those_of_devices(guest: &mut Machine) {
             std::fs::write(PathBuf::from(folder).join(format!("{nic:?}.json")), &recording).unwrap();
         }
         println!("{}", guest.ask("policies explain --from /tmp/recording.json").text);
-        for policy in super::POLICIES {
+        for policy in ["vanilla", "packing", "suppression", "kernel-polling"] {
             let flags = format!("--policy {policy} --workers all --peak-packet-rate 100000");
             let mut plan = |subject: &str| -> Value {
                 // The exit code says whether something prevents the policy.
@@ -156,7 +156,9 @@ fn every_policy_runs_on_every_device_and_is_restored_after_sigkill_too() {
             // A device may take less than was asked for, which is not a failure.
             let applied = guest.ask(&format!("policies apply {flags}"));
             assert!(!applied.text.contains("NOT"), "{kind:?}, {policy}: {applied:?}");
-            for (other, its_own) in others.iter().zip(&their_own) {
+            // Of the two that set most: each look takes half a second.
+            let sets_most = ["suppression", "kernel-polling"].contains(&policy);
+            for (other, its_own) in others.iter().zip(&their_own).filter(|_| sets_most) {
                 assert_eq!(guest.settings(other), *its_own, "{policy} on {kind:?} was written on {other}");
             }
             let status = guest.run("policies status");

@@ -10,7 +10,7 @@ fn lab_model_measures_crossings_and_servers() {
     if tests::drivers(["uring"]).is_empty() {
         return;
     }
-    let (_folder, report) = saved(&["model", "--quick", "--seconds", "10"]);
+    let (_folder, report) = saved(&["model", "--quick", "--seconds", "5"]);
     for field in ["machine", "cores", "config", "verdict", "predictions", "results"] {
         assert!(!report[field].is_null(), "no {field}");
     }
@@ -36,7 +36,7 @@ fn lab_model_measures_crossings_and_servers() {
 #[test]
 #[serial]
 fn lab_waiting_measures_every_pair_at_every_gap() {
-    let (_folder, report) = saved(&["waiting", "--quick", "--seconds", "6"]);
+    let (_folder, report) = saved(&["waiting", "--quick", "--seconds", "5"]);
     for field in ["machine", "cores", "cores_awake", "config", "results"] {
         assert!(!report[field].is_null(), "no {field}");
     }

@@ -75,9 +75,9 @@ pub(super) fn restore_all(fresh: &serde_json::Value, when: &str) {
     assert!(!std::path::Path::new("/run/lull").exists(), "{when}: {stdout}");
 }
 
-/// Kills come before every fifth call, or before each with `LULL_EVERY_CALL`, which takes minutes.
+/// Kills come before every tenth call, or before each with `LULL_EVERY_CALL`, which takes minutes.
 fn step() -> usize {
-    if std::env::var_os("LULL_EVERY_CALL").is_some() { 1 } else { 5 }
+    if std::env::var_os("LULL_EVERY_CALL").is_some() { 1 } else { 10 }
 }
 
 #[testbed_test]
