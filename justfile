@@ -36,9 +36,9 @@ book:
 bench:
     cargo bench -p tests --bench executor
 
-# The spans of tasks, and what tokio-console is sent.
-console:
-    .ci/console
+# Tasks and operations under AddressSanitizer, the spans of tasks, and what tokio-console is sent.
+sanitizer:
+    .ci/sanitizer
 
 # Check every interleaving of the code that several threads run (loom).
 loom:

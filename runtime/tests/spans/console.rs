@@ -1,7 +1,7 @@
 //! tokio-console shows Lull's tasks: what `console-subscriber` sends to it is read here by the
 //! console's own client.
 //!
-//! `.ci/console` sets the flag; without it, `console-subscriber` is not compiled.
+//! `.ci/sanitizer` sets the flag; without it, `console-subscriber` is not compiled.
 #![cfg(console_without_tokio_unstable)]
 
 use std::collections::HashMap;
