@@ -156,7 +156,7 @@ impl Builder {
     }
 
     /// The longest time for which a packet waits until a sleeping worker looks at its queue, while
-    /// kernel polling polls the queue. Default: 40 µs. See [`PollInterval`].
+    /// kernel polling polls the queue. Default: 30 µs. See [`PollInterval`].
     pub fn poll_interval(mut self, interval: PollInterval) -> Self {
         self.named.poll_interval = Some(interval);
         self

@@ -88,7 +88,7 @@ settings! {
     grace_time: GraceTime, parse, ["RUNTIME_GRACE_TIME"]
         "microseconds, or `auto` (default); see [`Builder::grace_time`]";
     poll_interval: PollInterval, parse, ["RUNTIME_POLL_INTERVAL"]
-        "microseconds from 10 to 1000, 40 by default; 0 never sleeps; see [`Builder::poll_interval`]";
+        "microseconds from 10 to 1000, 30 by default; 0 never sleeps; see [`Builder::poll_interval`]";
 }
 
 fn parse<T: FromStr<Err: fmt::Display>>(text: &str) -> Result<T, String> {

@@ -304,7 +304,7 @@ mod tests {
             "lull_worker_steps_down{worker=\"0\"} 1",
             "lull_worker_queue_mode{worker=\"0\",mode=\"interrupts\"} 0",
             "lull_worker_queue_mode{worker=\"0\",mode=\"grace\"} 1",
-            "lull_worker_queue_grace_time_seconds{worker=\"0\"} 0.000040000",
+            "lull_worker_queue_grace_time_seconds{worker=\"0\"} 0.000030000",
             "lull_worker_queue_spin_seconds{worker=\"0\"} 0.000000000",
             "lull_received_packets_total{interface=\"a\\\"b\"} 10",
             "lull_busy_poll_packets_total 4",

@@ -129,7 +129,7 @@ impl Contender {
 }
 
 /// This project's memcached server by name: `POLICY[:DRIVER[:I]]`, with a poll interval I in
-/// microseconds, for example `kernel-polling:auto:40`.
+/// microseconds, for example `kernel-polling:auto:50`.
 impl FromStr for Contender {
     type Err = String;
 

@@ -43,7 +43,7 @@ pub async fn run_until(
 
 /// This generator's workers among those of all generators.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
-pub(crate) struct WorkerRange {
+pub struct WorkerRange {
     pub(crate) first: usize,
     /// Workers of all generators; 0 if this is the only one.
     pub(crate) total: usize,

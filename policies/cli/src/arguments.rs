@@ -172,7 +172,7 @@ pub struct PlanArguments {
     #[arg(long, default_value = "", hide_default_value = true)]
     packing_cores: Cpus,
     /// Grace time after an empty poll, in microseconds: under kernel polling the longest time for
-    /// which a packet waits for a poll [default: 40; suppression: 200]
+    /// which a packet waits for a poll [default: 30; suppression: 200]
     #[arg(long, value_name = "US", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     gro_flush_timeout: Option<u64>,
     /// Number of empty polls that re-arm the timer instead of the interrupt [default: 100; kernel
@@ -266,9 +266,9 @@ mod tests {
 
     #[test]
     fn a_grace_time_by_hand_has_the_deferrals_of_the_kernel_series() {
-        assert_eq!(deferral("--policy kernel-polling"), (QueueSettings::GRACE_DEFERRALS, 40));
+        assert_eq!(deferral("--policy kernel-polling"), (QueueSettings::GRACE_DEFERRALS, 30));
         assert_eq!(deferral("--policy kernel-polling --gro-flush-timeout 200"), (100, 200));
-        assert_eq!(deferral("--policy kernel-polling --defer-hard-irqs 2"), (2, 40));
+        assert_eq!(deferral("--policy kernel-polling --defer-hard-irqs 2"), (2, 30));
         let both = "--policy kernel-polling --gro-flush-timeout 30 --defer-hard-irqs 1";
         assert_eq!(deferral(both), (1, 30));
         assert_eq!(deferral("--policy suppression"), (100, 200));

@@ -7,14 +7,14 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 /// The longest time for which a packet waits until a worker that sleeps looks at its queue, while
-/// the queue is polled: 10 to 1000 µs, 40 by default.
+/// the queue is polled: 10 to 1000 µs, 30 by default.
 ///
 /// A longer interval takes less CPU time, a shorter one delays less. The queue is polled while two
 /// packets come in an interval, so a longer one also polls at lower rates.
 ///
 /// 0: the worker never sleeps while packets come, and takes all of its core.
 ///
-/// [`FromStr`] accepts whole microseconds (`40`).
+/// [`FromStr`] accepts whole microseconds (`30`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct PollInterval(Duration);
@@ -54,7 +54,7 @@ impl PollInterval {
 
 impl Default for PollInterval {
     fn default() -> Self {
-        Self(Duration::from_micros(40))
+        Self(Duration::from_micros(30))
     }
 }
 

@@ -46,7 +46,7 @@ impl PollTimer {
 ///
 /// let limits = ControllerLimits { timer: PollTimer::Worker, ..ControllerLimits::default() };
 /// let mut controller = PollingController::new(PollInterval::default(), limits);
-/// // 1,000 events in 10 ms are four in each interval of 40 µs.
+/// // 1,000 events in 10 ms are three in each interval of 30 µs.
 /// let busy = Duration::from_millis(8);
 /// let epoch = Epoch { duration: Duration::from_millis(10), events: 1_000, packets: 1_000, busy };
 /// controller.step(&epoch);

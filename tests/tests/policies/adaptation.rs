@@ -140,7 +140,7 @@ fn a_loaded_queue_is_polled_by_its_worker_and_a_sparse_one_left_to_interrupts() 
     assert_eq!((timed.defer_hard_irqs, timed.suspend_timeout), (1, Duration::ZERO), "{timed}");
     let (watchdog, interval) = (timed.grace_time.as_micros(), timed.poll_interval.as_micros());
     assert!((250..=20_000).contains(&watchdog), "a watchdog of {watchdog} µs");
-    assert_eq!(interval, 40, "{timed}");
+    assert_eq!(interval, 30, "{timed}");
     check_way_back(&testbed, &mut adapting, load);
     drop(adapting);
     assert_eq!(napi(), before);
@@ -211,7 +211,7 @@ fn neighbour_trips(testbed: &Testbed, policy: Policy) -> [Duration; 3] {
 #[serial]
 fn another_program_on_an_adapted_queue_waits_for_little_longer() {
     const ROUNDS: usize = 5;
-    const INTERVAL: Duration = Duration::from_micros(40);
+    const INTERVAL: Duration = Duration::from_micros(30);
     // The neighbour shares its core with the load: a thread that receives there would delay it more
     // than the queue does.
     let testbed = testbed::enter(1);

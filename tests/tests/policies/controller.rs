@@ -113,10 +113,10 @@ fn a_plan_says_what_its_fixed_values_are_for() {
         // A veth pair does not say how large its rings are; they count as 256 descriptors.
         (
             "--peak-packet-rate 400000",
-            [QueueSettings::GRACE_DEFERRALS, 40_000, 312_500],
+            [QueueSettings::GRACE_DEFERRALS, 30_000, 312_500],
             "after an empty poll the timer polls; the interrupt stays masked",
         ),
-        ("--defer-hard-irqs 0", [0, 40_000, 1_250_000], "every poll unmasks the interrupt"),
+        ("--defer-hard-irqs 0", [0, 30_000, 1_250_000], "every poll unmasks the interrupt"),
     ] {
         let (targets, purposes): (Vec<u64>, Vec<String>) = planned(flags).into_iter().unzip();
         assert_eq!((targets.as_slice(), purposes[0].as_str()), (expected.as_slice(), purpose), "{flags}");

@@ -166,7 +166,7 @@ pub struct AttachFlags {
     #[arg(long, value_name = "TEXT", requires = "server", value_parser = NonEmptyStringValueParser::new())]
     pub request: Option<String>,
     /// Poll intervals, in microseconds from 10 to 1000; the server is attached to once for each
-    #[arg(long, value_delimiter = ',', value_name = "LIST", default_value = "40,100")]
+    #[arg(long, value_delimiter = ',', value_name = "LIST", default_value = "30,100")]
     pub poll_interval: Vec<PollInterval>,
 }
 

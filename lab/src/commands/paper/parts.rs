@@ -22,7 +22,7 @@ use crate::testbed::Testbed;
 /// The paper names no ratio for its experiments.
 const UPDATE_RATIO: f64 = 1.0 / 31.0;
 /// The poll intervals of kernel polling, µs.
-const INTERVALS: [u64; 2] = [40, 100];
+const INTERVALS: [u64; 2] = [30, 100];
 /// Seconds of load before a turn of what is attached to, as in `lab attach`.
 const ATTACHED_SETTLE: f64 = 0.8;
 

@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn a_worker_is_shown_with_its_queues_mode_and_the_reason() {
-        let settings = QueueSettings::grace(Duration::from_micros(40), Reason::ManyPackets);
+        let settings = QueueSettings::grace(Duration::from_micros(30), Reason::ManyPackets);
         let shares = |queue| WorkerShares {
             worker: 0,
             thread: 7,
@@ -183,8 +183,8 @@ mod tests {
         let sample = sample(queues);
         let text = render(&sample);
         let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(text.matches("kernel-polling  grace 40 µs  50 %").count(), 2, "{text}");
-        let reasons = ["rx-0: grace 40 µs: many packets come", "rx-1: grace 40 µs: fixed"];
+        assert_eq!(text.matches("kernel-polling  grace 30 µs  50 %").count(), 2, "{text}");
+        let reasons = ["rx-0: grace 30 µs: many packets come", "rx-1: grace 30 µs: fixed"];
         assert_eq!(lines[lines.len() - 2..], reasons, "{text}");
         let json = serde_json::json!(sample);
         let queue = &json["queues"][0]["worker"]["queue"];

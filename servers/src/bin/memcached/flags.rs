@@ -338,7 +338,7 @@ struct NetworkFlags {
     packing_cores: Option<Cpus>,
     /// The longest time for which a packet waits until a sleeping worker looks, while kernel-polling
     /// polls its queue, in microseconds from 10 to 1000; 0 never sleeps [env: RUNTIME_POLL_INTERVAL]
-    /// [default: 40]
+    /// [default: 30]
     #[arg(long, value_name = "US")]
     poll_interval: Option<PollInterval>,
     /// Time from an empty busy poll to the timer's poll, in microseconds, or auto: under

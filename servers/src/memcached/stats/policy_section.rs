@@ -124,7 +124,7 @@ mod tests {
         let fixed = QueueSettings::fixed(PollInterval::default());
         assert_eq!(
             queue_fields(&QueueStatus::new(&fixed)),
-            " mode=grace grace_time_us=40 spin_us=0 why=fixed"
+            " mode=grace grace_time_us=30 spin_us=0 why=fixed"
         );
     }
 }
