@@ -8,7 +8,6 @@ use std::str::FromStr;
 
 pub use rustix::thread::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-use serde::{Deserialize, Serialize};
 
 /// A set of CPU numbers.
 ///
@@ -22,8 +21,12 @@ use serde::{Deserialize, Serialize};
 /// assert_eq!(cpus.to_mask(), "0000002f");
 /// # Ok::<(), policies::InvalidCpus>(())
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq, Default, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Hash)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(try_from = "String", into = "String")
+)]
 pub struct Cpus(BTreeSet<u32>);
 
 /// The largest CPU number accepted. Far above `CONFIG_NR_CPUS` (8192 on x86); bounds the memory
@@ -148,11 +151,12 @@ impl fmt::Display for Cpus {
 }
 
 /// Text that is neither a list nor a mask of CPUs.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{given:?} is not a list of CPUs; write for example 0-3,5")]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InvalidCpus {
     given: String,
 }
+
+crate::error_text!(InvalidCpus: Self { given } => "{given:?} is not a list of CPUs; write for example 0-3,5");
 
 impl FromStr for Cpus {
     type Err = InvalidCpus;
@@ -172,6 +176,8 @@ impl FromStr for Cpus {
         Ok(Self(cpus))
     }
 }
+
+crate::json::json_text!(Text: Cpus);
 
 impl TryFrom<String> for Cpus {
     type Error = InvalidCpus;

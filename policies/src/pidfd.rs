@@ -90,9 +90,8 @@ mod tests {
         let (socket, _peer) = UnixStream::pair().unwrap();
         let own = ProcessIdentity::current();
         assert!(Descriptors::of(&own).unwrap().duplicate(socket.as_raw_fd()).is_ok());
-        let mut earlier = serde_json::to_value(&own).unwrap();
-        earlier["start"] = 1.into();
-        let earlier: ProcessIdentity = serde_json::from_value(earlier).unwrap();
+        let mut earlier = own;
+        earlier.start = 1;
         let error = Descriptors::of(&earlier).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(Errno::SRCH.raw_os_error()));
     }

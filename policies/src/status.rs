@@ -8,16 +8,16 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
 use crate::controller::{Budgets, QueueMode, QueueSettings, Reason};
 use crate::host::process::{ProcessIdentity, network_namespace};
 use crate::journal::JournalDir;
 use crate::journal::files::{hold_file, is_file_held};
+use crate::json::{InJson, json_object};
 use crate::signals::{Registration, on_termination};
 
 /// The state of a worker, at most a second old. Times count from the worker's start.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct WorkerStatus {
     pub worker: usize,
     pub thread: i32,
@@ -35,8 +35,11 @@ pub struct WorkerStatus {
     pub parked_ns: u64,
 }
 
+json_object!(WorkerStatus { worker, thread, napi, running, queue, running_ns, polling_ns, parked_ns });
+
 /// How a worker's queue is driven, and why. Times are whole microseconds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct QueueStatus {
     /// What drives the queue while the worker waits.
     pub mode: QueueMode,
@@ -56,9 +59,13 @@ pub struct QueueStatus {
     pub trials_us: u64,
     /// Why the queue is driven this way, as `reason`, with `cpu` and `delay` in percent of plain
     /// interrupts' where they were compared.
-    #[serde(flatten)]
+    #[cfg_attr(feature = "serde", serde(flatten))]
     pub why: Reason,
 }
+
+json_object!(QueueStatus {
+    mode, latency_budget_us, cpu_budget_percent, grace_time_us, poll_interval_us, spin_us, trials_us
+} flat why);
 
 impl QueueStatus {
     /// The status without trials.
@@ -97,11 +104,12 @@ fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
-#[derive(Serialize, Deserialize)]
 struct StatusContent {
     writer: ProcessIdentity,
     workers: Vec<WorkerStatus>,
 }
+
+json_object!(StatusContent { writer, workers });
 
 /// The status file of this process. It is removed on drop, and on SIGINT and SIGTERM.
 #[derive(Debug)]
@@ -145,7 +153,8 @@ impl StatusFile {
         let mut file = File::create(&new)?;
         // Without locks, the processes that see this one know that it runs.
         let _ = hold_file(&file);
-        file.write_all(&serde_json::to_vec(&StatusContent { writer: ProcessIdentity::current(), workers })?)?;
+        let content = StatusContent { writer: ProcessIdentity::current(), workers };
+        file.write_all(format!("{:?}", content.to_json()).as_bytes())?;
         file.set_permissions(fs::Permissions::from_mode(0o644))?;
         fs::rename(&new, &self.path)?;
         state.file = Some(file);
@@ -186,8 +195,8 @@ pub fn workers(directory: &JournalDir, ifindex: u32) -> Vec<WorkerStatus> {
             continue;
         }
         let is_held = || is_file_held(&file).unwrap_or(false);
-        match serde_json::from_slice::<StatusContent>(&text) {
-            Ok(content) if content.writer.is_alive() || is_held() => found.extend(content.workers),
+        match StatusContent::read(&text) {
+            Some(content) if content.writer.is_alive() || is_held() => found.extend(content.workers),
             // Left by a process that was killed.
             _ => drop(fs::remove_file(entry.path())),
         }
@@ -232,9 +241,9 @@ mod tests {
         ];
         for why in reasons {
             let status = QueueStatus::new(&QueueSettings::plain(why), Some(Budgets::default()));
-            let json = serde_json::to_value(status).unwrap();
-            assert_eq!(json["reason"], why.name(), "{json}");
-            assert_eq!(serde_json::from_value::<QueueStatus>(json).unwrap(), status);
+            let json = status.to_json();
+            assert_eq!(json.field("reason"), Some(why.name().to_owned()), "{json:?}");
+            assert_eq!(QueueStatus::from_json(&json), Some(status));
         }
     }
 

@@ -4,17 +4,16 @@ use std::fmt;
 use std::io;
 use std::str::FromStr;
 
-use serde::{Deserialize, Serialize};
-
 use crate::controller::QueueSettings;
 use crate::grace_time::nanos;
 use crate::host::device::Device;
 use crate::journal::{JournalDir, Lifetime};
+use crate::json::{InJson, json_object};
 use crate::knob::{Knob, Value};
 use crate::netlink::netdev::{NapiSetting, Netdev};
 
 /// The values of a queue that a process adapts, as a message to a process that may set them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AdaptedQueue {
     ifindex: u32,
     queue: u32,
@@ -22,6 +21,8 @@ pub struct AdaptedQueue {
     gro_flush_timeout: u64,
     irq_suspend_timeout: u64,
 }
+
+json_object!(AdaptedQueue { ifindex, queue, defer_hard_irqs, gro_flush_timeout, irq_suspend_timeout });
 
 impl AdaptedQueue {
     pub(super) fn new(ifindex: u32, queue: u32, settings: &QueueSettings) -> Self {
@@ -89,7 +90,7 @@ impl AdaptedQueue {
 
 impl fmt::Display for AdaptedQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&serde_json::to_string(self).map_err(|_| fmt::Error)?)
+        write!(f, "{:?}", self.to_json())
     }
 }
 
@@ -97,7 +98,7 @@ impl FromStr for AdaptedQueue {
     type Err = io::Error;
 
     fn from_str(text: &str) -> io::Result<Self> {
-        Ok(serde_json::from_str(text)?)
+        Self::read(text.as_bytes()).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 }
 
@@ -152,7 +153,7 @@ mod tests {
             Journal::new(Policy::KernelPolling, "nonesuch", ifindex, Lifetime::Process, vec![0]);
         for (knob, _, most) in allowed.values() {
             let owned = OwnedValues::Within { least: 0, most };
-            journal.entries.push(Entry { knob, old: None, new: Value::Number(0), owned, left: None });
+            journal.entries.push(Entry { knob, old: None, new: Value::Number(0), own: owned, left: None });
         }
         let _held = journals.write(&mut journal).unwrap();
         let refused = |queue: AdaptedQueue| {
@@ -171,7 +172,7 @@ mod tests {
         }
         // A knob with one target value is not adapted, whatever the value.
         for entry in &mut journal.entries {
-            entry.owned = OwnedValues::Any;
+            entry.own = OwnedValues::Any;
         }
         let _held = journals.write(&mut journal).unwrap();
         assert!(refused(allowed));

@@ -4,8 +4,6 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
 /// How much longer than under vanilla requests may wait in the median, in exchange for CPU time: 0
 /// (the default) to 1000 µs.
 ///
@@ -13,8 +11,8 @@ use serde::{Deserialize, Serialize};
 /// interrupts do.
 ///
 /// [`FromStr`] accepts whole microseconds (`20`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
-#[serde(transparent)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(transparent))]
 pub struct LatencyBudget(Duration);
 
 impl LatencyBudget {
@@ -62,8 +60,8 @@ impl FromStr for LatencyBudget {
 /// at least the same share, up to a wait that never sleeps. A [`LatencyBudget`] has no effect then.
 ///
 /// [`FromStr`] accepts whole percents (`50`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
-#[serde(transparent)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(transparent))]
 pub struct CpuBudget(u16);
 
 impl CpuBudget {
@@ -110,7 +108,8 @@ impl FromStr for CpuBudget {
 }
 
 /// Both budgets.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Budgets {
     /// Delay that may be paid for less CPU time.
     pub latency: LatencyBudget,
@@ -119,15 +118,19 @@ pub struct Budgets {
 }
 
 /// A value that is not a budget.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum InvalidBudget {
     /// Not a [`LatencyBudget`].
-    #[error("{0:?} is not a latency budget; use whole microseconds from 0 to 1000, for example 20")]
     Latency(String),
     /// Not a [`CpuBudget`].
-    #[error("{0:?} is not a CPU budget; use whole percents from 0 to 400, for example 50")]
     Cpu(String),
 }
+
+crate::error_text!(
+    InvalidBudget:
+    Self::Latency(given) => "{given:?} is not a latency budget; use whole microseconds from 0 to 1000, for example 20";
+    Self::Cpu(given) => "{given:?} is not a CPU budget; use whole percents from 0 to 400, for example 50";
+);
 
 #[cfg(test)]
 mod tests {

@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::thread::{CpuSet, current_timer_slack, sched_getcpu, sched_setaffinity, set_current_timer_slack};
-use serde::Serialize;
 
 use crate::cpus::Cpus;
 use crate::thread_time::this_thread_cpu_time;
@@ -27,7 +26,8 @@ const MOST: Duration = Duration::from_micros(50);
 const MOST_LATE: Duration = Duration::from_micros(200);
 
 /// What it costs a thread of this machine to sleep until something happens.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct MachineCosts {
     /// The CPU time of going to sleep and of waking up by a timer.
     pub block: Duration,

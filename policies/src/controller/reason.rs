@@ -2,16 +2,19 @@
 
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use crate::json::{InJson, Json, json_object};
 
 /// A mode beside plain interrupts at the same load, in percent of theirs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Comparison {
     /// CPU time for an event.
     pub cpu: u16,
     /// How long an event waits until it is processed, in the median.
     pub delay: u16,
 }
+
+json_object!(Comparison { cpu, delay });
 
 impl fmt::Display for Comparison {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -20,8 +23,8 @@ impl fmt::Display for Comparison {
 }
 
 /// Why the controller chose a mode.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case", tag = "reason")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "kebab-case", tag = "reason"))]
 #[non_exhaustive]
 pub enum Reason {
     /// Nothing was measured yet.
@@ -47,6 +50,33 @@ pub enum Reason {
     Pays(Comparison),
     /// Polling was tried at this load, and took too much.
     DidNotPay(Comparison),
+}
+
+impl InJson for Reason {
+    fn to_json(&self) -> Json {
+        let json = Json::object().with("reason", &self.name().to_owned());
+        self.comparison().into_iter().fold(json, |json, comparison| json.and(comparison.to_json()))
+    }
+
+    fn from_json(json: &Json) -> Option<Self> {
+        let without = [
+            Self::Start,
+            Self::Fixed,
+            Self::Idle,
+            Self::Measures,
+            Self::CannotPay,
+            Self::Failed,
+            Self::Unsupervised,
+            Self::Tries,
+        ];
+        let name: String = json.field("reason")?;
+        let comparison = || Comparison::from_json(json);
+        match name.as_str() {
+            "pays" => comparison().map(Self::Pays),
+            "did-not-pay" => comparison().map(Self::DidNotPay),
+            name => without.into_iter().find(|reason| reason.name() == name),
+        }
+    }
 }
 
 impl Reason {

@@ -11,6 +11,7 @@ use super::found::{self, Found, FoundJournal, UnreadableJournal};
 use super::record::{Journal, Lifetime};
 use crate::error::Error;
 use crate::host::process::{boot_id, network_namespace, start_time};
+use crate::json::InJson;
 
 /// The directory of journals; `/run/lull` by default.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -154,9 +155,8 @@ impl JournalDir {
         if is_locked {
             hold_file(&new.file).map_err(|error| Error::journal(path)(without_locks(error)))?;
         }
-        // Serialized first: serde_json's writer makes one system call for each token.
-        let text = serde_json::to_vec_pretty(journal).map_err(|error| Error::journal(path)(error.into()))?;
-        new.file.write_all(&text).map_err(Error::journal(path))?;
+        let text = format!("{:?}\n", journal.to_json());
+        new.file.write_all(text.as_bytes()).map_err(Error::journal(path))?;
         // Readable by everybody, so that `policies explain` can show who holds which queues.
         new.file.set_permissions(fs::Permissions::from_mode(0o644)).map_err(Error::journal(path))?;
         new.file.sync_all().map_err(Error::journal(path))?;

@@ -4,18 +4,16 @@
 use std::fmt;
 use std::io;
 
-use serde::{Deserialize, Serialize};
-
 use crate::epoll_params::EpollParams;
 use crate::host::process::{ProcessIdentity, ProcessState};
+use crate::json::{InJson, Json, json_object};
 use crate::knob::{Knob, Value};
 use crate::pidfd::Descriptors;
 use crate::socket_options::stop_steering;
 
 /// The values of a knob that the journal's writer may have set. Only these are replaced by the old
 /// value; any other was set by somebody else.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OwnedValues {
     New,
     /// Any from the old to the new value: the device may take less than was asked for.
@@ -29,25 +27,51 @@ pub(crate) enum OwnedValues {
     Any,
 }
 
+impl InJson for OwnedValues {
+    fn to_json(&self) -> Json {
+        let name = match self {
+            Self::New => "new",
+            Self::UpToNew => "up-to-new",
+            Self::Any => "any",
+            Self::Within { least, most } => {
+                let bounds = Json::object().with("least", least).with("most", most);
+                return Json::Object(vec![("within".to_owned(), bounds)]);
+            }
+        };
+        Json::Text(name.to_owned())
+    }
+
+    fn from_json(json: &Json) -> Option<Self> {
+        match json {
+            Json::Text(name) if name == "new" => Some(Self::New),
+            Json::Text(name) if name == "up-to-new" => Some(Self::UpToNew),
+            Json::Text(name) if name == "any" => Some(Self::Any),
+            json => {
+                let bounds = json.get("within")?;
+                Some(Self::Within { least: bounds.field("least")?, most: bounds.field("most")? })
+            }
+        }
+    }
+}
+
 /// A knob's old and new value.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Entry {
-    #[serde(flatten)]
     pub(crate) knob: Knob,
     pub(crate) old: Option<Value>,
     pub(crate) new: Value,
-    #[serde(rename = "own")]
-    pub(crate) owned: OwnedValues,
+    pub(crate) own: OwnedValues,
     /// What the knob had when the policy was applied, if an ended process had left that and could
     /// not restore `old`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) left: Option<Value>,
 }
+
+json_object!(Entry { old, new, own, left } flat knob);
 
 impl Entry {
     /// Whether the journal's writer changes the value while its policy runs.
     pub(crate) fn is_adapted(&self) -> bool {
-        matches!(self.owned, OwnedValues::Within { .. })
+        matches!(self.own, OwnedValues::Within { .. })
     }
 
     /// Whether the journal's writer may have set the value, or the process from which it has taken
@@ -56,7 +80,7 @@ impl Entry {
         if self.left.as_ref() == Some(value) {
             return true;
         }
-        match (self.owned, value, &self.old, &self.new) {
+        match (self.own, value, &self.old, &self.new) {
             (OwnedValues::Any, ..) => true,
             (OwnedValues::UpToNew, Value::Number(value), Some(Value::Number(old)), Value::Number(new)) => {
                 (old.min(new)..=old.max(new)).contains(&value)
@@ -68,7 +92,7 @@ impl Entry {
 }
 
 /// An epoll instance of another process, and its parameters before they were set.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct EpollEntry {
     pub(crate) process: ProcessIdentity,
     pub(crate) descriptor: i32,
@@ -76,6 +100,8 @@ pub(crate) struct EpollEntry {
     /// The budget of the parameters that the journal's writer sets.
     pub(crate) budget: u16,
 }
+
+json_object!(EpollEntry { process, descriptor, old, budget });
 
 impl EpollEntry {
     /// Whether the journal's writer may have set these parameters. It sets no others. So an
@@ -132,11 +158,13 @@ impl fmt::Display for EpollEntry {
 
 /// A listener of another process, whose reuseport group chooses by a program of the journal's
 /// writer.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ListenerEntry {
     pub(crate) process: ProcessIdentity,
     pub(crate) descriptor: i32,
 }
+
+json_object!(ListenerEntry { process, descriptor });
 
 impl ListenerEntry {
     /// What [`ListenerEntry::restore`] would do. Whether the group has a program is not known
@@ -172,8 +200,8 @@ impl fmt::Display for ListenerEntry {
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(tag = "outcome", rename_all = "kebab-case")]
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(tag = "outcome", rename_all = "kebab-case"))]
 #[non_exhaustive]
 pub enum RestoreOutcome {
     /// The knob has its old value.

@@ -24,6 +24,7 @@ use rustix::io::Errno;
 
 use crate::error::Error;
 use crate::host::process::ProcessIdentity;
+use crate::json::InJson;
 
 /// How long the directory may be locked by another process. A policy is applied or restored within
 /// some 100 ms; a device that rebuilds its queues may take two seconds.
@@ -110,8 +111,8 @@ fn lock_file(directory: &Path, path: &Path, patience: Duration) -> io::Result<Fi
         // The previous holder may have removed the file.
         if file.metadata().ok().map(inode) == fs::metadata(path).ok().map(inode) {
             // For those that wait in vain. Without it they name nobody.
-            let own = serde_json::to_vec(&ProcessIdentity::current()).unwrap_or_default();
-            let _ = file.set_len(0).and_then(|()| file.write_all_at(&own, 0));
+            let own = format!("{:?}", ProcessIdentity::current().to_json());
+            let _ = file.set_len(0).and_then(|()| file.write_all_at(own.as_bytes(), 0));
             return Ok(file);
         }
     }
@@ -119,7 +120,7 @@ fn lock_file(directory: &Path, path: &Path, patience: Duration) -> io::Result<Fi
 
 /// The error of a lock that another process keeps.
 fn is_kept(path: &Path) -> io::Error {
-    let holder = fs::read(path).ok().and_then(|text| serde_json::from_slice::<ProcessIdentity>(&text).ok());
+    let holder = fs::read(path).ok().and_then(|text| ProcessIdentity::read(&text));
     let seconds = PATIENCE.as_secs();
     let message = match holder.map(|holder| (holder.has_id(holder.pid), holder.pid)) {
         Some((true, pid)) => format!(

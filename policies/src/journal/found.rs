@@ -7,11 +7,10 @@ use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use serde::Serialize;
-
 use super::files::is_file_held;
-use super::record::{Journal, JournalHeader, Lifetime, VERSION};
+use super::record::{Journal, Lifetime, VERSION};
 use crate::error::Error;
+use crate::json::{InJson, Json};
 
 #[derive(Debug)]
 pub(super) enum Found {
@@ -50,7 +49,8 @@ impl FoundJournal {
 }
 
 /// A journal that could not be restored or removed. The settings that it records may be left set.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct LeftJournal {
     pub path: PathBuf,
@@ -125,23 +125,27 @@ fn unreadable(path: &Path, reason: &dyn fmt::Display, remedy: &str, is_held: Opt
 
 pub(super) fn parse(path: &Path, file: Content, boot: &str) -> Found {
     let is_held = Some(file.is_held);
-    let header: JournalHeader = match serde_json::from_slice(&file.text) {
-        Ok(header) => header,
-        Err(error) => return unreadable(path, &error, DAMAGED, is_held),
+    let damaged = || unreadable(path, &"it is not what a journal contains", DAMAGED, is_held);
+    // The fields that every version has.
+    let json = Json::parse(&file.text).unwrap_or_else(Json::object);
+    let (Some(version), Some(written)) = (json.field::<u32>("version"), json.field::<String>("boot")) else {
+        return damaged();
     };
     // Where the id can't be read, nothing is taken for outdated. Nor is what a running process
     // holds: container managers give each container another id.
-    let is_known = !boot.is_empty() && !header.boot.is_empty();
-    if is_known && header.boot != boot && !file.is_held {
+    let is_known = !boot.is_empty() && !written.is_empty();
+    if is_known && written != boot && !file.is_held {
         return Found::Outdated;
     }
-    if header.version != VERSION {
-        let reason = format!("version {} is not supported (this program reads {VERSION})", header.version);
+    if version != VERSION {
+        let reason = format!("version {version} is not supported (this program reads {VERSION})");
         return unreadable(path, &reason, "restore with the program that wrote it", is_held);
     }
-    match serde_json::from_slice(&file.text) {
-        Ok(journal) => Found::Journal(FoundJournal { path: path.to_owned(), journal, is_held: file.is_held }),
-        Err(error) => unreadable(path, &error, DAMAGED, is_held),
+    match Journal::from_json(&json) {
+        Some(journal) => {
+            Found::Journal(FoundJournal { path: path.to_owned(), journal, is_held: file.is_held })
+        }
+        None => damaged(),
     }
 }
 

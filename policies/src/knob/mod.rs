@@ -9,17 +9,20 @@ pub(crate) use write::is_refusal;
 
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
-
 use crate::host::Cpus;
+use crate::json::{InJson, Json, json_enum};
 use crate::netlink::ethtool::Coalescing;
 use crate::policy::Policy;
 
 /// A setting of the host that a policy may change.
 ///
 /// Per-queue knobs are keyed by queue number, not by NAPI id: ids change when a link is reopened.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(tag = "knob", rename_all = "kebab-case")]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(tag = "knob", rename_all = "kebab-case")
+)]
 #[non_exhaustive]
 pub enum Knob {
     Channels {
@@ -70,13 +73,36 @@ pub enum Knob {
     NapiThreadPriority { queue: u32 },
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(untagged)]
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(untagged))]
 #[non_exhaustive]
 pub enum Value {
     /// A count, a switch (0 or 1), or nanoseconds.
     Number(u64),
     Cpus(Cpus),
+}
+
+json_enum!(
+    Knob, "knob": Channels = "channels" { combined }, RxRing = "rx-ring" {}, Coalesce = "coalesce" { parameter },
+    RpsCpus = "rps-cpus" { queue }, RpsFlowCount = "rps-flow-count" { queue }, XpsCpus = "xps-cpus" { queue },
+    IrqAffinity = "irq-affinity" { queue, irq }, TxIrqAffinity = "tx-irq-affinity" { queue, irq },
+    DeferHardIrqs = "defer-hard-irqs" {}, GroFlushTimeout = "gro-flush-timeout" {},
+    NapiDeferHardIrqs = "napi-defer-hard-irqs" { queue }, NapiGroFlushTimeout = "napi-gro-flush-timeout" { queue },
+    NapiIrqSuspendTimeout = "napi-irq-suspend-timeout" { queue }, NapiThreaded = "napi-threaded" { queue },
+    NapiThreadAffinity = "napi-thread-affinity" { queue }, NapiThreadPriority = "napi-thread-priority" { queue }
+);
+
+impl InJson for Value {
+    fn to_json(&self) -> Json {
+        match self {
+            Value::Number(number) => number.to_json(),
+            Value::Cpus(cpus) => cpus.to_json(),
+        }
+    }
+
+    fn from_json(json: &Json) -> Option<Self> {
+        u64::from_json(json).map(Value::Number).or_else(|| Cpus::from_json(json).map(Value::Cpus))
+    }
 }
 
 impl Value {
@@ -215,5 +241,42 @@ impl Knob {
     /// up to the target as its own.
     pub(crate) fn has_limit(&self) -> bool {
         matches!(self, Knob::Coalesce { parameter } if !parameter.is_switch())
+    }
+}
+
+#[cfg(all(test, feature = "serde"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn journals_and_reports_have_the_same_json() {
+        let (queue, irq, parameter) = (3, 24, Coalescing::RxUsecs);
+        let knobs = [
+            Knob::Channels { combined: true },
+            Knob::RxRing,
+            Knob::Coalesce { parameter },
+            Knob::RpsCpus { queue },
+            Knob::RpsFlowCount { queue },
+            Knob::XpsCpus { queue },
+            Knob::IrqAffinity { queue, irq },
+            Knob::TxIrqAffinity { queue, irq },
+            Knob::DeferHardIrqs,
+            Knob::GroFlushTimeout,
+            Knob::NapiDeferHardIrqs { queue },
+            Knob::NapiGroFlushTimeout { queue },
+            Knob::NapiIrqSuspendTimeout { queue },
+            Knob::NapiThreaded { queue },
+            Knob::NapiThreadAffinity { queue },
+            Knob::NapiThreadPriority { queue },
+        ];
+        let read = |json: Json| serde_json::from_str::<serde_json::Value>(&format!("{json:?}")).unwrap();
+        for knob in knobs {
+            assert_eq!(serde_json::to_value(&knob).unwrap(), read(knob.to_json()));
+            assert_eq!(Knob::from_json(&knob.to_json()), Some(knob));
+        }
+        for value in [Value::Number(u64::MAX), Value::Cpus("0-3,5".parse().unwrap())] {
+            assert_eq!(serde_json::to_value(&value).unwrap(), read(value.to_json()));
+            assert_eq!(Value::from_json(&value.to_json()), Some(value));
+        }
     }
 }

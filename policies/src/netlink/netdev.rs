@@ -5,8 +5,6 @@
 
 use std::io;
 
-use serde::{Deserialize, Serialize};
-
 use super::Request;
 use super::generic::{Frame, GenericConnection};
 use super::message::Attribute;
@@ -51,7 +49,8 @@ pub const THREADED_BUSY_POLL: u64 = 2;
 
 /// A NAPI: the poll context of a queue, with its settings. Settings that the kernel doesn't report
 /// are `None`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct Napi {
     /// The id, as `SO_INCOMING_NAPI_ID` returns it for a socket.
@@ -109,7 +108,8 @@ impl NapiSetting {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct ReportedQueue {
     pub index: u32,
