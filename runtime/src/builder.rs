@@ -172,7 +172,8 @@ impl Builder {
     }
 
     /// How long a wait busy-polls before it sleeps. Default: 64 µs under suppression. Under kernel
-    /// polling the controller chooses whether a wait sleeps.
+    /// polling it turns the controller off; [`Builder::poll_interval`] 0 keeps waits from sleeping
+    /// with it.
     #[doc(alias = "busy_poll_usecs")]
     pub fn busy_poll(mut self, time: Duration) -> Self {
         self.options.busy_poll = Some(time);

@@ -23,8 +23,7 @@
 //! ([`Builder`]), else the environment (`RUNTIME_POLICY`), else the attribute.
 //!
 //! Under `kernel-polling` a worker's wait polls its queue, and the queue's interrupt stays masked
-//! while polling finds packets. A controller tries for each queue whether that costs less CPU time
-//! or less delay than interrupts, and goes back to them where it doesn't. Where the kernel, the
+//! while two packets come in a poll interval. Otherwise interrupts drive it. Where the kernel, the
 //! device or the process's privileges allow less, the worker does less, and its [`WorkerReport`]
 //! says what, and why.
 //!

@@ -45,7 +45,7 @@ pub enum AttachEvent {
         /// What the queue lacks or who has it, as a clause.
         reason: String,
     },
-    /// A queue under kernel polling goes back to plain interrupts for some time.
+    /// A queue under kernel polling goes back to interrupts for some time.
     SteppedBack {
         queue: QueueName,
         reason: String,
@@ -84,7 +84,7 @@ impl fmt::Display for AttachEvent {
             AttachEvent::Detached { instance, reason } => write!(f, "detached {instance}: {reason}"),
             AttachEvent::QueueRefused { queue, reason } => write!(f, "{queue} can't be used: {reason}"),
             AttachEvent::SteppedBack { queue, reason } => {
-                write!(f, "{queue} is back at plain interrupts for a while: {reason}")
+                write!(f, "{queue} is back at interrupts for a while: {reason}")
             }
             AttachEvent::Queue { queue, change: change @ Change::QueueSettings { .. } } => {
                 write!(f, "{}: {change}", queue.interface)

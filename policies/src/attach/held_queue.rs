@@ -147,7 +147,7 @@ impl HeldQueue {
         Ok(())
     }
 
-    /// Detaches an instance. While the queue polls, it first has to go back to plain interrupts.
+    /// Detaches an instance. While the queue polls, it first has to go back to interrupts.
     pub(super) fn detach(&mut self, key: &InstanceKey, reason: &str) -> Vec<AttachEvent> {
         if let Some(instance) = self.instances.get_mut(key) {
             instance.leaving = Some(reason.to_owned());
@@ -197,7 +197,7 @@ impl HeldQueue {
         threads
     }
 
-    /// Goes back to plain interrupts for a time.
+    /// Goes back to interrupts for a time.
     fn hold_back(&mut self, pause: Duration, why: Reason) {
         let end = Instant::now() + pause;
         let later = self.plain_until.filter(|(present, _)| *present > end);
@@ -242,7 +242,7 @@ impl HeldQueue {
                     self.controller.release();
                 }
                 let chosen = match self.plain_until {
-                    // The controller that begins with plain interrupts waits until they are in
+                    // The controller that begins with interrupts waits until they are in
                     // effect.
                     Some((end, why)) if Instant::now() < end || !in_effect.is_by_interrupts() => {
                         (!in_effect.is_by_interrupts() && !self.change.is_paused()).then(|| QueueSettings {

@@ -7,15 +7,15 @@ use std::time::Duration;
 const STEPS: usize = 100;
 /// From this mean delay on, the steps that had it count.
 const LONG_DELAY: Duration = Duration::from_millis(5);
-/// ...or from this one on, as long as too little was seen of plain interrupts...
+/// ...or from this one on, as long as too little was seen of interrupts...
 const LONG_DELAY_ALONE: Duration = Duration::from_millis(50);
 const ENOUGH_PLAIN: usize = STEPS * 2 / 5;
-/// ...if it is this much longer than under plain interrupts.
+/// ...if it is this much longer than under interrupts.
 const TIMES_PLAIN: u32 = 4;
 /// The number of long delays in five seconds from which on polling is blamed: a virtual machine
 /// pauses less often.
 const MOST_LONG_DELAYS: usize = 4;
-/// Lost packets a step from which on it counts, beyond twice those under plain interrupts.
+/// Lost packets a step from which on it counts, beyond twice those under interrupts.
 const FEW_DROPS: u64 = 4;
 /// The busy-poll share below which waits do not poll.
 const NO_SHARE: f64 = 0.01;
@@ -56,7 +56,7 @@ impl Watchdog {
         Self { plain: VecDeque::new(), polling: VecDeque::new(), next_pause: FIRST_PAUSE }
     }
 
-    /// Takes in a step, in which the queue polled or had plain interrupts.
+    /// Takes in a step, in which the queue polled or had interrupts.
     pub(super) fn take(&mut self, polls: bool, step: Step) -> Option<StepBack> {
         let steps = if polls { &mut self.polling } else { &mut self.plain };
         steps.push_back(step);
@@ -92,7 +92,7 @@ impl Watchdog {
         if self.polling.len() >= STEPS / 5
             && mean_drops(&self.polling) > mean_drops(&self.plain) * 2 + FEW_DROPS
         {
-            return Some("the interface loses more packets than under plain interrupts".to_owned());
+            return Some("the interface loses more packets than under interrupts".to_owned());
         }
         let packets: u64 = self.polling.iter().map(|step| step.packets).sum();
         let polled: u64 = self.polling.iter().map(|step| step.polled).sum();

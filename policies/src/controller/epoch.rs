@@ -7,16 +7,17 @@ use std::time::Duration;
 pub struct Epoch {
     /// How long the epoch took.
     pub duration: Duration,
-    /// How many times data arrived on sockets of the queue.
+    /// How many packets with data arrived on sockets of the queue, or an estimate: as many as
+    /// receives at least.
     pub events: u64,
-    /// How many packets arrived, or an estimate: at least `events`. Acknowledgements count, too.
+    /// The same with acknowledgements, which are in the receive ring, too.
     pub packets: u64,
-    /// For how long the worker was busy.
+    /// For how long the worker was awake.
     pub busy: Duration,
 }
 
 impl Epoch {
-    /// Events per second.
+    /// Packets with data per second.
     pub fn event_rate(&self) -> f64 {
         self.events as f64 / self.seconds()
     }

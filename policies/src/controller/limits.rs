@@ -5,7 +5,7 @@ use super::queue_settings::QueueSettings;
 /// What the controller may choose for a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ControllerLimits {
-    /// The slots of the receive ring. Between two polls at most half of them may fill.
+    /// The slots of the receive ring. In a poll interval at most a quarter of them may fill.
     pub ring_slots: u32,
     /// The queue's values if they can't be changed: the controller then only chooses whether waits
     /// poll.
@@ -24,8 +24,12 @@ pub enum PollTimer {
     /// program that is attached to. Where it is saturated its waits poll, in grace mode.
     #[default]
     Kernel,
-    /// The worker's, in timed mode. Where the worker is saturated interrupts drive the queue.
-    Worker,
+    /// That of a worker's epoll wait, in timed mode, also where the worker is saturated: its wait
+    /// then takes up to 64 events without an interrupt.
+    Epoll,
+    /// That of a worker's ring, in timed mode. A saturated ring takes many packets at an interrupt,
+    /// and 16 at a poll, so interrupts drive its queue.
+    Ring,
 }
 
 impl Default for ControllerLimits {

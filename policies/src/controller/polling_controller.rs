@@ -1,8 +1,9 @@
-//! The controller: polls a queue while two events come in a poll interval.
+//! The controller: polls a queue while two packets come in a poll interval.
 //!
 //! While a queue is polled each poll takes what has come in an interval, where an interrupt would
-//! take each packet by itself. With two or more in an interval that saves wake-ups, and the longest
-//! that a packet waits is the interval.
+//! take each packet by itself. With two or more in an interval that saves wake-ups.
+
+use std::time::Duration;
 
 use super::epoch::Epoch;
 use super::limits::{ControllerLimits, PollTimer};
@@ -10,29 +11,31 @@ use super::poll_interval::PollInterval;
 use super::queue_settings::{QueueMode, QueueSettings};
 use super::reason::Reason;
 
-/// So many events in a poll interval, and the queue is polled: with fewer, polls would wake the
-/// worker more often than interrupts do.
+/// So many packets in a poll interval, and the queue is polled: with fewer, polls save too few
+/// wake-ups.
 const MANY: f64 = 2.0;
 /// Below so many it is driven by interrupts again.
 const FEW: f64 = 1.2;
-/// For so many steps in a row the events have to be few, or the core saturated. One step may be one
-/// in which the machine paused, or the load.
+/// For so many steps in a row the packets have to be few, or the core saturated: the machine may
+/// pause in one of them.
 const STEPS: u32 = 3;
-/// Interrupts that drive a saturated queue go on until the rate has fallen below this share of what
-/// it was.
+/// What was found at saturation holds until the rate has fallen below this share of what it was...
 const NOT_SATURATED: f64 = 0.93;
-/// What remains of the peak packet rate after each step: it halves in 0.7 s.
+/// ...or for this time: something else may have kept the core busy.
+const SATURATED_FOR: Duration = Duration::from_secs(20);
+/// A saturated worker on epoll is polled for, and no longer if it is busy for less than this share
+/// of the time: polling may have halved what its requests take.
+const HALF_BUSY: f64 = 0.5;
+/// What remains of the peak packet rate after each step: with steps of 10 ms it halves in 0.7 s.
 const PEAK_DECAY: f64 = 0.99;
 
 impl PollTimer {
-    /// The share of the time in which the core is busy from which on it is saturated. A worker
-    /// polls between its turns, so it gains nothing by polling only when it has no time to sleep.
-    /// Beside the kernel's timer, waits that poll take less CPU time as soon as they mostly find
-    /// events.
+    /// The share of the time in which the core is busy from which on it is saturated. A ring has to
+    /// have hardly any time left: up to there polling takes less CPU time than interrupts.
     fn saturated(self) -> f64 {
         match self {
-            PollTimer::Worker => 0.97,
-            PollTimer::Kernel => 0.9,
+            PollTimer::Ring => 0.97,
+            PollTimer::Epoll | PollTimer::Kernel => 0.9,
         }
     }
 }
@@ -44,7 +47,7 @@ impl PollTimer {
 /// use std::time::Duration;
 /// use policies::controller::{ControllerLimits, Epoch, PollInterval, PollTimer, PollingController, QueueMode};
 ///
-/// let limits = ControllerLimits { timer: PollTimer::Worker, ..ControllerLimits::default() };
+/// let limits = ControllerLimits { timer: PollTimer::Ring, ..ControllerLimits::default() };
 /// let mut controller = PollingController::new(PollInterval::default(), limits);
 /// // 1,000 events in 10 ms are three in each interval of 30 µs.
 /// let busy = Duration::from_millis(8);
@@ -61,11 +64,11 @@ pub struct PollingController {
     few_steps: u32,
     /// For how many steps in a row the core was saturated, while the queue is polled.
     saturated_steps: u32,
-    /// The rate at which polling has saturated the core, until it is lower again.
-    saturated_at: Option<f64>,
+    /// The rate at which polling has saturated the core, and for how long that holds.
+    saturated_at: Option<(f64, Duration)>,
     /// The highest packet rate of the last second or so.
     peak_rate: f64,
-    /// Why polling is not tried any more.
+    /// Why the queue is not polled any more.
     stopped: Option<Reason>,
 }
 
@@ -96,6 +99,13 @@ impl PollingController {
     /// How long a packet may wait while the queue is polled.
     pub fn interval(&self) -> PollInterval {
         self.interval
+    }
+
+    /// The worker waits on a ring, and not in epoll.
+    pub fn set_ring(&mut self) {
+        if self.limits.timer == PollTimer::Epoll {
+            self.limits.timer = PollTimer::Ring;
+        }
     }
 
     /// Goes on with the settings that are in effect, because others could not be set. Until
@@ -129,7 +139,7 @@ impl PollingController {
     }
 
     /// The supervisor has ended, which has given the queue its values from before. A change from
-    /// `in_effect` that was under way is not made any more, and polling is not tried again.
+    /// `in_effect` that was under way is not made any more, and polling does not begin again.
     pub fn supervisor_ended(&mut self, in_effect: QueueSettings) {
         self.resume(in_effect);
         self.stop_polling(Reason::Unsupervised);
@@ -147,14 +157,14 @@ impl PollingController {
         let why = self.stopped.unwrap_or_else(|| self.judge(epoch));
         let wanted = match why {
             Reason::ManyPackets => self.polling(why),
-            Reason::Saturated if self.limits.timer == PollTimer::Kernel => self.polling(why),
+            Reason::Saturated if self.limits.timer != PollTimer::Ring => self.polling(why),
             // The present timeout ends a suspension that nobody resumes when waits stop polling.
             why => {
                 let suspend_timeout = self.settings.suspend_timeout;
                 QueueSettings { suspend_timeout, ..QueueSettings::interrupts(why) }
             }
         };
-        let wanted = self.permitted(wanted);
+        let wanted = self.permitted(wanted, epoch);
         if wanted.equals_but_reason(&self.settings) {
             self.settings.why = wanted.why;
             return None;
@@ -173,44 +183,61 @@ impl PollingController {
         let in_interval = match self.limits.polls_always {
             // Who never sleeps polls while packets come at all.
             false if never_sleeps => epoch.events as f64 * MANY,
-            false => rate * self.interval.get().as_secs_f64(),
+            false => rate * self.interval_in_ring().as_secs_f64(),
             true => rate * PollInterval::MAX.get().as_secs_f64(),
         };
+        let holds = |(at, time): (f64, Duration)| {
+            let left = time.checked_sub(epoch.duration)?;
+            (rate > at * NOT_SATURATED).then_some((at, left))
+        };
+        self.saturated_at = self.saturated_at.and_then(holds);
         if epoch.events == 0 && !never_sleeps {
             return Reason::FewPackets;
         }
-        self.saturated_at = self.saturated_at.filter(|at| rate > at * NOT_SATURATED);
+        let timer = self.limits.timer;
+        let is_saturated = epoch.busy_share() > timer.saturated();
         if self.settings.is_by_interrupts() {
             return match in_interval >= MANY {
                 true if self.saturated_at.is_some() => Reason::Saturated,
                 true => Reason::ManyPackets,
+                false if timer == PollTimer::Epoll && is_saturated => Reason::Saturated,
                 false => Reason::FewPackets,
             };
         }
         let counted = |count: u32, holds: bool| if holds { count + 1 } else { 0 };
-        self.few_steps = counted(self.few_steps, in_interval < FEW);
-        let is_saturated = epoch.busy_share() > self.limits.timer.saturated();
-        let counts = self.saturated_at.is_none() && !never_sleeps && !self.limits.polls_always;
-        self.saturated_steps = counted(self.saturated_steps, is_saturated && counts);
+        let needs_polls = timer == PollTimer::Epoll && epoch.busy_share() > HALF_BUSY;
+        self.few_steps = counted(self.few_steps, in_interval < FEW && !needs_polls);
+        let counts = timer != PollTimer::Epoll && self.saturated_at.is_none() && !never_sleeps;
+        self.saturated_steps =
+            counted(self.saturated_steps, is_saturated && counts && !self.limits.polls_always);
         if self.saturated_steps >= STEPS {
-            (self.saturated_at, self.saturated_steps) = (Some(rate), 0);
+            (self.saturated_at, self.saturated_steps) = (Some((rate, SATURATED_FOR)), 0);
         }
         match self.saturated_at {
             _ if self.few_steps >= STEPS => Reason::FewPackets,
             Some(_) => Reason::Saturated,
+            None if in_interval < FEW && needs_polls => Reason::Saturated,
             None => Reason::ManyPackets,
         }
     }
 
-    /// The settings that poll, as the interval and the ring allow.
-    fn polling(&self, why: Reason) -> QueueSettings {
-        let ring = QueueSettings::time_to_half_fill(self.limits.ring_slots, self.peak_rate);
+    /// The poll interval, halved until at most a quarter of the ring fills in it, and 10 µs where
+    /// waits never sleep.
+    fn interval_in_ring(&self) -> Duration {
+        let quarter = QueueSettings::time_to_half_fill(self.limits.ring_slots, self.peak_rate) / 2;
         let mut interval = self.interval.get().max(PollInterval::MIN.get());
-        while interval > ring / 2 && interval / 2 >= PollInterval::MIN.get() {
+        while interval > quarter && interval / 2 >= PollInterval::MIN.get() {
             interval /= 2;
         }
+        interval
+    }
+
+    /// The settings that poll, as the interval and the ring allow.
+    fn polling(&self, why: Reason) -> QueueSettings {
+        let interval = self.interval_in_ring();
+        let ring = QueueSettings::time_to_half_fill(self.limits.ring_slots, self.peak_rate);
         match self.limits.timer {
-            PollTimer::Worker => {
+            PollTimer::Epoll | PollTimer::Ring => {
                 // For so long other programs on the queue wait while the worker is busy.
                 let within = QueueSettings::longest_suspend_timeout_within(ring);
                 let watchdog = QueueSettings::LONGEST_WATCHDOG.min(within).max(interval * 2);
@@ -236,14 +263,14 @@ impl PollingController {
     }
 
     /// Keeps to the values that can't be set.
-    fn permitted(&self, wanted: QueueSettings) -> QueueSettings {
+    fn permitted(&self, wanted: QueueSettings, epoch: &Epoch) -> QueueSettings {
         let Some(fixed) = self.limits.fixed else { return wanted };
         let is_unsupervised = fixed.why == Reason::Unsupervised;
         let wants_polls = !wanted.is_by_interrupts();
         let polls = match fixed.mode {
             QueueMode::Interrupts => false,
             // Packets would wait for the watchdog. The first one of an idle queue doesn't.
-            QueueMode::Timed => self.stopped.is_none() && wanted.why != Reason::FewPackets,
+            QueueMode::Timed => self.stopped.is_none() && epoch.events > 0,
             // The timer polls, whatever waits do.
             QueueMode::Deferral => true,
             QueueMode::Grace => wants_polls && !is_unsupervised,
@@ -256,7 +283,7 @@ impl PollingController {
         if polls {
             QueueSettings { why, ..fixed }
         } else {
-            QueueSettings { mode: QueueMode::Interrupts, spin: std::time::Duration::ZERO, why, ..fixed }
+            QueueSettings { mode: QueueMode::Interrupts, spin: Duration::ZERO, why, ..fixed }
         }
     }
 }

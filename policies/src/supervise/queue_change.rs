@@ -250,7 +250,7 @@ mod tests {
 
     const NOW: Duration = Duration::from_secs(100);
 
-    /// What a supervisor is asked for, a queue 0 with plain interrupts, its settings, and others.
+    /// What a supervisor is asked for, a queue 0 with interrupts, its settings, and others.
     fn plain_queue() -> (Arc<QueueRequests>, QueueChange, QueueSettings, QueueSettings) {
         let requests = Arc::new(QueueRequests::new().unwrap());
         let plain = QueueSettings::interrupts(Reason::Start);

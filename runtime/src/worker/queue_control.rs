@@ -1,5 +1,5 @@
-//! Kernel polling that adapts: a worker measures its waits, and applies what the controller
-//! chooses.
+//! Kernel polling that adapts: a worker counts its queue's packets and its time awake, and applies
+//! what the controller chooses.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -27,7 +27,9 @@ struct Reading {
     time: u64,
     received_bytes: u64,
     sent_bytes: u64,
+    /// The thread's CPU time, and its time in waits that could sleep.
     cpu: Duration,
+    parked: u64,
 }
 
 /// The controller of one worker's queue, and its state.
@@ -62,6 +64,11 @@ impl QueueControl {
     /// The same, whose settings a test may choose in the place of the controller.
     pub(crate) fn forced_by(self, forced: Option<ForcedSettings>) -> Self {
         Self { forced, ..self }
+    }
+
+    /// The worker waits on a ring.
+    pub(crate) fn set_ring(&self) {
+        self.controller.borrow_mut().set_ring();
     }
 
     /// The settings with which the queue is driven.
@@ -174,15 +181,17 @@ impl QueueControl {
             time: now,
             received_bytes: counters.received_bytes.get(),
             sent_bytes: counters.sent_bytes.get(),
-            // What the kernel's polls do within waits is the thread's, too.
             cpu: this_thread_cpu_time(),
+            parked: counters.parked_ns.get(),
         };
         let last = self.last.replace(reading);
-        let events = self.events.take();
-        let packets = data_packets(events, reading.received_bytes - last.received_bytes)
-            + acknowledgements(reading.sent_bytes - last.sent_bytes);
+        let events = data_packets(self.events.take(), reading.received_bytes - last.received_bytes);
+        let packets = events + acknowledgements(reading.sent_bytes - last.sent_bytes);
         let duration = Duration::from_nanos(now - last.time);
-        Epoch { duration, events, packets, busy: reading.cpu.saturating_sub(last.cpu) }
+        // A ring sends, receives and polls within waits, which is the thread's CPU time. Outside of
+        // waits the queue's kernel thread, or what interrupts do, may have the core.
+        let outside = duration.saturating_sub(Duration::from_nanos(reading.parked - last.parked));
+        Epoch { duration, events, packets, busy: outside.max(reading.cpu.saturating_sub(last.cpu)) }
     }
 
     /// First the queue's values, then the wait.

@@ -143,7 +143,10 @@ fn begin_polling(
                  poll with those that others have set; use epoll or auto"
             ));
         }
-        (Adaptation::Controller(controller), _) => {
+        (Adaptation::Controller(controller), ring) => {
+            if ring.is_some() {
+                controller.set_ring();
+            }
             // On epoll the call has succeeded above.
             driver.set_polling(napi_id, &controller.in_effect())?;
             return Ok((Some(*controller), start));
@@ -191,7 +194,7 @@ fn queue_control(runtime: &RuntimeState, worker: usize, napi_id: u32) -> Adaptat
         ring_slots: ring.map_or(ControllerLimits::default().ring_slots, |ring| ring.size),
         fixed,
         polls_always: runtime.config.options.polls_always,
-        timer: if sys::waits_in_nanoseconds() { PollTimer::Worker } else { PollTimer::Kernel },
+        timer: if sys::waits_in_nanoseconds() { PollTimer::Epoll } else { PollTimer::Kernel },
     };
     let controller = PollingController::new(settings.poll_interval, limits);
     let requests = settable.and(runtime.host.requests.clone());

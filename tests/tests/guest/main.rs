@@ -61,7 +61,7 @@ fn what_a_device_refuses_or_rounds_is_reported_and_queues_and_rings_that_were_ch
 fn kernel_polling_gets_ten_times_the_packets_per_interrupt() {
     // QEMU's model of the 82576 does not mask a queue's interrupt when it is delivered (it leaves out
     // EIAM), so deferral and suspension can't keep it away. It does coalesce.
-    // At half load kernel polling adapts to plain interrupts; a fixed grace time polls at every load.
+    // At half load kernel polling adapts to interrupts; a fixed grace time polls at every load.
     // A guest that lacks a core polls late, and virtio has two queues: mostly it is 10, too.
     let compared = [
         (Nic::Igb, "suppression", "", 1.5),

@@ -47,7 +47,7 @@ impl Guarded {
         let port = free_port();
         let arguments = format!(
             "-t 1 -u nobody --cores 0 -l {SERVER_ADDRESS},127.0.0.1 -p {port} --interface {SERVER_INTERFACE} \
-             --policy {policy}"
+             --policy {policy} --poll-interval 1000"
         );
         let server = Memcached::run(command().args(arguments.split(' ')), port);
         let pid = server.child.id();

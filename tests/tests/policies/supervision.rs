@@ -130,7 +130,7 @@ fn a_value_that_a_controller_may_set_is_restored_and_one_that_somebody_else_has_
     let _testbed = enter(1);
     let mut netdev = Netdev::open().unwrap();
     let id = napi().id;
-    // The value from before differs from that of plain interrupts, or is the same.
+    // The value from before differs from that of interrupts, or is the same.
     for before in [0, 50_000] {
         netdev.set_napi(id, NapiSetting::GroFlushTimeout, before).unwrap();
         let runtime = server_runtime(Policy::KernelPolling, 1);

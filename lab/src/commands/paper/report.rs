@@ -238,7 +238,7 @@ fn differs(part: &PartResult) -> impl Iterator<Item = String> {
         "a veth pair between two network namespaces in the place of a 10 GbE NIC; a real-time kernel thread stands in for \
          its interrupt, and packets per interrupt are per wake-up of that thread",
         &format!("load: {}; in the paper seven machines", part.workload),
-        "kernel polling by the controller of this runtime, which at saturation polls by a timer, in the place of the authors' patch, \
+        "kernel polling by this runtime's rule, which polls by the worker's timer, in the place of the authors' patch, \
          which masks interrupts while the application runs",
         "each avoided wake-up saves more CPU time in a virtual machine than an interrupt did on the paper's hardware, so ratios \
          are larger than they would be there",
