@@ -7,7 +7,7 @@ use std::{fmt, io};
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::InvalidValue;
+use crate::invalid_value::InvalidValue;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]

@@ -9,7 +9,8 @@ use clap::Parser as _;
 use serde::{Deserialize, Serialize};
 
 use crate::address::Address;
-use crate::error::{Error, InvalidValue};
+use crate::error::Error;
+use crate::invalid_value::InvalidValue;
 use crate::workload::Workload;
 use crate::workload::arrival::Arrival;
 use crate::workload::distribution::Distribution;

@@ -56,6 +56,7 @@ mod agents;
 mod config;
 mod connection;
 mod error;
+mod invalid_value;
 mod protocol;
 mod report;
 mod run;
@@ -77,7 +78,8 @@ pub mod fuzzing {
 }
 pub use agents::{AGENT_PORT, Coordinator, channel::IDENTITY_NAME};
 pub use config::{Assign, Config, Credentials, Loop, MeasurementOverrides, Protocol, TlsFiles, WarmUp};
-pub use error::{Error, InvalidValue};
+pub use error::Error;
+pub use invalid_value::InvalidValue;
 pub use report::{AgentReport, Report, SeriesPoint, Summary};
 pub use run::preload::{load_records, load_records_with};
 pub use run::{run, run_until};

@@ -7,7 +7,8 @@ use serde::Serialize;
 
 use crate::agents::Coordinator;
 use crate::config::{Config, Loop};
-use crate::error::{Error, InvalidValue};
+use crate::error::Error;
+use crate::invalid_value::InvalidValue;
 use crate::report::merge::random_deviation;
 use crate::stats::batch_means::Estimate;
 use crate::stats::timeline::Progress;

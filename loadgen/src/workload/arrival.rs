@@ -6,7 +6,7 @@ use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use serde::{Deserialize, Serialize};
 
-use crate::error::InvalidValue;
+use crate::invalid_value::InvalidValue;
 use crate::workload::distribution::Distribution;
 
 /// The gaps between requests of an open loop, before they are scaled to its rate.

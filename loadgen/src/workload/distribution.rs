@@ -6,7 +6,7 @@ use rand::{Rng, RngExt};
 use rand_distr::{Distribution as _, Exp, Normal, Uniform};
 use serde::{Deserialize, Serialize};
 
-use crate::error::InvalidValue;
+use crate::invalid_value::InvalidValue;
 
 /// A distribution of non-negative numbers: bytes or microseconds, depending on its use.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]

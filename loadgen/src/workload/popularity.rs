@@ -7,7 +7,7 @@ use rand::{RngExt, SeedableRng};
 use rand_distr::{Distribution as _, Zipf};
 use serde::{Deserialize, Serialize};
 
-use crate::error::InvalidValue;
+use crate::invalid_value::InvalidValue;
 
 /// How requests are spread over the records.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
