@@ -27,6 +27,8 @@ struct Reading {
     time: u64,
     received_bytes: u64,
     sent_bytes: u64,
+    /// Of all sockets, those of other queues included, as the bytes are.
+    events: u64,
     /// The thread's CPU time, and its time in waits that could sleep.
     cpu: Duration,
     parked: u64,
@@ -181,12 +183,17 @@ impl QueueControl {
             time: now,
             received_bytes: counters.received_bytes.get(),
             sent_bytes: counters.sent_bytes.get(),
+            events: counters.events.get(),
             cpu: this_thread_cpu_time(),
             parked: counters.parked_ns.get(),
         };
         let last = self.last.replace(reading);
-        let events = data_packets(self.events.take(), reading.received_bytes - last.received_bytes);
-        let packets = events + acknowledgements(reading.sent_bytes - last.sent_bytes);
+        let events = self.events.take();
+        // The queue's part of the bytes.
+        let share = events as f64 / (reading.events - last.events).max(events).max(1) as f64;
+        let part = |bytes: u64| (bytes as f64 * share) as u64;
+        let events = data_packets(events, part(reading.received_bytes - last.received_bytes));
+        let packets = events + acknowledgements(part(reading.sent_bytes - last.sent_bytes));
         let duration = Duration::from_nanos(now - last.time);
         // A ring sends, receives and polls within waits, which is the thread's CPU time. Outside of
         // waits the queue's kernel thread, or what interrupts do, may have the core.
