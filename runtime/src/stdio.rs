@@ -113,7 +113,7 @@ pub type Stdout = Output;
 /// As tokio calls it.
 pub type Stderr = Output;
 
-/// The standard output.
+/// The process's standard output. [`Output`] says when a write reaches it.
 pub fn stdout() -> Output {
     Output { writing: None, write: |bytes| write_all(io::stdout().lock(), bytes) }
 }

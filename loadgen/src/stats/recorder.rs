@@ -22,7 +22,7 @@ pub(crate) struct Recorder {
     /// Intervals being filled. Usually that is the current one, but requests of the open loop
     /// belong to the interval in which they were due, which may be several intervals ago.
     live: Vec<IntervalHistograms>,
-    /// Empty ones.
+    /// Histograms of ended intervals, emptied to be used again.
     pub(crate) spare: Vec<IntervalHistograms>,
     /// Time range and index in `live` of the interval that was used last.
     recent: Option<(Range<Instant>, usize)>,

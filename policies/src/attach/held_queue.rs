@@ -206,7 +206,8 @@ impl HeldQueue {
         self.controller.restart(self.limits);
     }
 
-    /// Measures, asks the controller, and carries on with what it has chosen. Called every 50 ms.
+    /// Measures, asks the controller, and applies the settings that it has chosen. Called every 50
+    /// ms.
     pub(super) fn step(&mut self, packets: u64, polled_share: f64, drops: u64) -> (Load, Vec<AttachEvent>) {
         let mut events = Vec::new();
         let threads = self.threads();
@@ -222,16 +223,16 @@ impl HeldQueue {
             events.push(AttachEvent::SteppedBack { queue: self.name.clone(), reason: back.reason });
         }
         let begun = Instant::now();
-        events.extend(self.carry_on(&load.epoch));
+        events.extend(self.advance(&load.epoch));
         while self.change.is_requested() && begun.elapsed() < AWAITED {
             thread::sleep(BETWEEN_LOOKS);
-            events.extend(self.carry_on(&load.epoch));
+            events.extend(self.advance(&load.epoch));
         }
         (load, events)
     }
 
-    /// Asks the controller, or carries on with what it has chosen.
-    fn carry_on(&mut self, epoch: &Epoch) -> Vec<AttachEvent> {
+    /// Advances a change of settings that is under way by one step, or asks the controller for one.
+    fn advance(&mut self, epoch: &Epoch) -> Vec<AttachEvent> {
         let mut events = Vec::new();
         let in_effect = self.change.in_effect();
         // Others wait on the instances, so it is not known whether the interrupt is suspended.

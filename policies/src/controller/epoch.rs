@@ -22,7 +22,7 @@ impl Epoch {
         self.events as f64 / self.seconds()
     }
 
-    /// Packets per second.
+    /// Packets per second, acknowledgements included.
     pub fn packet_rate(&self) -> f64 {
         self.packets as f64 / self.seconds()
     }

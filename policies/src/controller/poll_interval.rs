@@ -58,7 +58,7 @@ impl Default for PollInterval {
     }
 }
 
-/// In microseconds.
+/// Whole microseconds without a unit, as [`FromStr`] accepts them.
 impl fmt::Display for PollInterval {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.0.as_micros())

@@ -11,20 +11,21 @@ use super::poll_interval::PollInterval;
 use super::queue_settings::{QueueMode, QueueSettings};
 use super::reason::Reason;
 
-/// So many packets in a poll interval, and the queue is polled: with fewer, polls save too few
-/// wake-ups.
+/// From this many packets in a poll interval on, the controller polls the queue. With fewer, polls
+/// save too few wake-ups.
 const MANY: f64 = 2.0;
-/// Below so many it is driven by interrupts again.
+/// Below this many packets in a poll interval, it returns the queue to interrupts.
 const FEW: f64 = 1.2;
-/// For so many steps in a row the packets have to be few, or the core saturated: the machine may
-/// pause in one of them.
+/// The number of consecutive steps with few packets, or with a saturated core, after which the
+/// controller acts. A single one may be due to a pause of the machine.
 const STEPS: u32 = 3;
-/// What was found at saturation holds until the rate has fallen below this share of what it was...
+/// A saturated queue counts as saturated until its rate falls below this share of the rate at
+/// saturation...
 const NOT_SATURATED: f64 = 0.93;
-/// ...or for this time: something else may have kept the core busy.
+/// ...and at most for this time: another cause may have kept the core busy.
 const SATURATED_FOR: Duration = Duration::from_secs(20);
-/// A saturated worker on epoll is polled for, and no longer if it is busy for less than this share
-/// of the time: polling may have halved what its requests take.
+/// The queue of a saturated worker on epoll stays polled until the worker is busy for less than this
+/// share of the time: polling may halve the CPU time of its requests.
 const HALF_BUSY: f64 = 0.5;
 /// What remains of the peak packet rate after each step: with steps of 10 ms it halves in 0.7 s.
 const PEAK_DECAY: f64 = 0.99;
@@ -96,11 +97,6 @@ impl PollingController {
         &self.settings
     }
 
-    /// How long a packet may wait while the queue is polled.
-    pub fn interval(&self) -> PollInterval {
-        self.interval
-    }
-
     /// The worker waits on a ring, and not in epoll.
     pub fn set_ring(&mut self) {
         if self.limits.timer == PollTimer::Epoll {
@@ -158,11 +154,7 @@ impl PollingController {
         let wanted = match why {
             Reason::ManyPackets => self.polling(why),
             Reason::Saturated if self.limits.timer != PollTimer::Ring => self.polling(why),
-            // The present timeout ends a suspension that nobody resumes when waits stop polling.
-            why => {
-                let suspend_timeout = self.settings.suspend_timeout;
-                QueueSettings { suspend_timeout, ..QueueSettings::interrupts(why) }
-            }
+            why => self.without_polling_waits(QueueSettings::interrupts(why)),
         };
         let wanted = self.permitted(wanted, epoch);
         if wanted.equals_but_reason(&self.settings) {
@@ -254,12 +246,14 @@ impl PollingController {
                 let suspend_timeout = QueueSettings::longest_suspend_timeout_within(ring);
                 QueueSettings { defer_hard_irqs, suspend_timeout, ..QueueSettings::grace(interval, why) }
             }
-            PollTimer::Kernel => {
-                // The present timeout ends a suspension that nobody resumes when waits stop polling.
-                let suspend_timeout = self.settings.suspend_timeout;
-                QueueSettings { suspend_timeout, ..QueueSettings::deferral(interval, why) }
-            }
+            PollTimer::Kernel => self.without_polling_waits(QueueSettings::deferral(interval, why)),
         }
+    }
+
+    /// Settings in which no wait polls. They keep the present suspend timeout: it ends a suspension
+    /// that no wait resumes any more.
+    fn without_polling_waits(&self, settings: QueueSettings) -> QueueSettings {
+        QueueSettings { suspend_timeout: self.settings.suspend_timeout, ..settings }
     }
 
     /// Keeps to the values that can't be set.

@@ -123,9 +123,9 @@ pub struct RxRing {
 }
 
 /// A connection to the family. Requests fail with `EOPNOTSUPP` for what the device does not support
-/// (a veth has neither coalescing nor rings), `ENODEV` if there is no such interface, and to set
-/// something also with `EPERM` without `CAP_NET_ADMIN` in the network namespace, and with `EINVAL`
-/// or `ERANGE` for a value beyond the device's limit.
+/// (a veth has neither coalescing nor rings), and with `ENODEV` if there is no such interface.
+/// Requests that set a value also fail with `EPERM` without `CAP_NET_ADMIN` in the network
+/// namespace, and with `EINVAL` or `ERANGE` beyond the device's limit.
 #[derive(Debug)]
 pub struct Ethtool(GenericConnection);
 

@@ -102,7 +102,7 @@ impl QueueControl {
         self.events.set(self.events.get() + outcome.queue_events as u64);
     }
 
-    /// Asks the controller if it is time, and carries on with what it has chosen. Called after each
+    /// Asks the controller every [`STEP`], and applies the settings that it has chosen. Called after each
     /// wait.
     pub(crate) fn update(&self, now: u64, worker: &WorkerHandle, driver: &Driver) {
         let mut change = self.change.borrow_mut();

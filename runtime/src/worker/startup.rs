@@ -103,7 +103,7 @@ impl Adaptation {
 
 fn adaptation(runtime: &RuntimeState, worker: usize, napi_id: u32) -> Adaptation {
     let config = &runtime.config;
-    // Without an interface there is no NAPI.
+    // `napi_id` is 0 if the configuration names no interface.
     if !config.policy.busy_polls() || napi_id == 0 {
         return Adaptation::NotPolled;
     }

@@ -109,7 +109,7 @@ fn a_saturated_worker_on_epoll_is_polled_at_any_rate_and_does_not_go_back_and_fo
 fn a_worker_on_epoll_whose_load_falls_is_left_to_interrupts_when_it_is_half_idle() {
     let mut controller = controller(30, PollTimer::Epoll);
     assert_eq!(modes(&mut controller, 30_000.0, 0.95, 1), [Timed]);
-    // Polling takes less CPU time: that is no reason to end it.
+    // Polling lowers the CPU time, and the queue stays polled at the same rate.
     assert_eq!(modes(&mut controller, 30_000.0, 0.6, 100), [Timed; 100]);
     assert_eq!(controller.settings().why, Reason::Saturated);
     assert_eq!(modes(&mut controller, 20_000.0, 0.4, 3), [Timed, Timed, Interrupts]);
