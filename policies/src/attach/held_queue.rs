@@ -328,7 +328,7 @@ impl HeldQueue {
 }
 
 /// What an interface's ring allows the controller.
-fn limits_of(interface: &Interface) -> ControllerLimits {
+pub(super) fn limits_of(interface: &Interface) -> ControllerLimits {
     let ring_slots = interface.rx_ring.map_or(ControllerLimits::default().ring_slots, |ring| ring.size);
     ControllerLimits { ring_slots, ..ControllerLimits::default() }
 }

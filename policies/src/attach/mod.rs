@@ -27,6 +27,7 @@
 
 mod attacher;
 mod event;
+mod forecast;
 mod held_queue;
 mod instance;
 mod load;
@@ -42,6 +43,7 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
 
 pub use event::{AttachEvent, InstanceName};
+pub use forecast::Forecast;
 pub use instance::QueueName;
 pub use reporter::{AttachStatus, AttachedQueue};
 pub use survey::{Fitness, Observation, ObservedInstance, ObservedProcess, observe};

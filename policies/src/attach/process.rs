@@ -156,6 +156,13 @@ pub(super) fn run_times(pid: u32, thread: i32) -> io::Result<RunTimes> {
     }
 }
 
+/// How often a thread went to sleep; 0 if it has ended.
+pub(super) fn sleeps(pid: u32, thread: i32) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/task/{thread}/status")).unwrap_or_default();
+    let count = |line: &str| line.strip_prefix("voluntary_ctxt_switches:")?.trim().parse().ok();
+    text.lines().find_map(count).unwrap_or(0)
+}
+
 /// The name of a process, of at most 15 bytes.
 pub(super) fn name(pid: u32) -> String {
     fs::read_to_string(format!("/proc/{pid}/comm")).map(|name| name.trim().to_owned()).unwrap_or_default()

@@ -10,6 +10,7 @@ use super::event::{AttachEvent, InstanceName};
 use super::held_queue::HeldQueue;
 use super::instance::{QueueMap, QueueName};
 use super::load::Load;
+use super::process;
 use crate::counters::Snapshot;
 use crate::journal::JournalDir;
 use crate::status::{QueueStatus, StatusFile, WorkerStatus};
@@ -39,6 +40,8 @@ pub struct AttachedQueue {
     pub busy_poll_share: f64,
     /// Interrupts per second; `None` if the queue has none.
     pub interrupts_per_second: Option<f64>,
+    /// How often the server's threads woke from a sleep, by second.
+    pub wakeups_per_second: f64,
     /// How many cores the server's threads took.
     pub cores: f64,
     /// Their CPU time for a packet, in microseconds; `None` without packets.
@@ -62,6 +65,8 @@ pub(super) struct Reporter {
     polled: u64,
     packets: BTreeMap<QueueName, u64>,
     interrupts: BTreeMap<QueueName, u64>,
+    /// How often each thread of a queue has gone to sleep.
+    sleeps: BTreeMap<(u32, i32), u64>,
     files: BTreeMap<u32, StatusFile>,
     running: BTreeMap<QueueName, Duration>,
     start: Instant,
@@ -80,6 +85,7 @@ impl Reporter {
             polled: 0,
             packets: BTreeMap::new(),
             interrupts: BTreeMap::new(),
+            sleeps: BTreeMap::new(),
             files: BTreeMap::new(),
             running: BTreeMap::new(),
             start: Instant::now(),
@@ -134,11 +140,19 @@ impl Reporter {
         let polled = std::mem::take(&mut self.polled);
         let received: u64 = sums.values().map(|sums| sums.packets).sum();
         let interrupts = interrupts(queues, map);
+        let mut sleeps = BTreeMap::new();
         let mut attached = Vec::new();
         for (name, queue) in queues {
             let sums = sums.get(name).copied().unwrap_or_default();
             let before = self.interrupts.get(name);
             let rate = |(now, before): (&u64, &u64)| now.saturating_sub(*before) as f64 / seconds;
+            let mut wakeups = 0;
+            for (pid, thread) in queue.threads() {
+                let now = process::sleeps(pid, thread);
+                // A thread that is new here begins at 0.
+                wakeups += now.saturating_sub(*self.sleeps.get(&(pid, thread)).unwrap_or(&now));
+                sleeps.insert((pid, thread), now);
+            }
             attached.push(AttachedQueue {
                 queue: name.clone(),
                 instances: queue.instances.values().map(|instance| instance.name.clone()).collect(),
@@ -146,12 +160,14 @@ impl Reporter {
                 packets_per_second: sums.packets as f64 / seconds,
                 busy_poll_share: (polled as f64 / received.max(1) as f64).min(1.0),
                 interrupts_per_second: interrupts.get(name).zip(before).map(rate),
+                wakeups_per_second: wakeups as f64 / seconds,
                 cores: sums.run.as_secs_f64() / seconds,
                 cpu_us_per_packet: (sums.packets > 0)
                     .then(|| sums.run.as_secs_f64() * 1e6 / sums.packets as f64),
             });
         }
         self.interrupts = interrupts;
+        self.sleeps = sleeps;
         self.write_files(queues, map, journals);
         *self.status.lock().unwrap_or_else(PoisonError::into_inner) =
             AttachStatus { seconds, processes, instances, queues: attached };

@@ -27,15 +27,46 @@ fn an_interrupted_attach_prints_what_it_did_and_leaves_nothing() {
         command.wait_printed("by busy polling");
         let (code, text) = command.end(signal);
         assert_eq!(code, Some(0), "{text}");
-        for expected in
-            ["can be attached", "attached memcached", "is now driven by", "by busy polling", "detached;"]
-        {
+        for expected in [
+            "can be attached",
+            "polled for",
+            "attached memcached",
+            "is now driven by",
+            "foreseen",
+            "detached;",
+        ] {
             assert!(text.contains(expected), "no {expected:?} in {text}");
         }
         assert_eq!(state(&[server.pid()]), before, "{signal:?}");
         nothing_is_left();
     }
     load.end();
+}
+
+#[testbed_test]
+fn a_dry_run_says_what_attaching_would_change_and_changes_nothing() {
+    let testbed = enter_plain(1);
+    let Some(server) = servers::memcached() else { return };
+    let pid = server.pid().to_string();
+    let dry_run = ["attach", "--pid", &pid, "--poll-interval", "1000", "--dry-run", "1"];
+    let before = state(&[server.pid()]);
+    // Without connections there is nothing to foresee.
+    let output = policies_command(&dry_run).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert!(!String::from_utf8_lossy(&output.stdout).contains("packets/s"), "{output:?}");
+    let load = server.load(&testbed);
+    let output = policies_command(&[&dry_run[..], &["--format", "json"]].concat()).output().unwrap();
+    load.end();
+    assert!(output.status.success(), "{output:?}");
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let forecast = &json["forecast"][0];
+    let number = |name: &str| forecast[name].as_f64().unwrap();
+    // The load is closed: some thousand requests a second at least.
+    assert!(number("packets_per_second") > 1_000.0 && number("cores") > 0.0, "{json}");
+    assert!(number("wakeups_left_per_second") <= number("wakeups_per_second"), "{json}");
+    assert!(number("wakeups_left_per_second") <= 1_000.0 || number("polled") < 1.0, "{json}");
+    assert_eq!(state(&[server.pid()]), before);
+    nothing_is_left();
 }
 
 const ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(SERVER_ADDRESS), PORT);

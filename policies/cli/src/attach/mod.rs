@@ -4,6 +4,7 @@
 mod run;
 mod text;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -13,7 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::{ArgGroup, Args};
-use policies::attach::{AttachConfig, Attachment, Observation, Target, observe};
+use policies::attach::{AttachConfig, AttachStatus, Attachment, Observation, QueueName, Target, observe};
 use policies::controller::PollInterval;
 use policies::{JournalDir, signals};
 
@@ -28,6 +29,10 @@ const TICK: Duration = Duration::from_millis(50);
 /// and the time between: its service may have been started at the same moment.
 const LOOKS: u32 = 4;
 const BETWEEN_LOOKS: Duration = Duration::from_millis(500);
+/// For how long a server is measured before it is attached to.
+const MEASURED: Duration = Duration::from_secs(1);
+/// How often the measurements of an attachment are taken in.
+const STATUS: Duration = Duration::from_secs(1);
 
 #[derive(Args)]
 #[group(multiple = false)]
@@ -108,6 +113,10 @@ pub struct AttachArguments {
     /// server ends
     #[arg(long, value_name = "SECONDS")]
     duration: Option<u64>,
+    /// Change nothing: measure the server for this number of seconds, 1 to 3600, and print what
+    /// attaching would change
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3600), conflicts_with = "duration")]
+    dry_run: Option<u64>,
 }
 
 /// Explains whether a server can be attached to. Changes nothing.
@@ -148,6 +157,7 @@ pub fn attach(
     format: Format,
 ) -> Result<ExitCode, CommandError> {
     let target = arguments.target.target();
+    let mut forecasts = Vec::new();
     // What a killed attachment has left would be taken for the server's own settings.
     print_left_journals(&policies::recover(journals)?);
     match observe_started(&target, arguments.polling.interface.as_deref(), journals) {
@@ -160,10 +170,17 @@ pub fn attach(
             if format == Format::Table {
                 text::print_observation(&observation, format);
             }
+            let time = arguments.dry_run.map_or(MEASURED, Duration::from_secs);
+            forecasts = observation.forecast(arguments.polling.poll_interval, time)?;
+            text::print_forecasts(&forecasts, format);
         }
         // A unit whose service is not started yet.
-        Err(policies::Error::NoTarget { .. }) if !matches!(target, Target::Process(_)) => {}
+        Err(policies::Error::NoTarget { .. })
+            if arguments.dry_run.is_none() && !matches!(target, Target::Process(_)) => {}
         Err(error) => return Err(error.into()),
+    }
+    if arguments.dry_run.is_some() {
+        return Ok(ExitCode::SUCCESS);
     }
     let stop = Arc::new(AtomicBool::new(false));
     let stopped = Arc::clone(&stop);
@@ -174,11 +191,16 @@ pub fn attach(
     let end = arguments.duration.map(|seconds| Instant::now() + Duration::from_secs(seconds));
     let interval = (arguments.interval > 0).then(|| Duration::from_secs(arguments.interval));
     let mut next_status = interval.map(|interval| Instant::now() + interval);
+    let (mut came, mut next_taken) = (Came::default(), Instant::now() + STATUS);
     while !stop.load(Ordering::Acquire)
         && !attachment.has_ended()
         && end.is_none_or(|end| Instant::now() < end)
     {
         thread::sleep(TICK);
+        if Instant::now() >= next_taken {
+            next_taken += STATUS;
+            came.take(&attachment.status());
+        }
         if let (Some(interval), Some(next)) = (interval, next_status)
             && Instant::now() >= next
         {
@@ -187,6 +209,7 @@ pub fn attach(
         }
     }
     attachment.detach();
+    text::print_outcome(&forecasts, &came, format);
     if has_own_journal(journals) {
         write_error("detached, but not everything could be put back; run `policies restore`");
         return Ok(ExitCode::FAILURE);
@@ -195,6 +218,31 @@ pub fn attach(
         print_line!("detached; everything is as it was before");
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What was measured of each queue while it was attached.
+#[derive(Default)]
+struct Came(BTreeMap<QueueName, Rates>);
+
+/// Sums over the seconds that were measured.
+#[derive(Debug, Clone, Copy, Default)]
+struct Rates {
+    seconds: f64,
+    packets: f64,
+    wakeups: f64,
+    cores: f64,
+}
+
+impl Came {
+    fn take(&mut self, status: &AttachStatus) {
+        for queue in &status.queues {
+            let sums = self.0.entry(queue.queue.clone()).or_default();
+            sums.seconds += status.seconds;
+            sums.packets += queue.packets_per_second * status.seconds;
+            sums.wakeups += queue.wakeups_per_second * status.seconds;
+            sums.cores += queue.cores * status.seconds;
+        }
+    }
 }
 
 /// Whether a journal of this process is left: it is removed once everything in it is restored.
