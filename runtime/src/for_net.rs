@@ -41,11 +41,12 @@ pub fn ring_listener(descriptor: Arc<impl AsFd + 'static>) -> Option<RingListene
     })
 }
 
-/// The worker that serves connections of this NAPI (`SO_INCOMING_NAPI_ID`). Id 0 means no NAPI, and
-/// gives the worker with the fewest connections ([`CountedConnection`]).
+/// The worker that serves connections of this NAPI (`SO_INCOMING_NAPI_ID`), because it owns the
+/// queue. Where none does, and for id 0, that with the fewest connections ([`CountedConnection`]),
+/// and of several the calling one.
 #[track_caller]
 pub fn worker_of_napi(napi: u32) -> usize {
-    current::with(|worker| worker.runtime.worker_of_napi(napi))
+    current::with(|worker| worker.runtime.worker_of_napi(napi, worker.handle.index))
 }
 
 /// The receive queues of the runtime's interface that this process serves, in order. Empty without

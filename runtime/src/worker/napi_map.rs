@@ -21,18 +21,17 @@ pub struct OwnedQueue {
     pub worker: usize,
 }
 
-/// Filled at start from the interface's queues, and extended when an unknown id appears. Ids are
+/// Filled at start from the interface's queues, and read again when an unknown id appears. Ids are
 /// never removed: connections of old ids live on.
 #[derive(Debug, Default)]
 pub(crate) struct NapiMap {
-    owners: RwLock<HashMap<u32, usize>>,
+    /// The worker of each NAPI; `None` for those that are no queue of the interface.
+    owners: RwLock<HashMap<u32, Option<usize>>>,
     /// The queues of the interface that this process polls, with their NAPIs when they were read
     /// last.
     queues: RwLock<Vec<OwnedQueue>>,
     /// Whether the interface's packets have the number of their queue as it is, and not one more.
     plain_numbers: AtomicBool,
-    /// Distributes ids whose queue is unknown round robin.
-    next: AtomicU32,
     /// The queues that this process polls; all of them unless set.
     own_queues: OnceLock<Vec<u32>>,
     /// How many unknown ids have come that a thread is to look for.
@@ -66,7 +65,7 @@ impl NapiMap {
         let assigned: Vec<OwnedQueue> = assigned.collect();
         let mut owners = self.owners.write().unwrap_or_else(PoisonError::into_inner);
         for owned in &assigned {
-            owners.insert(owned.napi, owned.worker);
+            owners.insert(owned.napi, Some(owned.worker));
             // A worker polls one NAPI, its first. Sockets of its other NAPIs are served without
             // polling. An id that is gone is replaced.
             let polled = &workers[owned.worker].napi;
@@ -94,34 +93,28 @@ impl NapiMap {
         queues.filter(|own| own.worker == worker && own.napi != polled).map(|own| own.queue).collect()
     }
 
-    /// The worker that serves the connections of a NAPI. For id 0, the worker with the fewest
-    /// connections.
+    /// The worker that serves a connection of a NAPI: the one that owns its queue. Where none does,
+    /// and for id 0, the one with the fewest connections, and of several `here`.
     ///
     /// An id that did not exist at start is another interface's, or a new id of a queue whose link
-    /// was reopened (drivers without persistent NAPI configuration). It gets a worker at once, and
-    /// `read` reads the interface's queues on a thread of its own, which takes milliseconds; after
-    /// that the queue's worker has it.
+    /// was reopened (drivers without persistent NAPI configuration). `read` reads the interface's
+    /// queues on a thread of its own, which takes milliseconds; after that the queue's worker gets
+    /// its connections.
     pub(crate) fn owner(
         self: &Arc<Self>,
         napi: u32,
+        here: usize,
         workers: &[Arc<WorkerHandle>],
-        read: impl Fn(&Self) -> Option<Vec<(u32, u32)>> + Send + 'static,
+        read: Option<impl Fn(&Self) -> Option<Vec<(u32, u32)>> + Send + 'static>,
     ) -> usize {
-        if napi == 0 {
-            return with_fewest_connections(workers);
+        let known = self.owners.read().unwrap_or_else(PoisonError::into_inner).get(&napi).copied();
+        if let (None, Some(read)) = (known, read.filter(|_| napi != 0)) {
+            self.owners.write().unwrap_or_else(PoisonError::into_inner).entry(napi).or_insert(None);
+            if self.unknown.fetch_add(1, Ordering::AcqRel) == 0 {
+                self.start_refresh(workers, read);
+            }
         }
-        if let Some(&owner) = self.owners.read().unwrap_or_else(PoisonError::into_inner).get(&napi) {
-            return owner;
-        }
-        let any = self.next.fetch_add(1, Ordering::Relaxed) as usize % workers.len();
-        let owner = {
-            let mut owners = self.owners.write().unwrap_or_else(PoisonError::into_inner);
-            *owners.entry(napi).or_insert(any)
-        };
-        if self.unknown.fetch_add(1, Ordering::AcqRel) == 0 {
-            self.start_refresh(workers, read);
-        }
-        owner
+        known.flatten().unwrap_or_else(|| with_fewest_connections(here, workers))
     }
 
     fn start_refresh(
@@ -151,11 +144,11 @@ impl NapiMap {
     }
 }
 
-fn with_fewest_connections(workers: &[Arc<WorkerHandle>]) -> usize {
+fn with_fewest_connections(here: usize, workers: &[Arc<WorkerHandle>]) -> usize {
     workers
         .iter()
-        .min_by_key(|worker| worker.connections.load(Ordering::Relaxed))
-        .map_or(0, |worker| worker.index)
+        .min_by_key(|worker| (worker.connections.load(Ordering::Relaxed), worker.index != here))
+        .map_or(here, |worker| worker.index)
 }
 
 #[cfg(test)]
@@ -171,8 +164,10 @@ mod tests {
         (0..count).map(worker).collect()
     }
 
+    type Queues = Vec<(u32, u32)>;
+
     fn owner(map: &Arc<NapiMap>, napi: u32, workers: &[Arc<WorkerHandle>]) -> usize {
-        map.owner(napi, workers, |_| None)
+        map.owner(napi, 0, workers, None::<fn(&NapiMap) -> Option<Queues>>)
     }
 
     #[test]
@@ -189,19 +184,32 @@ mod tests {
     }
 
     #[test]
-    fn id_zero_goes_to_the_worker_with_the_fewest_connections() {
-        let (map, workers) = (Arc::new(NapiMap::default()), workers(2));
-        workers[0].connections.store(3, Ordering::Relaxed);
-        assert_eq!(owner(&map, 0, &workers), 1);
+    fn a_connection_whose_queue_no_worker_owns_goes_to_the_one_with_the_fewest() {
+        let (map, workers) = (Arc::new(NapiMap::default()), workers(3));
+        map.assign(&[(0, 10)], &workers);
+        for napi in [0, 99] {
+            let mut served = [0; 3];
+            for _ in 0..30 {
+                let worker = owner(&map, napi, &workers);
+                workers[worker].connections.fetch_add(1, Ordering::Relaxed);
+                served[worker] += 1;
+            }
+            assert_eq!(served, [10; 3], "NAPI {napi}");
+        }
+        assert_eq!(map.owner(0, 1, &workers, None::<fn(&NapiMap) -> Option<Queues>>), 1, "of equals: here");
+        assert_eq!(owner(&map, 10, &workers), 0, "however many it has");
     }
 
     #[test]
-    fn an_unknown_id_keeps_its_worker() {
-        let (map, workers) = (Arc::new(NapiMap::default()), workers(2));
-        map.assign(&[(0, 10), (1, 11)], &workers);
-        let first = owner(&map, 99, &workers);
-        assert_eq!(owner(&map, 99, &workers), first);
-        assert_eq!(owner(&map, 11, &workers), 1);
+    fn the_interface_is_read_once_for_an_id_that_it_does_not_have() {
+        let (map, workers) = (Arc::new(NapiMap::default()), workers(1));
+        let (send, reads) = mpsc::channel();
+        for _ in 0..3 {
+            let send = send.clone();
+            map.owner(21, 0, &workers, Some(move |_: &NapiMap| send.send(()).ok().and(None)));
+        }
+        drop(send);
+        assert_eq!(reads.iter().count(), 1);
     }
 
     #[test]
@@ -212,10 +220,11 @@ mod tests {
         let _kept = crate::thread_settings::KeptSettings::new();
         set_current_timer_slack(std::num::NonZeroU64::new(1)).unwrap();
         let (send, slack) = mpsc::channel();
-        map.owner(21, &workers, move |_| {
+        let read = move |_: &NapiMap| {
             send.send(current_timer_slack().unwrap()).unwrap();
             None
-        });
+        };
+        map.owner(21, 0, &workers, Some(read));
         assert_eq!(slack.recv().unwrap(), before);
         assert_eq!(current_timer_slack().unwrap(), 1, "the worker keeps its own");
     }
@@ -227,10 +236,11 @@ mod tests {
         let (read, may_read) = mpsc::channel::<()>();
         let may_read = Mutex::new(may_read);
         // Blocks until the test lets it read: an answer before that does not depend on it.
-        map.owner(21, &workers, move |_| {
+        let blocked = move |_: &NapiMap| {
             may_read.lock().unwrap().recv().ok()?;
             Some(vec![(0, 20), (1, 21)])
-        });
+        };
+        map.owner(21, 0, &workers, Some(blocked));
         read.send(()).unwrap();
         let give_up = Instant::now() + Duration::from_secs(60);
         while owner(&map, 20, &workers) != 0 || owner(&map, 21, &workers) != 1 {

@@ -78,9 +78,14 @@ impl RuntimeState {
         (!cores.is_empty()).then(|| cores[worker % cores.len()])
     }
 
-    pub(crate) fn worker_of_napi(&self, napi: u32) -> usize {
-        let interface = self.config.interface.clone();
-        self.napis.owner(napi, &self.workers, move |napis| read_queues(napis, interface.as_deref()))
+    /// The worker that serves a connection of this NAPI that worker `here` has accepted.
+    pub(crate) fn worker_of_napi(&self, napi: u32, here: usize) -> usize {
+        let read = self
+            .config
+            .interface
+            .clone()
+            .map(|interface| move |napis: &NapiMap| read_queues(napis, Some(&interface)));
+        self.napis.owner(napi, here, &self.workers, read)
     }
 
     /// Reads which NAPIs the queues have now: a link that was opened again may have others, and a

@@ -16,4 +16,5 @@ mod mode_changes;
 mod queue_modes;
 mod receiving_core;
 mod service_units;
+mod spreading;
 mod supervision;
