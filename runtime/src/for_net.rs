@@ -25,7 +25,7 @@ pub fn ring_socket(descriptor: Arc<impl AsFd + 'static>, kind: SourceKind) -> Op
     current::with(|worker| {
         let ring = worker.driver.ring()?;
         let in_queue = match kind {
-            SourceKind::Napi(id) => id == worker.handle.napi.load(Ordering::Relaxed),
+            SourceKind::Napi(id) => id != 0 && id == worker.handle.napi.load(Ordering::Relaxed),
             SourceKind::Datagrams | SourceKind::Other => false,
         };
         Some(RingSocket::new(Rc::clone(ring), descriptor, in_queue))

@@ -10,6 +10,7 @@
 //! Under the other policies there is one instance, which needs none of this.
 
 pub(crate) mod instance;
+pub(super) mod poller;
 pub(crate) mod sys;
 mod timed_mode;
 
@@ -150,7 +151,7 @@ impl EpollDriver {
             outcome.events += again.events;
         }
         let nested_only = !network && suspends && !(polling.wake_armed.get() && polling.other_armed.get());
-        let has_sockets = || self.instance.queue_sockets().is_some_and(|it| !it.borrow().is_empty());
+        let has_sockets = || !self.instance.queue_sockets().borrow().is_empty();
         if nested_only && has_sockets() {
             // The nested descriptor that fired is disarmed now, so this pass can't return before it
             // has polled, unless the other nested one fires too; then the next pass polls.
@@ -173,8 +174,8 @@ impl EpollDriver {
     ) -> io::Result<()> {
         let polls = params.is_some();
         let params = params.unwrap_or_default();
-        if let (Some(polling), Some(sockets)) = (&self.polling, self.instance.queue_sockets()) {
-            polling.timed_mode.set(sockets, (interval, watchdog), params)?;
+        if let Some(polling) = &self.polling {
+            polling.timed_mode.set(self.instance.queue_sockets(), (interval, watchdog), params)?;
         }
         params.write(self.instance.descriptor())?;
         self.polling.iter().for_each(|polling| polling.is_on.set(polls));
@@ -214,9 +215,10 @@ impl EpollDriver {
         timeout: Option<Duration>,
         outcome: &mut WaitOutcome,
     ) -> io::Result<bool> {
-        let timed_mode = polling.timed_mode().zip(self.instance.queue_sockets());
+        let timed_mode = polling.timed_mode();
+        let sockets = self.instance.queue_sockets();
         let wait = |main: BorrowedFd<'_>, events: &mut [Event], outcome: &mut WaitOutcome| match timed_mode {
-            Some((mode, sockets)) => mode.wait(sockets, main, events, timeout, outcome),
+            Some(mode) => mode.wait(sockets, main, events, timeout, outcome),
             None => sys::epoll_wait(main, events, timeout),
         };
         let (before, mut suspended, mut other) = (outcome.events, false, false);
@@ -233,7 +235,7 @@ impl EpollDriver {
         })?;
         polling.last_events.set(count);
         let network = count == 0 || suspended || outcome.events > before;
-        if let Some((mode, _)) = timed_mode {
+        if let Some(mode) = timed_mode {
             mode.waited(network && count > 0);
         }
         if other {

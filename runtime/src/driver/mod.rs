@@ -101,7 +101,7 @@ impl Driver {
             return Ok((open_epoll()?, None));
         }
         let instance = Instance::new(false, max_events)?;
-        match UringDriver::new(instance, Arc::clone(wake), ring.clone()) {
+        match UringDriver::new(polls, instance, Arc::clone(wake), ring.clone()) {
             Ok(ring) => Ok((Self::Uring(ring), None)),
             Err(error) => {
                 let why = explain(&error);
@@ -184,8 +184,10 @@ impl Driver {
     }
 
     pub(crate) fn polls_have_failed(&self) -> bool {
-        // With a ring, a failed enter ends the worker.
-        matches!(self, Self::Epoll(epoll) if epoll.polls_have_failed())
+        match self {
+            Self::Epoll(epoll) => epoll.polls_have_failed(),
+            Self::Uring(ring) => ring.polling.has_failed(),
+        }
     }
 
     /// Says that a kernel thread polls the NAPI while the worker doesn't.

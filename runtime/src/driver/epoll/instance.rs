@@ -34,8 +34,9 @@ const EDGES: EventFlags = READS.union(EventFlags::OUT);
 
 pub(crate) struct Instance {
     main: OwnedFd,
-    /// Under a policy that busy-polls.
-    split: Option<Split>,
+    /// Everything but sockets of the worker's NAPI, under a policy that busy-polls.
+    other: Option<OwnedFd>,
+    queue_sockets: RefCell<QueueSockets>,
     events: RefCell<Box<[Event]>>,
     sources: RefCell<Slab<Source>>,
     /// The NAPI that the worker polls; 0: none.
@@ -46,12 +47,6 @@ pub(crate) struct Instance {
     datagrams: Cell<usize>,
 }
 
-struct Split {
-    other: OwnedFd,
-    /// Those in the main instance.
-    queue_sockets: RefCell<QueueSockets>,
-}
-
 #[derive(Clone)]
 struct Source {
     readiness: Rc<Readiness>,
@@ -60,20 +55,17 @@ struct Source {
 }
 
 /// The sockets of the worker's NAPI. Each is removed before it is closed.
-pub(super) type QueueSockets = BTreeSet<RawFd>;
+pub(in crate::driver) type QueueSockets = BTreeSet<RawFd>;
 
 impl Instance {
     /// `split`: whether the policy busy-polls. `max_events`: the batch of one wait, which under
     /// suspension bounds how long other sockets of the queue wait.
     pub(crate) fn new(split: bool, max_events: usize) -> io::Result<Self> {
         let create = || epoll::create(CreateFlags::CLOEXEC);
-        let split = match split {
-            true => Some(Split { other: create()?, queue_sockets: RefCell::default() }),
-            false => None,
-        };
         Ok(Self {
             main: create()?,
-            split,
+            other: split.then(create).transpose()?,
+            queue_sockets: RefCell::default(),
             events: RefCell::new(vec![Event::EMPTY; max_events.max(1)].into_boxed_slice()),
             sources: RefCell::default(),
             napi: Cell::new(0),
@@ -98,12 +90,12 @@ impl Instance {
     }
 
     pub(super) fn other(&self) -> Option<BorrowedFd<'_>> {
-        self.split.as_ref().map(|split| split.other.as_fd())
+        self.other.as_ref().map(AsFd::as_fd)
     }
 
-    /// The sockets of the worker's NAPI, if they have the main instance to themselves.
-    pub(super) fn queue_sockets(&self) -> Option<&RefCell<QueueSockets>> {
-        self.split.as_ref().map(|split| &split.queue_sockets)
+    /// The sockets of the worker's NAPI, those on its ring included.
+    pub(in crate::driver) fn queue_sockets(&self) -> &RefCell<QueueSockets> {
+        &self.queue_sockets
     }
 
     /// Watches a descriptor of the driver in the main instance, or changes how it is watched.
@@ -154,12 +146,12 @@ impl Instance {
         Ok((key, readiness))
     }
 
-    /// A socket of the NAPI is in the main instance, or no longer.
-    fn note(&self, socket: RawFd, is_there: bool) {
-        let Some(sockets) = self.queue_sockets() else { return };
+    /// The worker has a socket of the NAPI, or no longer.
+    pub(in crate::driver) fn note(&self, socket: RawFd, is_there: bool) {
+        let mut sockets = self.queue_sockets.borrow_mut();
         match is_there {
-            true => sockets.borrow_mut().insert(socket),
-            false => sockets.borrow_mut().remove(&socket),
+            true => sockets.insert(socket),
+            false => sockets.remove(&socket),
         };
     }
 
@@ -174,8 +166,8 @@ impl Instance {
     }
 
     fn instance(&self, of_queue: bool) -> &OwnedFd {
-        match &self.split {
-            Some(split) if !of_queue => &split.other,
+        match &self.other {
+            Some(other) if !of_queue => other,
             _ => &self.main,
         }
     }
@@ -208,7 +200,7 @@ impl Instance {
         socket: BorrowedFd<'_>,
         of_queue: bool,
     ) -> io::Result<()> {
-        if self.split.is_some() {
+        if self.other.is_some() {
             let edges = if readiness.watches_writes.get() { EDGES } else { READS };
             // What is there to be received is an event of the instance to which it is added.
             epoll::add(self.instance(of_queue), socket, EventData::new_u64(key as u64), edges)?;
@@ -221,7 +213,7 @@ impl Instance {
     /// The worker's NAPI has this id now. A datagram socket that isn't connected keeps the id that
     /// it had, by which an instance can't poll any more; a ring polls by the new one.
     pub(crate) fn follow_napi(&self, napi: u32) {
-        if self.napi.replace(napi) == napi || self.split.is_none() {
+        if self.napi.replace(napi) == napi || self.other.is_none() {
             return;
         }
         for (key, source) in &*self.sources.borrow() {

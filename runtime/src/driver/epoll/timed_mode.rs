@@ -3,16 +3,16 @@
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use policies::epoll_params::EpollParams;
-use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
 };
 
 use super::instance::QueueSockets;
+use super::poller::Poller;
 use super::sys::{self, Event};
 use crate::driver::wait::{LONGEST_TIMED_WAIT, POLL_PASS, WaitOutcome};
 use crate::timers::monotonic_nanos;
@@ -36,8 +36,6 @@ pub(super) struct TimedMode {
     polled: Cell<u64>,
     poller_polled: Cell<u64>,
     ahead_timers: AheadTimers,
-    /// Whether the poller has failed: it is said once.
-    failed: Cell<bool>,
     /// Whether the last wait brought network events, so that the waiting instance knows its NAPI,
     /// and polls before it sleeps.
     knows_napi: Cell<bool>,
@@ -52,7 +50,6 @@ impl TimedMode {
             polled: Cell::new(0),
             poller_polled: Cell::new(0),
             ahead_timers: AheadTimers::default(),
-            failed: Cell::new(false),
             knows_napi: Cell::new(false),
         })
     }
@@ -62,7 +59,7 @@ impl TimedMode {
     }
 
     pub(super) fn has_failed(&self) -> bool {
-        self.failed.get()
+        self.poller.has_failed()
     }
 
     /// Sets the poll interval, 0 in other modes than timed, and how one poll is made. `watchdog`:
@@ -90,16 +87,10 @@ impl TimedMode {
         Ok(())
     }
 
-    /// Polls by the poller. Returns the number of system calls. If it can't poll, the watchdog
-    /// does.
+    /// Polls by the poller. Returns the number of system calls.
     fn poll(&self, sockets: &RefCell<QueueSockets>) -> usize {
         self.poller_polled.set(monotonic_nanos());
-        self.poller.poll(&sockets.borrow()).unwrap_or_else(|error| {
-            if !self.failed.replace(true) {
-                tracing::warn!(%error, "a worker can't poll its queue by its own timer");
-            }
-            0
-        })
+        self.poller.poll(sockets)
     }
 
     pub(super) fn waited(&self, network_events: bool) {
@@ -151,57 +142,6 @@ impl TimedMode {
             }
             outcome.calls += 1;
         }
-    }
-}
-
-/// Polls a NAPI that the waiting epoll instance has forgotten.
-///
-/// The kernel drops an instance's NAPI at each empty poll, and stores it again when a packet wakes
-/// one of the instance's sockets (`fs/eventpoll.c`, `ep_busy_loop` and `ep_poll_callback`). So
-/// where nobody else polls the queue, an instance can't poll twice. But an instance also stores the
-/// NAPI of each socket that is added (`ep_insert`). Here a second instance gets one of the worker's
-/// sockets for the time of one poll. What the poll receives wakes the instance that the worker
-/// waits in.
-struct Poller {
-    instance: OwnedFd,
-    /// The socket that the last poll has added.
-    last: Cell<RawFd>,
-}
-
-impl Poller {
-    fn new() -> io::Result<Self> {
-        let instance = epoll::create(CreateFlags::CLOEXEC)?;
-        Ok(Self { instance, last: Cell::new(0) })
-    }
-
-    /// Sets how the instance busy-polls.
-    fn set_params(&self, params: EpollParams) -> io::Result<()> {
-        params.write(self.instance.as_fd())
-    }
-
-    /// Polls the NAPI once, if there is a socket to learn it from. Returns the number of system
-    /// calls.
-    fn poll(&self, sockets: &QueueSockets) -> io::Result<usize> {
-        // Another one each time: the flow of one may have moved to another queue.
-        let next = sockets.range(self.last.get() + 1..).next();
-        let Some(&number) = next.or_else(|| sockets.first()) else { return Ok(0) };
-        self.last.set(number);
-        // SAFETY: a socket's owner removes it before it closes it. If the number was closed
-        // nevertheless, or is another descriptor's by now, the kernel refuses it or polls in vain:
-        // it is only added to an epoll instance and removed.
-        let socket = unsafe { BorrowedFd::borrow_raw(number) };
-        let flags = EventFlags::ONESHOT | EventFlags::ET;
-        epoll::add(&self.instance, socket, EventData::new_u64(0), flags)?;
-        let wait = || sys::epoll_wait(self.instance.as_fd(), &mut [Event::EMPTY], Some(POLL_PASS));
-        let mut calls = 3;
-        let mut polled = wait();
-        if matches!(polled, Ok(1..)) {
-            // It is hung up, so the instance returned before it polled. Now it is disarmed.
-            polled = wait();
-            calls += 1;
-        }
-        epoll::delete(&self.instance, socket)?;
-        polled.map(|_| calls)
     }
 }
 
@@ -269,36 +209,9 @@ impl AheadTimers {
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::AsRawFd;
-    use std::os::unix::net::UnixStream;
-
     use rustix::time::timerfd_gettime;
 
     use super::*;
-
-    #[test]
-    fn a_socket_that_is_hung_up_takes_a_second_wait_and_the_next_poll_another_socket() {
-        let poller = Poller::new().unwrap();
-        let (hung_up, peer) = UnixStream::pair().unwrap();
-        drop(peer);
-        let (open, _peer) = UnixStream::pair().unwrap();
-        let mut sockets = QueueSockets::default();
-        assert_eq!(poller.poll(&sockets).unwrap(), 0, "there is nothing to learn the NAPI from");
-        sockets.extend([hung_up.as_raw_fd(), open.as_raw_fd()]);
-        let calls: Vec<usize> = (0..4).map(|_| poller.poll(&sockets).unwrap()).collect();
-        assert_eq!(calls, [4, 3, 4, 3]);
-    }
-
-    #[test]
-    fn a_number_that_was_closed_is_an_error_and_no_more() {
-        let poller = Poller::new().unwrap();
-        let (socket, _peer) = UnixStream::pair().unwrap();
-        // A high number, which no other test gets meanwhile.
-        let closed = rustix::io::fcntl_dupfd_cloexec(&socket, 200).unwrap();
-        let sockets = QueueSockets::from([closed.as_raw_fd()]);
-        drop(closed);
-        assert_eq!(poller.poll(&sockets).unwrap_err().raw_os_error(), Some(libc::EBADF));
-    }
 
     fn pending(timer: &AheadTimers) -> usize {
         let timers = timer.timers.get().and_then(Option::as_ref).map_or(&[][..], |timers| timers);

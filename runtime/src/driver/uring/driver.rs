@@ -90,11 +90,14 @@ pub(super) struct DriverState {
 }
 
 impl UringDriver {
+    /// `polls`: whether the policy busy-polls a queue.
     pub(crate) fn new(
+        polls: bool,
         instance: Instance,
         wake: Arc<WakeHandle>,
         options: RingOptions,
     ) -> io::Result<Rc<Self>> {
+        let polling = Polling::new(polls)?;
         let (ring, mut features) = Ring::new(options.submissions)?;
         // SAFETY: from here on nothing fails. The driver drops its ring before the pool. Others
         // that send the ring messages may keep it open for a while, but with receives left over the
@@ -116,7 +119,7 @@ impl UringDriver {
             has_msg_ring,
             instance,
             wake,
-            polling: Polling::default(),
+            polling,
             state: DriverState::default(),
         }))
     }

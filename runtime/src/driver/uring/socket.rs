@@ -1,7 +1,7 @@
 //! A connected stream socket, and a listening one, on a worker's ring.
 
 use std::io::{self, IoSlice};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -43,6 +43,9 @@ pub struct RingSocket {
 impl RingSocket {
     /// `in_queue`: whether its packets come by the queue that the worker serves.
     pub(crate) fn new(driver: Rc<UringDriver>, descriptor: Arc<dyn AsFd>, in_queue: bool) -> Self {
+        if in_queue {
+            driver.instance.note(descriptor.as_fd().as_raw_fd(), true);
+        }
         Self { driver, state: Rc::new(SocketState::new(descriptor, in_queue)) }
     }
 
@@ -313,6 +316,9 @@ opaque_debug!(RingSocket, "RingSocket", |it| "fd" = it.state.fd());
 
 impl Drop for RingSocket {
     fn drop(&mut self) {
+        if self.state.in_queue {
+            self.driver.instance.note(self.state.fd().as_raw_fd(), false);
+        }
         let mut receive = self.state.receive.borrow_mut();
         receive.dropped = true;
         receive.waker = None;

@@ -67,25 +67,22 @@ impl UringDriver {
             let may_sleep = matches!(wait, Wait::Park(_)) && !self.state.epoll_ready.get();
             may_sleep && !self.ring.borrow_mut().has_completions()
         };
+        let mut outcome = WaitOutcome::default();
+        if self.polling.is_overdue() && !polls_anyway() {
+            let now = monotonic_nanos();
+            self.polling.polled.set(now);
+            self.start_timers(now);
+            outcome.calls += self.polling.look(self.instance.queue_sockets());
+        }
         let (want, timeout) = match wait {
-            // As many completions as are never there, so that the enter polls before it returns.
-            _ if self.polling.is_overdue() && !polls_anyway() => (COMPLETIONS, Some(SHORT_SLEEP)),
             Wait::Pass => (0, None),
             // An enter between the turns has completed the poll of the epoll instance.
             Wait::Park(_) if self.state.epoll_ready.get() => (0, None),
             Wait::Park(timeout) => (1, timeout),
         };
-        let mut outcome = WaitOutcome::default();
         match want {
             1 if self.polling.is_timed() => self.enter_timed(timeout, &mut outcome)?,
-            _ => {
-                if want == COMPLETIONS {
-                    let now = monotonic_nanos();
-                    self.polling.polled.set(now);
-                    self.start_timers(now);
-                }
-                outcome.calls = self.enter(want, timeout)?;
-            }
+            _ => outcome.calls += self.enter(want, timeout)?,
         }
         if self.state.epoll_ready.take() {
             self.state.epoll_watched.set(false);
