@@ -235,6 +235,10 @@ struct Rates {
 
 impl Came {
     fn take(&mut self, status: &AttachStatus) {
+        // One that was published when a queue was attached has no packets of it yet.
+        if status.seconds < STATUS.as_secs_f64() {
+            return;
+        }
         for queue in &status.queues {
             let sums = self.0.entry(queue.queue.clone()).or_default();
             sums.seconds += status.seconds;
