@@ -8,8 +8,6 @@ use std::str::FromStr;
 
 pub use rustix::thread::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-use serde::{Deserialize, Serialize};
-
 /// A set of CPU numbers.
 ///
 /// [`FromStr`] and [`Display`](fmt::Display) use the kernel's list notation:
@@ -22,8 +20,7 @@ use serde::{Deserialize, Serialize};
 /// assert_eq!(cpus.to_mask(), "0000002f");
 /// # Ok::<(), policies::InvalidCpus>(())
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq, Default, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Hash)]
 pub struct Cpus(BTreeSet<u32>);
 
 /// The largest CPU number accepted. Far above `CONFIG_NR_CPUS` (8192 on x86); bounds the memory
@@ -148,11 +145,12 @@ impl fmt::Display for Cpus {
 }
 
 /// Text that is neither a list nor a mask of CPUs.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{given:?} is not a list of CPUs; write for example 0-3,5")]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InvalidCpus {
     given: String,
 }
+
+crate::error_text!(InvalidCpus: Self { given } => "{given:?} is not a list of CPUs; write for example 0-3,5");
 
 impl FromStr for Cpus {
     type Err = InvalidCpus;
@@ -173,19 +171,7 @@ impl FromStr for Cpus {
     }
 }
 
-impl TryFrom<String> for Cpus {
-    type Error = InvalidCpus;
-
-    fn try_from(text: String) -> Result<Self, Self::Error> {
-        text.parse()
-    }
-}
-
-impl From<Cpus> for String {
-    fn from(cpus: Cpus) -> Self {
-        cpus.to_string()
-    }
-}
+crate::json::json_text!(Cpus);
 
 #[cfg(test)]
 mod tests {

@@ -6,12 +6,12 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
-use serde::{Deserialize, Serialize};
+use crate::json::json_object;
 
 /// `struct epoll_params` of `linux/eventpoll.h` (Linux 6.9): how one epoll instance busy-polls.
 #[doc(alias = "epoll_params")]
 #[repr(C)]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct EpollParams {
     /// How long a wait busy-polls before it sleeps, in microseconds.
@@ -21,9 +21,10 @@ pub struct EpollParams {
     pub busy_poll_budget: u16,
     /// 1: the interrupt stays masked while the application polls.
     pub prefer_busy_poll: u8,
-    #[serde(skip)]
     pad: u8,
 }
+
+json_object!(EpollParams: busy_poll_usecs, busy_poll_budget, prefer_busy_poll; optional pad);
 
 const EPIOCSPARAMS: libc::Ioctl = 0x4008_8a01;
 const EPIOCGPARAMS: libc::Ioctl = 0x8008_8a02_u32 as libc::Ioctl;

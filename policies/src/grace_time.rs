@@ -4,8 +4,6 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
 /// The grace time (`gro_flush_timeout`): how long after an empty poll the kernel leaves a queue to
 /// the application's polls, before its timer polls.
 ///
@@ -13,8 +11,8 @@ use serde::{Deserialize, Serialize};
 /// the application sleeps.
 ///
 /// [`FromStr`] accepts microseconds (`200`) and `auto`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "kebab-case"))]
 #[non_exhaustive]
 pub enum GraceTime {
     /// One value at every load, with the deferrals and the suspend timeout of
@@ -53,11 +51,14 @@ impl fmt::Display for GraceTime {
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{given:?} is not a grace time; use microseconds from 1 to 1000000, or `auto`")]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InvalidGraceTime {
     given: String,
 }
+
+crate::error_text!(
+    InvalidGraceTime: Self { given } => "{given:?} is not a grace time; use microseconds from 1 to 1000000, or `auto`"
+);
 
 impl FromStr for GraceTime {
     type Err = InvalidGraceTime;

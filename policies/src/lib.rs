@@ -44,6 +44,7 @@
 //! | [`netlink`] | rtnetlink, netdev and ethtool requests |
 //!
 //! # Features
+//! - `serde` (off by default): plans, reports and settings can be serialized.
 //! - `tools` (off by default): what the `policies` command and measurements need beyond a runtime:
 //!   `attach`, `explain`, and [`counters`] of a run.
 //!
@@ -75,6 +76,7 @@ pub mod explain;
 mod grace_time;
 pub mod host;
 mod journal;
+mod json;
 mod knob;
 mod names;
 pub mod netlink;

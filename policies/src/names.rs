@@ -1,14 +1,17 @@
 //! Enums whose values have names, as settings, arguments and reports write them.
 
 /// Text that is none of the names.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("unknown {kind} {given:?}; write {}", listed(known))]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnknownName {
     /// What the text should have named, as `policy`.
     pub kind: &'static str,
     pub given: String,
     pub known: &'static [&'static str],
 }
+
+crate::error_text!(
+    UnknownName: Self { kind, given, known } => "unknown {kind} {given:?}; write {}", listed(known)
+);
 
 /// For a help text: `pin, follow or none`.
 pub fn listed(names: &[&str]) -> String {

@@ -1,9 +1,8 @@
 //! The policies: what each is called, where packets are processed under it, and what its workers'
 //! waits do. And how workers and interrupts are kept together.
 
-use serde::{Deserialize, Serialize};
-
 use crate::grace_time::GraceTime;
+use crate::json::json_text;
 use crate::names;
 use crate::names::listed;
 
@@ -12,8 +11,7 @@ use crate::names::listed;
 /// The first four and their names are those of Cai and Karsten, *Kernel vs. User-Level Networking*
 /// (2023), section 4. [`FromStr`](std::str::FromStr) and [`Display`](std::fmt::Display) use kebab
 /// case: `kernel-polling`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Policy {
     /// Interrupt balancing: each queue's interrupt goes to its worker's core; workers block
     /// (section 4.1.1).
@@ -109,10 +107,10 @@ names!(
     Policy, "policy": Vanilla = "vanilla", Packing = "packing", Suppression = "suppression",
     KernelPolling = "kernel-polling", KernelThread = "kernel-thread"
 );
+json_text!(Affinity, Policy);
 
 /// How workers and the interrupts of their queues are kept on the same core.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Affinity {
     /// Workers are pinned, and each queue's interrupt goes to its worker's core. An interrupt that

@@ -8,16 +8,15 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
 use crate::controller::{QueueMode, QueueSettings, Reason};
 use crate::host::process::{ProcessIdentity, network_namespace};
 use crate::journal::JournalDir;
 use crate::journal::files::{hold_file, is_file_held};
+use crate::json::json_object;
 use crate::signals::{Registration, on_termination};
 
 /// The state of a worker, at most a second old. Times count from the worker's start.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkerStatus {
     pub worker: usize,
     pub thread: i32,
@@ -35,8 +34,10 @@ pub struct WorkerStatus {
     pub parked_ns: u64,
 }
 
+json_object!(WorkerStatus: worker, thread, napi, running, queue, running_ns, polling_ns, parked_ns);
+
 /// How a worker's queue is driven, and why. Times are whole microseconds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QueueStatus {
     /// What drives the queue while the worker waits.
     pub mode: QueueMode,
@@ -47,9 +48,10 @@ pub struct QueueStatus {
     /// `busy_poll_usecs`: how long a wait polls before it sleeps, beyond the first poll.
     pub spin_us: u64,
     /// Why the queue is driven this way, as `reason`.
-    #[serde(flatten)]
     pub why: Reason,
 }
+
+json_object!(QueueStatus: mode, grace_time_us, poll_interval_us, spin_us, ..why);
 
 impl QueueStatus {
     pub fn new(settings: &QueueSettings) -> Self {
@@ -79,11 +81,12 @@ fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
-#[derive(Serialize, Deserialize)]
 struct StatusContent {
     writer: ProcessIdentity,
     workers: Vec<WorkerStatus>,
 }
+
+json_object!(StatusContent: writer, workers);
 
 /// The status file of this process. It is removed on drop, and on SIGINT and SIGTERM.
 #[derive(Debug)]
@@ -195,6 +198,14 @@ mod tests {
         let timed = QueueSettings::timed(short, short * 10, Reason::Start);
         assert_eq!(text(timed), "timed 20 µs");
         assert_eq!(text(QueueSettings { spin: short, ..timed }), "timed, never sleeps");
+    }
+
+    #[test]
+    fn the_format_is_the_same_as_ever() {
+        let text = r#"{"writer":{"pid":812,"start":4711,"pid_namespace":4026531836},"workers":[{"worker":0,"thread":813,"napi":5276,"running":"kernel-polling","queue":{"mode":"timed","grace_time_us":2000,"poll_interval_us":30,"spin_us":3,"reason":"many-packets"},"running_ns":1,"polling_ns":2,"parked_ns":3},{"worker":1,"thread":814,"napi":0,"running":"vanilla","queue":null,"running_ns":0,"polling_ns":0,"parked_ns":0}]}"#;
+        let content: StatusContent = serde_json::from_str(text).unwrap();
+        assert_eq!(content.workers[0].queue.unwrap().why, Reason::ManyPackets);
+        assert_eq!(serde_json::to_string(&content).unwrap(), text);
     }
 
     #[test]

@@ -326,11 +326,10 @@ impl fmt::Display for Stall {
 pub(crate) type StallHook = Arc<dyn Fn(&Stall) + Send + Sync>;
 
 /// Why a runtime could not be built.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug)]
 #[non_exhaustive]
 pub enum BuildError {
     /// A setting of the environment, an attribute or the builder is not valid.
-    #[error("{source_name}: {reason}")]
     Setting {
         /// Where it came from, for example `RUNTIME_POLICY`.
         source_name: String,
@@ -338,16 +337,40 @@ pub enum BuildError {
         reason: String,
     },
     /// The interface could not be read.
-    #[error(transparent)]
-    Host(#[from] policies::Error),
+    Host(policies::Error),
     /// A worker could not be started.
-    #[error("cannot start worker {worker}: {source}")]
     Worker {
         /// The worker's number, from 0.
         worker: usize,
         /// The error of starting its thread, of pinning it, or of opening its driver.
         source: std::io::Error,
     },
+}
+
+impl fmt::Display for BuildError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Setting { source_name, reason } => write!(f, "{source_name}: {reason}"),
+            Self::Host(error) => error.fmt(f),
+            Self::Worker { worker, source } => write!(f, "cannot start worker {worker}: {source}"),
+        }
+    }
+}
+
+impl std::error::Error for BuildError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Setting { .. } => None,
+            Self::Host(error) => error.source(),
+            Self::Worker { source, .. } => Some(source),
+        }
+    }
+}
+
+impl From<policies::Error> for BuildError {
+    fn from(error: policies::Error) -> Self {
+        Self::Host(error)
+    }
 }
 
 #[cfg(test)]

@@ -345,9 +345,10 @@ pub struct AsyncFdReadyGuard<'a, T: AsFd> {
 }
 
 /// [`AsyncFdReadyGuard::try_io`]: the operation would have blocked, and the readiness is cleared.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the operation would have blocked")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TryIoError(());
+
+policies::error_text!(TryIoError: _ => "the operation would have blocked");
 
 impl<'a, T: AsFd> AsyncFdReadyGuard<'a, T> {
     /// Tries an operation. Its result is returned, errors included, unless it is `WouldBlock`.

@@ -601,9 +601,12 @@ impl<T: 'static> LocalKey<T> {
 opaque_debug!(LocalKey<T>, "LocalKey", [T]);
 
 /// A task's value was asked for outside of its scope.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("a task-local value is only there within the future that was given to its `scope`")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NotInScope;
+
+policies::error_text!(
+    NotInScope: _ => "a task-local value is only there within the future that was given to its `scope`"
+);
 
 /// A value is the thread's while this lives, and another scope's is put aside.
 struct Swapped<'a, T: 'static> {

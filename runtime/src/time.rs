@@ -144,9 +144,10 @@ async fn limited<F: Future>(sleep: Sleep, future: F) -> Result<F::Output, Elapse
 }
 
 /// A [`timeout`] has expired. Converts to an [`io::Error`](std::io::Error) of the kind `TimedOut`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the timeout has expired")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Elapsed;
+
+policies::error_text!(Elapsed: _ => "the timeout has expired");
 
 impl From<Elapsed> for std::io::Error {
     fn from(elapsed: Elapsed) -> Self {

@@ -4,17 +4,16 @@ use std::fmt;
 use std::io;
 use std::str::FromStr;
 
-use serde::{Deserialize, Serialize};
-
 use crate::controller::QueueSettings;
 use crate::grace_time::nanos;
 use crate::host::device::Device;
 use crate::journal::{JournalDir, Lifetime};
+use crate::json::json_object;
 use crate::knob::{Knob, Value};
 use crate::netlink::netdev::{NapiSetting, Netdev};
 
 /// The values of a queue that a process adapts, as a message to a process that may set them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AdaptedQueue {
     ifindex: u32,
     queue: u32,
@@ -22,6 +21,8 @@ pub struct AdaptedQueue {
     gro_flush_timeout: u64,
     irq_suspend_timeout: u64,
 }
+
+json_object!(AdaptedQueue: ifindex, queue, defer_hard_irqs, gro_flush_timeout, irq_suspend_timeout);
 
 impl AdaptedQueue {
     pub(super) fn new(ifindex: u32, queue: u32, settings: &QueueSettings) -> Self {
@@ -152,7 +153,7 @@ mod tests {
             Journal::new(Policy::KernelPolling, "nonesuch", ifindex, Lifetime::Process, vec![0]);
         for (knob, _, most) in allowed.values() {
             let owned = OwnedValues::Within { least: 0, most };
-            journal.entries.push(Entry { knob, old: None, new: Value::Number(0), owned, left: None });
+            journal.entries.push(Entry { knob, old: None, new: Value::Number(0), own: owned, left: None });
         }
         let _held = journals.write(&mut journal).unwrap();
         let refused = |queue: AdaptedQueue| {
@@ -171,9 +172,16 @@ mod tests {
         }
         // A knob with one target value is not adapted, whatever the value.
         for entry in &mut journal.entries {
-            entry.owned = OwnedValues::Any;
+            entry.own = OwnedValues::Any;
         }
         let _held = journals.write(&mut journal).unwrap();
         assert!(refused(allowed));
+    }
+
+    #[test]
+    fn the_format_is_the_same_as_ever() {
+        let text = r#"{"ifindex":3,"queue":1,"defer_hard_irqs":1,"gro_flush_timeout":2000000,"irq_suspend_timeout":18446744073709551615}"#;
+        assert_eq!(text.parse::<AdaptedQueue>().unwrap().to_string(), text);
+        assert!("{}".parse::<AdaptedQueue>().is_err());
     }
 }

@@ -74,7 +74,7 @@ mod tests {
     fn entry(old: Option<u64>, new: u64) -> Entry {
         let number = Value::Number;
         let knob = Knob::NapiDeferHardIrqs { queue: 0 };
-        Entry { knob, old: old.map(number), new: number(new), owned: OwnedValues::New, left: None }
+        Entry { knob, old: old.map(number), new: number(new), own: OwnedValues::New, left: None }
     }
 
     #[test]

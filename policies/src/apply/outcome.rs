@@ -3,14 +3,12 @@
 use std::fmt;
 use std::io;
 
-use serde::Serialize;
-
 use crate::host::device::Device;
 use crate::knob::{Knob, Value, is_refusal};
 use crate::policy::Policy;
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(tag = "outcome", rename_all = "kebab-case")]
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(tag = "outcome", rename_all = "kebab-case"))]
 #[non_exhaustive]
 pub enum Outcome {
     /// The knob had the target value before.
@@ -45,14 +43,15 @@ impl Outcome {
     }
 }
 
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Applied {
-    #[serde(flatten)]
+    #[cfg_attr(feature = "serde", serde(flatten))]
     pub knob: Knob,
     pub target: Value,
     pub policy: Policy,
-    #[serde(flatten)]
+    #[cfg_attr(feature = "serde", serde(flatten))]
     pub outcome: Outcome,
 }
 
@@ -234,7 +233,7 @@ mod tests {
                 knob: Knob::RxRing,
                 old: Some(number(1024)),
                 new: owned,
-                owned: OwnedValues::New,
+                own: OwnedValues::New,
                 left: None,
             };
             assert!(entry.owns(&number(made)));

@@ -4,8 +4,6 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
 /// The longest time for which a packet waits until a worker that sleeps looks at its queue, while
 /// the queue is polled: 10 to 1000 µs, 30 by default.
 ///
@@ -15,8 +13,8 @@ use serde::{Deserialize, Serialize};
 /// 0: the worker never sleeps while packets come, and takes all of its core.
 ///
 /// [`FromStr`] accepts whole microseconds (`30`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(transparent))]
 pub struct PollInterval(Duration);
 
 impl PollInterval {
@@ -76,9 +74,13 @@ impl FromStr for PollInterval {
 }
 
 /// What is no poll interval.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not a poll interval; use whole microseconds from 10 to 1000, or 0 to never sleep")]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InvalidPollInterval(String);
+
+crate::error_text!(
+    InvalidPollInterval: Self(given) =>
+        "{given:?} is not a poll interval; use whole microseconds from 10 to 1000, or 0 to never sleep"
+);
 
 #[cfg(test)]
 mod tests {

@@ -3,15 +3,14 @@
 use std::fmt;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
 use super::poll_interval::PollInterval;
 use super::reason::Reason;
+use crate::json::json_text;
+use crate::names;
 
 /// What drives a queue while the application waits: interrupts, the kernel's timer, or the worker's
 /// own.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum QueueMode {
     /// Interrupts, as under vanilla. The wait does not poll (`prefer_busy_poll` 0), and nothing is
@@ -34,24 +33,14 @@ pub enum QueueMode {
     Timed,
 }
 
-impl QueueMode {
-    /// All modes.
-    pub const ALL: [Self; 4] = [Self::Interrupts, Self::Grace, Self::Deferral, Self::Timed];
-}
-
-impl fmt::Display for QueueMode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            QueueMode::Interrupts => "interrupts",
-            QueueMode::Grace => "grace",
-            QueueMode::Deferral => "deferral",
-            QueueMode::Timed => "timed",
-        })
-    }
-}
+names!(
+    QueueMode, "mode": Interrupts = "interrupts", Grace = "grace", Deferral = "deferral", Timed = "timed"
+);
+json_text!(QueueMode);
 
 /// The values that drive a queue and the wait of the worker that polls it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct QueueSettings {
     /// Which loop drives the queue while the application waits.

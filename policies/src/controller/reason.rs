@@ -2,11 +2,10 @@
 
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use crate::json::json_variants;
 
 /// Why the controller chose a mode.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case", tag = "reason")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reason {
     /// Nothing was measured yet.
@@ -26,6 +25,12 @@ pub enum Reason {
     /// others.
     Unsupervised,
 }
+
+json_variants!(
+    Reason, "reason": Start = "start" {}, Fixed = "fixed" {}, FewPackets = "few-packets" {},
+    ManyPackets = "many-packets" {}, Saturated = "saturated" {}, Failed = "failed" {},
+    Unsupervised = "unsupervised" {}
+);
 
 impl Reason {
     /// The name, as in JSON.

@@ -3,15 +3,13 @@
 use std::fs;
 use std::io;
 
-use serde::Serialize;
-
 use crate::error::Error;
 use crate::host::Interface;
 use crate::netlink::netdev::Netdev;
 use crate::netlink::route;
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "kebab-case"))]
 pub enum RxPackets {
     PerQueue(Vec<(u32, u64)>),
     /// Of the whole interface, if the driver doesn't count by queue.

@@ -99,6 +99,7 @@ fn inspect(link: Link, netdev: &mut std::io::Result<Netdev>) -> Interface {
     Interface::from_facts(&InterfaceFacts::read(link, netdev))
 }
 
+#[cfg(feature = "tools")]
 pub(super) fn facts(name: &str) -> Result<InterfaceFacts, Error> {
     Ok(InterfaceFacts::read(link(name)?, &mut Netdev::open()))
 }

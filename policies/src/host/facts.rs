@@ -6,8 +6,6 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use serde::{Deserialize, Serialize};
-
 use super::interface::{NapiThreadSettings, sysfs};
 use super::{irq, scheduler};
 use crate::cpus::{Cpus, Pid};
@@ -16,8 +14,8 @@ use crate::netlink::netdev::{Napi, Netdev, ReportedQueue};
 use crate::netlink::route::Link;
 
 /// The facts about an interface. It has no addresses.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, Default, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
 pub(crate) struct InterfaceFacts {
     pub(crate) name: String,
     pub(crate) index: u32,
@@ -48,23 +46,23 @@ pub(crate) struct InterfaceFacts {
     pub(crate) unread: Vec<String>,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
 pub(crate) struct RxQueueFacts {
     pub(crate) index: u32,
     pub(crate) rps_cpus: Option<Cpus>,
     pub(crate) rps_flow_count: Option<u64>,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
 pub(crate) struct TxQueueFacts {
     pub(crate) index: u32,
     pub(crate) xps_cpus: Option<Cpus>,
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, Default, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
 pub(crate) struct InterruptFacts {
     pub(crate) number: u32,
     /// The names that drivers have given it.
@@ -188,7 +186,7 @@ fn lower(interface: &str) -> Vec<String> {
     let entries = fs::read_dir(sysfs::class_net(interface)).into_iter().flatten().flatten();
     let name = |entry: fs::DirEntry| Some(entry.file_name().to_str()?.strip_prefix("lower_")?.to_owned());
     let mut names: Vec<String> = entries.filter_map(name).collect();
-    names.sort();
+    names.sort_unstable();
     names
 }
 

@@ -1,7 +1,5 @@
 //! Interfaces and queues as data, and their paths in sysfs.
 
-use serde::{Deserialize, Serialize};
-
 use crate::cpus::Cpus;
 use crate::netlink::ethtool::{Channels, Coalescing, RxRing};
 use crate::netlink::netdev::Napi;
@@ -29,7 +27,8 @@ const IGNORE_DEFERRAL: [&str; 2] = ["mana", "vmxnet3"];
 const LRO_HIDES_NAPIS: [&str; 1] = ["vmxnet3"];
 
 /// A network interface of the calling thread's network namespace.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Interface {
     /// For example `eth0`.
@@ -67,7 +66,8 @@ pub struct Interface {
     pub notes: Vec<String>,
 }
 
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct RxQueue {
     pub index: u32,
@@ -91,7 +91,8 @@ pub struct RxQueue {
     pub rps_flow_count: Option<u64>,
 }
 
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct TxQueue {
     pub index: u32,
@@ -105,7 +106,8 @@ pub struct TxQueue {
     pub xps_cpus: Option<Cpus>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct NapiThreadSettings {
     pub cpus: Cpus,

@@ -5,16 +5,15 @@ use std::fmt;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
-use rustix::process::Pid;
-use rustix::thread::CapabilitySet;
-use serde::{Deserialize, Serialize};
-
 use super::numa::Topology;
 use super::process::ProcessStat;
 use crate::cpus::Cpus;
 use crate::netlink::netdev::Netdev;
+use rustix::process::Pid;
+use rustix::thread::CapabilitySet;
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct Machine {
     pub cpu: String,
@@ -42,8 +41,8 @@ impl fmt::Display for Machine {
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
 pub(crate) struct HostFacts {
     pub(crate) kernel: String,
     /// The cores that this process may use.

@@ -11,6 +11,7 @@ pub(crate) mod machine;
 pub(crate) mod net_namespace;
 pub(crate) mod numa;
 pub(crate) mod process;
+#[cfg(feature = "tools")]
 mod recording;
 pub mod scheduler;
 
@@ -21,4 +22,5 @@ pub(crate) use interface::sysfs;
 pub use interface::{Interface, NapiThreadSettings, RxQueue, TxQueue};
 pub(crate) use machine::HostFacts;
 pub use machine::Machine;
+#[cfg(feature = "tools")]
 pub use recording::{Recording, UnusableRecording};

@@ -4,8 +4,6 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use serde::{Deserialize, Serialize};
-
 use super::interface::Interface;
 use crate::cpus::Cpus;
 
@@ -20,7 +18,8 @@ pub fn nearest_cores(interface: &Interface, count: usize) -> io::Result<Vec<u32>
     Ok(cores)
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct NumaNode {
     pub number: u32,
@@ -29,7 +28,8 @@ pub struct NumaNode {
 }
 
 /// Which CPUs are of one NUMA node, and which are hardware threads of one core.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct Topology {
     /// The nodes by number. Empty on a kernel without `CONFIG_NUMA`.
@@ -56,7 +56,7 @@ impl Topology {
         let mut cores: Vec<Cpus> =
             list("cpu/online").unwrap_or_default().iter().filter_map(threads).collect();
         cores.retain(|threads| threads.len() > 1);
-        cores.sort_by_key(|threads| threads.iter().next());
+        cores.sort_unstable_by_key(|threads| threads.iter().next());
         cores.dedup();
         Self { nodes, cores }
     }

@@ -9,8 +9,8 @@ use std::path::Path;
 
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
-use serde::{Deserialize, Serialize};
 
+use crate::json::json_object;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ProcessStat {
     /// The name, at most 15 bytes.
@@ -65,13 +65,15 @@ fn parse(text: &str) -> Option<ProcessStat> {
 }
 
 /// A process. Its start time distinguishes it from a later process with the same id.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ProcessIdentity {
     pub(crate) pid: u32,
     start: u64,
     /// The inode of the PID namespace that the id belongs to; 0 if it could not be read.
     pid_namespace: u64,
 }
+
+json_object!(ProcessIdentity: pid, start, pid_namespace);
 
 /// `PROC_PID_INIT_INO` in the kernel's `include/linux/proc_ns.h`.
 const FIRST_PID_NAMESPACE: u64 = 0xefff_fffc;

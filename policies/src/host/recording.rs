@@ -32,16 +32,22 @@ pub struct Recording {
     interface: InterfaceFacts,
 }
 
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug)]
 #[non_exhaustive]
 pub enum UnusableRecording {
     /// The file can't be read.
-    #[error("cannot read {path}: {source}", path = path.display())]
     Unreadable { path: PathBuf, source: io::Error },
     /// The content is something else, incomplete, or of another version.
-    #[error("{path} is not a recording that this version reads: {reason}; make one with `policies record INTERFACE`", path = path.display())]
     Foreign { path: PathBuf, reason: String },
 }
+
+crate::error_text!(
+    UnusableRecording, source of Unreadable:
+    Self::Unreadable { path, source } => "cannot read {}: {source}", path.display();
+    Self::Foreign { path, reason } =>
+        "{} is not a recording that this version reads: {reason}; make one with `policies record INTERFACE`",
+        path.display()
+);
 
 /// The fields that every version has.
 #[derive(Deserialize)]

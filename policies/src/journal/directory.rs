@@ -95,8 +95,8 @@ impl JournalDir {
                 Found::Gone => {}
             }
         }
-        contents.journals.sort_by_key(|journal| Reverse(journal.journal.sequence));
-        contents.unreadable.sort_by(|one, other| one.left.path.cmp(&other.left.path));
+        contents.journals.sort_unstable_by_key(|journal| Reverse(journal.journal.sequence));
+        contents.unreadable.sort_unstable_by(|one, other| one.left.path.cmp(&other.left.path));
         Ok(contents)
     }
 

@@ -4,18 +4,19 @@
 use std::fmt;
 use std::io;
 
-use serde::{Deserialize, Serialize};
+use serde_core::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::{Value as Json, json};
 
 use crate::epoll_params::EpollParams;
 use crate::host::process::{ProcessIdentity, ProcessState};
+use crate::json::{field, json_object};
 use crate::knob::{Knob, Value};
 use crate::pidfd::Descriptors;
 use crate::socket_options::stop_steering;
 
 /// The values of a knob that the journal's writer may have set. Only these are replaced by the old
 /// value; any other was set by somebody else.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OwnedValues {
     New,
     /// Any from the old to the new value: the device may take less than was asked for.
@@ -29,25 +30,52 @@ pub(crate) enum OwnedValues {
     Any,
 }
 
+impl Serialize for OwnedValues {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::New => serializer.serialize_str("new"),
+            Self::UpToNew => serializer.serialize_str("up-to-new"),
+            Self::Within { least, most } => {
+                serializer.collect_map([("within", json!({ "least": least, "most": most }))])
+            }
+            Self::Any => serializer.serialize_str("any"),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for OwnedValues {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let json = Json::deserialize(deserializer)?;
+        Ok(match json.as_str() {
+            Some("new") => Self::New,
+            Some("up-to-new") => Self::UpToNew,
+            Some("any") => Self::Any,
+            _ => {
+                let bounds: Json = field(&json, "within")?;
+                Self::Within { least: field(&bounds, "least")?, most: field(&bounds, "most")? }
+            }
+        })
+    }
+}
+
 /// A knob's old and new value.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Entry {
-    #[serde(flatten)]
     pub(crate) knob: Knob,
     pub(crate) old: Option<Value>,
     pub(crate) new: Value,
-    #[serde(rename = "own")]
-    pub(crate) owned: OwnedValues,
+    pub(crate) own: OwnedValues,
     /// What the knob had when the policy was applied, if an ended process had left that and could
     /// not restore `old`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) left: Option<Value>,
 }
+
+json_object!(Entry: ..knob, old, new, own; optional left);
 
 impl Entry {
     /// Whether the journal's writer changes the value while its policy runs.
     pub(crate) fn is_adapted(&self) -> bool {
-        matches!(self.owned, OwnedValues::Within { .. })
+        matches!(self.own, OwnedValues::Within { .. })
     }
 
     /// Whether the journal's writer may have set the value, or the process from which it has taken
@@ -56,7 +84,7 @@ impl Entry {
         if self.left.as_ref() == Some(value) {
             return true;
         }
-        match (self.owned, value, &self.old, &self.new) {
+        match (self.own, value, &self.old, &self.new) {
             (OwnedValues::Any, ..) => true,
             (OwnedValues::UpToNew, Value::Number(value), Some(Value::Number(old)), Value::Number(new)) => {
                 (old.min(new)..=old.max(new)).contains(&value)
@@ -68,7 +96,7 @@ impl Entry {
 }
 
 /// An epoll instance of another process, and its parameters before they were set.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct EpollEntry {
     pub(crate) process: ProcessIdentity,
     pub(crate) descriptor: i32,
@@ -76,6 +104,8 @@ pub(crate) struct EpollEntry {
     /// The budget of the parameters that the journal's writer sets.
     pub(crate) budget: u16,
 }
+
+json_object!(EpollEntry: process, descriptor, old, budget);
 
 impl EpollEntry {
     /// Whether the journal's writer may have set these parameters. It sets no others. So an
@@ -132,11 +162,13 @@ impl fmt::Display for EpollEntry {
 
 /// A listener of another process, whose reuseport group chooses by a program of the journal's
 /// writer.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ListenerEntry {
     pub(crate) process: ProcessIdentity,
     pub(crate) descriptor: i32,
 }
+
+json_object!(ListenerEntry: process, descriptor);
 
 impl ListenerEntry {
     /// What [`ListenerEntry::restore`] would do. Whether the group has a program is not known
@@ -172,8 +204,8 @@ impl fmt::Display for ListenerEntry {
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(tag = "outcome", rename_all = "kebab-case")]
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(tag = "outcome", rename_all = "kebab-case"))]
 #[non_exhaustive]
 pub enum RestoreOutcome {
     /// The knob has its old value.

@@ -7,11 +7,13 @@ use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use serde::Serialize;
+use serde_core::Deserialize;
+use serde_json::Value;
 
 use super::files::is_file_held;
-use super::record::{Journal, JournalHeader, Lifetime, VERSION};
+use super::record::{Journal, Lifetime, VERSION};
 use crate::error::Error;
+use crate::json::field;
 
 #[derive(Debug)]
 pub(super) enum Found {
@@ -50,7 +52,8 @@ impl FoundJournal {
 }
 
 /// A journal that could not be restored or removed. The settings that it records may be left set.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct LeftJournal {
     pub path: PathBuf,
@@ -125,21 +128,25 @@ fn unreadable(path: &Path, reason: &dyn fmt::Display, remedy: &str, is_held: Opt
 
 pub(super) fn parse(path: &Path, file: Content, boot: &str) -> Found {
     let is_held = Some(file.is_held);
-    let header: JournalHeader = match serde_json::from_slice(&file.text) {
+    // The fields that every version of the file format has.
+    let header = serde_json::from_slice(&file.text).and_then(|json: Value| {
+        Ok((field::<u32, serde_json::Error>(&json, "version")?, field::<String, _>(&json, "boot")?, json))
+    });
+    let (version, written_in, json) = match header {
         Ok(header) => header,
         Err(error) => return unreadable(path, &error, DAMAGED, is_held),
     };
     // Where the id can't be read, nothing is taken for outdated. Nor is what a running process
     // holds: container managers give each container another id.
-    let is_known = !boot.is_empty() && !header.boot.is_empty();
-    if is_known && header.boot != boot && !file.is_held {
+    let is_known = !boot.is_empty() && !written_in.is_empty();
+    if is_known && written_in != boot && !file.is_held {
         return Found::Outdated;
     }
-    if header.version != VERSION {
-        let reason = format!("version {} is not supported (this program reads {VERSION})", header.version);
+    if version != VERSION {
+        let reason = format!("version {version} is not supported (this program reads {VERSION})");
         return unreadable(path, &reason, "restore with the program that wrote it", is_held);
     }
-    match serde_json::from_slice(&file.text) {
+    match Journal::deserialize(json) {
         Ok(journal) => Found::Journal(FoundJournal { path: path.to_owned(), journal, is_held: file.is_held }),
         Err(error) => unreadable(path, &error, DAMAGED, is_held),
     }

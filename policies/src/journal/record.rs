@@ -2,21 +2,20 @@
 
 use std::time::SystemTime;
 
-use serde::{Deserialize, Serialize};
-
 use super::entries::{Entry, EpollEntry, ListenerEntry, OwnedValues};
 use crate::host::Interface;
 use crate::host::device::Device;
 use crate::host::process::{ProcessIdentity, boot_id, network_namespace};
+use crate::json::{json_object, json_text};
 use crate::knob::{Knob, Value};
+use crate::names;
 use crate::plan::Plan;
 use crate::policy::Policy;
 
 pub(super) const VERSION: u32 = 2;
 
 /// How long an applied plan stays in effect.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lifetime {
     /// As long as the process that applied it runs.
     Process,
@@ -24,7 +23,10 @@ pub enum Lifetime {
     Host,
 }
 
-#[derive(Debug, Clone, Serialize, Deserialize)]
+names!(Lifetime, "lifetime": Process = "process", Host = "host");
+json_text!(Lifetime);
+
+#[derive(Debug, Clone)]
 pub(crate) struct Journal {
     version: u32,
     pub(crate) policy: Policy,
@@ -42,12 +44,15 @@ pub(crate) struct Journal {
     /// In the order of the plan's steps.
     pub(crate) entries: Vec<Entry>,
     /// Epoll instances of other processes that poll the queues.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) epolls: Vec<EpollEntry>,
     /// Listeners of other processes that are steered by queue.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) listeners: Vec<ListenerEntry>,
 }
+
+json_object!(
+    Journal: version, policy, interface, ifindex, lifetime, sequence, queues, writer, since, boot, namespace, entries;
+    optional epolls, listeners
+);
 
 /// The value that a knob had before ended processes have left it at its present value, if they
 /// have.
@@ -64,7 +69,7 @@ fn entry(
 ) -> Option<Entry> {
     if let Some(original) = original {
         let new = target.unwrap_or(&original).clone();
-        return Some(Entry { knob, old: Some(original), new, owned, left: present });
+        return Some(Entry { knob, old: Some(original), new, own: owned, left: present });
     }
     let new = match (target, &present) {
         // A tuned value changes later, even if it starts with the old value.
@@ -76,14 +81,7 @@ fn entry(
         (None, Some(present)) => present.clone(),
         _ => return None,
     };
-    Some(Entry { knob, old: present, new, owned, left: None })
-}
-
-/// The fields that every version of the file format has.
-#[derive(Deserialize)]
-pub(super) struct JournalHeader {
-    pub(super) version: u32,
-    pub(super) boot: String,
+    Some(Entry { knob, old: present, new, own: owned, left: None })
 }
 
 impl Journal {
@@ -197,7 +195,7 @@ impl Journal {
     /// Records that a knob has its final value: the target, or what the device made of it.
     pub(crate) fn finalize(&mut self, knob: &Knob, value: &Value) {
         for entry in self.entries.iter_mut().filter(|entry| entry.knob == *knob) {
-            entry.owned = OwnedValues::New;
+            entry.own = OwnedValues::New;
             entry.new.clone_from(value);
         }
     }

@@ -6,8 +6,6 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
-use serde::Serialize;
-
 use super::directory::JournalDir;
 use super::entries::{Entry, EpollEntry, OwnedValues, RestoreOutcome};
 use super::found::{FoundJournal, LeftJournal, UnreadableJournal};
@@ -22,7 +20,8 @@ use crate::knob::{Knob, Value};
 use crate::netlink::route;
 use crate::policy::Policy;
 
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct RestoreReport {
     /// The interface's name when the policy was applied.
@@ -307,7 +306,7 @@ impl Journal {
                     restore_entry(entry, device, false),
                     RestoreOutcome::Restored | RestoreOutcome::Gone
                 );
-            if !kept && entry.owned != OwnedValues::Any {
+            if !kept && entry.own != OwnedValues::Any {
                 self.entries.remove(index);
             }
         }
@@ -379,7 +378,7 @@ fn judge(entry: &mut Entry, now: io::Result<Value>) -> RestoreOutcome {
             // The value is from here, so that the next restore tries again.
             if !entry.owns(&now) {
                 entry.new = now;
-                entry.owned = OwnedValues::New;
+                entry.own = OwnedValues::New;
             }
             RestoreOutcome::Failed { reason }
         }
@@ -399,7 +398,7 @@ mod tests {
     fn a_knob_that_is_gone_after_its_write_is_not_one_that_cannot_be_read() {
         let (old, new) = (Some(Value::Number(100)), Value::Number(32));
         let knob = Knob::Coalesce { parameter: Coalescing::RxUsecs };
-        let mut entry = Entry { knob, old, new, owned: OwnedValues::New, left: None };
+        let mut entry = Entry { knob, old, new, own: OwnedValues::New, left: None };
         assert_eq!(judge(&mut entry, Err(io::ErrorKind::NotFound.into())), RestoreOutcome::Gone);
         let refused = judge(&mut entry, Err(io::ErrorKind::PermissionDenied.into()));
         assert!(matches!(refused, RestoreOutcome::Failed { .. }), "{refused:?}");

@@ -2,8 +2,6 @@
 
 use std::path::PathBuf;
 
-use serde::Serialize;
-
 use super::directory::JournalDir;
 use super::found::{FoundJournal, LeftJournal};
 use super::record::Lifetime;
@@ -13,7 +11,8 @@ use crate::host::process::ProcessStat;
 use crate::policy::Policy;
 
 /// A journal in short: who has set what since when.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct JournalSummary {
     pub path: PathBuf,

@@ -291,3 +291,22 @@ fn ended_long_ago() -> ProcessIdentity {
     static ENDED: std::sync::OnceLock<ProcessIdentity> = std::sync::OnceLock::new();
     ENDED.get_or_init(ended).clone()
 }
+
+#[test]
+fn the_format_is_that_of_version_2() {
+    // Every knob, and what only journals of `attach` have.
+    let full = include_str!("testdata/journal.json");
+    let mut journal: Journal = serde_json::from_str(full).unwrap();
+    assert_eq!(serde_json::to_string_pretty(&journal).unwrap(), full);
+    journal.epolls.clear();
+    journal.listeners.clear();
+    let short = serde_json::to_string_pretty(&journal).unwrap();
+    let (entries, _) = full.split_once(",\n  \"epolls\"").unwrap();
+    assert_eq!(short, format!("{entries}\n}}"));
+    serde_json::from_str::<Journal>(&short).unwrap();
+    for (field, other) in
+        [("rx-ring", "no-knob"), ("\"sequence\": 5", "\"sequence\": -5"), ("  \"since\"", "  \"\"")]
+    {
+        assert!(serde_json::from_str::<Journal>(&full.replacen(field, other, 1)).is_err(), "{field}");
+    }
+}

@@ -9,17 +9,18 @@ pub(crate) use write::is_refusal;
 
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use serde_core::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
+use serde_json::Value as Json;
 
 use crate::host::Cpus;
+use crate::json::json_variants;
 use crate::netlink::ethtool::Coalescing;
 use crate::policy::Policy;
 
 /// A setting of the host that a policy may change.
 ///
 /// Per-queue knobs are keyed by queue number, not by NAPI id: ids change when a link is reopened.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(tag = "knob", rename_all = "kebab-case")]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Knob {
     Channels {
@@ -70,13 +71,41 @@ pub enum Knob {
     NapiThreadPriority { queue: u32 },
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(untagged)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Value {
     /// A count, a switch (0 or 1), or nanoseconds.
     Number(u64),
     Cpus(Cpus),
+}
+
+json_variants!(
+    Knob, "knob": Channels = "channels" { combined }, RxRing = "rx-ring" {}, Coalesce = "coalesce" { parameter },
+    RpsCpus = "rps-cpus" { queue }, RpsFlowCount = "rps-flow-count" { queue }, XpsCpus = "xps-cpus" { queue },
+    IrqAffinity = "irq-affinity" { queue, irq }, TxIrqAffinity = "tx-irq-affinity" { queue, irq },
+    DeferHardIrqs = "defer-hard-irqs" {}, GroFlushTimeout = "gro-flush-timeout" {},
+    NapiDeferHardIrqs = "napi-defer-hard-irqs" { queue }, NapiGroFlushTimeout = "napi-gro-flush-timeout" { queue },
+    NapiIrqSuspendTimeout = "napi-irq-suspend-timeout" { queue }, NapiThreaded = "napi-threaded" { queue },
+    NapiThreadAffinity = "napi-thread-affinity" { queue }, NapiThreadPriority = "napi-thread-priority" { queue }
+);
+
+impl Serialize for Value {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Value::Number(number) => number.serialize(serializer),
+            Value::Cpus(cpus) => cpus.serialize(serializer),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Value {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let json = Json::deserialize(deserializer)?;
+        match json.as_u64() {
+            Some(number) => Ok(Value::Number(number)),
+            None => Cpus::deserialize(json).map(Value::Cpus).map_err(D::Error::custom),
+        }
+    }
 }
 
 impl Value {

@@ -12,20 +12,27 @@ use crate::host::irq;
 use crate::host::machine::{has_capability, in_initial_user_namespace};
 
 /// Why a process may not set a knob.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug)]
 #[non_exhaustive]
 pub enum NotPermitted {
-    #[error("needs {0}")]
     MissingCapability(&'static str),
     /// The process has a capability only in its own user namespace.
-    #[error("needs {0} in the initial user namespace")]
     UserNamespace(&'static str),
-    #[error("the kernel manages the affinity of irq {0}; user space can't set it")]
     ManagedIrq(u32),
     /// The knob's file can't be written.
-    #[error("{}: {source}", .path.display())]
-    File { path: PathBuf, source: io::Error },
+    File {
+        path: PathBuf,
+        source: io::Error,
+    },
 }
+
+crate::error_text!(
+    NotPermitted, source of File:
+    Self::MissingCapability(name) => "needs {name}";
+    Self::UserNamespace(name) => "needs {name} in the initial user namespace";
+    Self::ManagedIrq(irq) => "the kernel manages the affinity of irq {irq}; user space can't set it";
+    Self::File { path, source } => "{}: {source}", path.display()
+);
 
 /// Checks whether this process may set `knob` on `interface`. Inspects capabilities and file
 /// permissions; changes nothing.

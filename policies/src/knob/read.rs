@@ -4,7 +4,6 @@ use std::fs;
 use std::io;
 use std::path::PathBuf;
 
-use super::permission::NotPermitted;
 use super::{Knob, Value};
 use crate::host::device::Device;
 use crate::host::irq::{self, Direction};
@@ -149,7 +148,8 @@ impl Knob {
     }
 
     /// That the kernel manages the affinity which the knob is.
-    pub(crate) fn managed_irq(&self, interface: &Interface) -> Option<NotPermitted> {
+    #[cfg(feature = "tools")]
+    pub(crate) fn managed_irq(&self, interface: &Interface) -> Option<super::permission::NotPermitted> {
         let (irq, is_managed) = match *self {
             Knob::IrqAffinity { irq, .. } => {
                 (irq, interface.queues.iter().any(|queue| queue.irq == Some(irq) && queue.irq_managed))
@@ -159,6 +159,6 @@ impl Knob {
             }
             _ => return None,
         };
-        is_managed.then_some(NotPermitted::ManagedIrq(irq))
+        is_managed.then_some(super::permission::NotPermitted::ManagedIrq(irq))
     }
 }

@@ -5,11 +5,11 @@
 
 use std::io;
 
-use serde::{Deserialize, Serialize};
-
 use super::Request;
 use super::generic::{Frame, GenericConnection};
 use super::message::Attribute;
+use crate::json::json_text;
+use crate::names;
 
 const FEATURES_GET: u8 = 11;
 const FEATURES_SET: u8 = 12;
@@ -46,8 +46,7 @@ mod features {
 }
 
 /// An interrupt coalescing parameter of a device (`ethtool -C`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Coalescing {
     /// Whether the device or its driver adapts the receive parameters itself: 0 or 1.
@@ -64,30 +63,15 @@ pub enum Coalescing {
     TxFrames,
 }
 
+// The adaptive switches come first, because while they are on the device ignores the others. The
+// names are ethtool's.
+names!(
+    Coalescing, "parameter": AdaptiveRx = "adaptive-rx", AdaptiveTx = "adaptive-tx", RxUsecs = "rx-usecs",
+    RxFrames = "rx-frames", TxUsecs = "tx-usecs", TxFrames = "tx-frames"
+);
+json_text!(Coalescing);
+
 impl Coalescing {
-    /// All parameters. The adaptive switches come first, because while they are on the device
-    /// ignores the others.
-    pub const ALL: [Coalescing; 6] = [
-        Coalescing::AdaptiveRx,
-        Coalescing::AdaptiveTx,
-        Coalescing::RxUsecs,
-        Coalescing::RxFrames,
-        Coalescing::TxUsecs,
-        Coalescing::TxFrames,
-    ];
-
-    /// ethtool's name, for example `rx-usecs`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Coalescing::AdaptiveRx => "adaptive-rx",
-            Coalescing::AdaptiveTx => "adaptive-tx",
-            Coalescing::RxUsecs => "rx-usecs",
-            Coalescing::RxFrames => "rx-frames",
-            Coalescing::TxUsecs => "tx-usecs",
-            Coalescing::TxFrames => "tx-frames",
-        }
-    }
-
     pub fn is_switch(self) -> bool {
         matches!(self, Coalescing::AdaptiveRx | Coalescing::AdaptiveTx)
     }
@@ -105,7 +89,8 @@ impl Coalescing {
 }
 
 /// The number of receive queues of a device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct Channels {
     /// Whether a channel is a pair of a receive and a transmit queue.
@@ -115,7 +100,8 @@ pub struct Channels {
 }
 
 /// The size of the receive rings of a device, in descriptors; a packet takes at least one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct RxRing {
     pub size: u32,

@@ -128,12 +128,13 @@ fn kernel_error(code: i32, body: &[u8]) -> io::Error {
 }
 
 /// An errno with the kernel's message.
-#[derive(Debug, thiserror::Error)]
-#[error("{plain}: {message}")]
+#[derive(Debug)]
 struct ExplainedError {
     plain: io::Error,
     message: String,
 }
+
+crate::error_text!(ExplainedError: Self { plain, message } => "{plain}: {message}");
 
 /// The errno of an error that this module returned, with or without a message of the kernel.
 pub fn errno(error: &io::Error) -> Option<i32> {

@@ -5,8 +5,6 @@
 
 use std::io;
 
-use serde::{Deserialize, Serialize};
-
 use super::Request;
 use super::generic::{Frame, GenericConnection};
 use super::message::Attribute;
@@ -51,7 +49,8 @@ pub const THREADED_BUSY_POLL: u64 = 2;
 
 /// A NAPI: the poll context of a queue, with its settings. Settings that the kernel doesn't report
 /// are `None`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct Napi {
     /// The id, as `SO_INCOMING_NAPI_ID` returns it for a socket.
@@ -109,7 +108,8 @@ impl NapiSetting {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct ReportedQueue {
     pub index: u32,
@@ -144,7 +144,7 @@ impl Netdev {
                     })
                 })
                 .collect();
-            queues.sort_by_key(|queue| queue.index);
+            queues.sort_unstable_by_key(|queue| queue.index);
             queues
         };
         Ok((of_type(queue::TYPE_RX), of_type(queue::TYPE_TX)))
@@ -154,7 +154,7 @@ impl Netdev {
     pub fn napis(&mut self, ifindex: u32) -> io::Result<Vec<Napi>> {
         let frames = self.0.request(NAPI_GET, &[Attribute::number(napi::IFINDEX, ifindex)], Request::Dump)?;
         let mut napis: Vec<_> = frames.iter().filter_map(parse_napi).collect();
-        napis.sort_by_key(|napi| napi.id);
+        napis.sort_unstable_by_key(|napi| napi.id);
         Ok(napis)
     }
 

@@ -6,8 +6,6 @@ mod planner;
 mod ring;
 mod settings;
 
-use serde::Serialize;
-
 use crate::controller::QueueSettings;
 use crate::grace_time::nanos;
 use crate::knob::{Knob, Value};
@@ -16,10 +14,11 @@ use crate::policy::Policy;
 pub use note::Note;
 pub use settings::{Settings, SuppressionValues};
 
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Step {
-    #[serde(flatten)]
+    #[cfg_attr(feature = "serde", serde(flatten))]
     pub knob: Knob,
     /// The present value; `None` if it can't be read (before an earlier step, for example).
     pub current: Option<Value>,
@@ -39,7 +38,8 @@ impl Step {
 /// The steps that give an interface a policy.
 ///
 /// Made by [`Plan::new`]; [`apply`](crate::apply) carries it out.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Plan {
     pub policy: Policy,

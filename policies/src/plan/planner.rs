@@ -9,7 +9,7 @@ use super::{Plan, Step};
 use crate::controller::{QueueMode, QueueSettings, Reason};
 use crate::grace_time::{GraceTime, nanos};
 use crate::host::device::Device;
-use crate::host::{HostFacts, Interface, Recording, RxQueue, TxQueue};
+use crate::host::{HostFacts, Interface, RxQueue, TxQueue};
 use crate::knob::permission::{NotPermitted, may_set_on};
 use crate::knob::{Knob, Value};
 use crate::netlink::ethtool::Coalescing;
@@ -24,7 +24,8 @@ impl Plan {
     }
 
     /// Plans a policy for a recorded interface. The steps say nothing of what this process may set.
-    pub fn for_recording(policy: Policy, recording: &Recording, settings: &Settings) -> Self {
+    #[cfg(feature = "tools")]
+    pub fn for_recording(policy: Policy, recording: &crate::host::Recording, settings: &Settings) -> Self {
         let interface = recording.interface();
         let forbids = |knob: &Knob| knob.managed_irq(&interface);
         Self::on(&forbids, &recording.host, policy, &interface, settings)

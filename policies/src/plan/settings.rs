@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use serde::Serialize;
-
 use crate::controller::{PollInterval, QueueSettings};
 use crate::grace_time::GraceTime;
 use crate::host::{Cpus, Interface};
@@ -12,7 +10,8 @@ use crate::policy::Policy;
 
 /// The device's interrupt coalescing under suppression. Defaults are those of Cai and Karsten
 /// (2023), section 4.2.1; of a value that the device refuses, half is tried, a quarter and so on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct SuppressionValues {
     /// Microseconds from a received packet to its interrupt; 65534 by default.
     pub rx_usecs: u32,
@@ -44,7 +43,8 @@ impl SuppressionValues {
 }
 
 /// The parameters of a plan besides the policy and the interface.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Settings {
     /// The number of receive queues to configure; `None` leaves it unchanged.
     pub channels: Option<u32>,

@@ -23,9 +23,10 @@ use crate::worker::current;
 
 /// The worker's driver has no ring ([`DriverKind::Epoll`](crate::DriverKind::Epoll)). As an
 /// [`io::Error`] its kind is `Unsupported`, and this its source.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the epoll driver has no io_uring: this operation needs the uring driver")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NoRing;
+
+policies::error_text!(NoRing: _ => "the epoll driver has no io_uring: this operation needs the uring driver");
 
 impl From<NoRing> for io::Error {
     fn from(error: NoRing) -> Self {
