@@ -46,8 +46,7 @@ fn served_by_each(queues: u32) -> Vec<usize> {
         let clients = runtime::spawn_blocking(move || testbed.client.run(connect_all).unwrap()).await;
         drop((clients, serving));
     });
-    let served = served.lock().unwrap().clone();
-    served
+    Arc::into_inner(served).unwrap().into_inner().unwrap()
 }
 
 #[testbed_test(drivers = "epoll, uring")]
