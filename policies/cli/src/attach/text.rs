@@ -81,7 +81,7 @@ pub fn print_forecasts(forecasts: &[Forecast], format: Format) {
             &format!("attached, polled for {:.0} % of the time", forecast.polled * 100.0),
             None,
             forecast.wakeups_left_per_second,
-            format!("at least {:.2}", (forecast.cores - forecast.cores_saved_at_most).max(0.0)),
+            format!("{:.2} and more", forecast.cores_left),
         );
         attached.push(format!("{:.0} µs more on average", forecast.delay_us));
         table.add_row(attached);
@@ -115,9 +115,8 @@ pub fn print_outcome(forecasts: &[Forecast], came: &Came, format: Format) {
                 forecast.wakeups_per_second,
                 format!("{:.2}", forecast.cores),
             ));
-            let at_least = (forecast.cores - forecast.cores_saved_at_most).max(0.0);
-            let left = forecast.wakeups_left_per_second;
-            table.add_row(row("", "foreseen", None, left, format!("at least {at_least:.2}")));
+            let (wakeups, cores) = (forecast.wakeups_left_per_second, forecast.cores_left);
+            table.add_row(row("", "foreseen", None, wakeups, format!("{cores:.2} and more")));
         }
         let attached = format!("attached, {seconds:.0} s");
         table.add_row(row(&name, &attached, Some(packets), wakeups, format!("{cores:.2}")));
