@@ -48,7 +48,7 @@ fn a_dry_run_says_what_attaching_would_change_and_changes_nothing() {
     let testbed = enter_plain(1);
     let Some(server) = servers::memcached() else { return };
     let pid = server.pid().to_string();
-    let dry_run = ["attach", "--pid", &pid, "--poll-interval", "1000", "--dry-run", "1"];
+    let dry_run = ["attach", "--pid", &pid, "--poll-interval", "100", "--dry-run", "1"];
     let before = state(&[server.pid()]);
     // Without connections there is nothing to foresee.
     let output = policies_command(&dry_run).output().unwrap();
@@ -64,7 +64,7 @@ fn a_dry_run_says_what_attaching_would_change_and_changes_nothing() {
     // The load is closed: some thousand requests a second at least.
     assert!(number("packets_per_second") > 1_000.0 && number("cores") > 0.0, "{json}");
     assert!(number("wakeups_left_per_second") <= number("wakeups_per_second"), "{json}");
-    assert!(number("wakeups_left_per_second") <= 1_000.0 || number("polled") < 1.0, "{json}");
+    assert!(number("wakeups_left_per_second") <= 10_000.0 || number("polled") < 1.0, "{json}");
     assert_eq!(state(&[server.pid()]), before);
     nothing_is_left();
 }
