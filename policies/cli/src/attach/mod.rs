@@ -92,11 +92,13 @@ impl PollingArguments {
 }
 
 fn parse_poll_interval(text: &str) -> Result<PollInterval, String> {
-    let interval: PollInterval = text.parse().map_err(|error| format!("{error}"))?;
-    if interval.never_sleeps() {
-        return Err("a server's waits can't be kept from sleeping from outside; use 10 to 1000".to_owned());
+    match text.parse() {
+        Ok(PollInterval::NEVER_SLEEPS) => {
+            Err("a server's waits can't be kept from sleeping from outside; use 10 to 1000".to_owned())
+        }
+        Ok(interval) => Ok(interval),
+        Err(_) => Err("a poll interval is a whole number of microseconds from 10 to 1000".to_owned()),
     }
-    Ok(interval)
 }
 
 #[derive(Args)]

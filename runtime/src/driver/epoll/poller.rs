@@ -11,14 +11,13 @@ use super::instance::QueueSockets;
 use super::sys::{self, Event};
 use crate::driver::wait::POLL_PASS;
 
-/// Polls a NAPI that the waiting epoll instance has forgotten.
+/// Polls a NAPI that a wait in epoll has forgotten, or that an enter of a ring does not poll.
 ///
 /// The kernel drops an instance's NAPI at each empty poll, and stores it again when a packet wakes
 /// one of the instance's sockets (`fs/eventpoll.c`, `ep_busy_loop` and `ep_poll_callback`). So
 /// where nobody else polls the queue, an instance can't poll twice. But an instance also stores the
 /// NAPI of each socket that is added (`ep_insert`). Here a second instance gets one of the worker's
-/// sockets for the time of one poll. What the poll receives wakes the instance that the worker
-/// waits in.
+/// sockets for the time of one poll. What the poll receives wakes what the worker waits in.
 pub(in crate::driver) struct Poller {
     instance: OwnedFd,
     /// The socket that the last poll has added.

@@ -60,9 +60,10 @@ impl Polling {
     /// `polls`: whether the policy busy-polls a queue.
     pub(super) fn new(polls: bool) -> io::Result<Self> {
         let poller = polls.then(Poller::new).transpose()?;
-        if let Some(poller) = &poller {
-            poller.set_params(EpollParams::polling(0, QueueSettings::BUSY_POLL_BUDGET))?;
-        }
+        let params = EpollParams::polling(0, QueueSettings::BUSY_POLL_BUDGET);
+        // Before Linux 6.9 an instance has no parameters. A ring can't name its NAPI there either,
+        // so nothing polls.
+        let poller = poller.filter(|poller| poller.set_params(params).is_ok());
         Ok(Self { poller, ..Self::default() })
     }
 
