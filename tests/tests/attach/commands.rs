@@ -32,7 +32,7 @@ fn an_interrupted_attach_prints_what_it_did_and_leaves_nothing() {
             "polled for",
             "attached memcached",
             "is now driven by",
-            "foreseen",
+            "by busy polling",
             "detached;",
         ] {
             assert!(text.contains(expected), "no {expected:?} in {text}");
@@ -66,6 +66,27 @@ fn a_dry_run_says_what_attaching_would_change_and_changes_nothing() {
     assert!(number("wakeups_left_per_second") <= number("wakeups_per_second"), "{json}");
     assert!(number("wakeups_left_per_second") <= 10_000.0 || number("polled") < 1.0, "{json}");
     assert_eq!(state(&[server.pid()]), before);
+    nothing_is_left();
+}
+
+#[testbed_test]
+fn what_came_of_an_attachment_is_printed_beside_what_was_foreseen() {
+    let testbed = enter_plain(1);
+    let Some(server) = servers::memcached() else { return };
+    let load = server.load(&testbed);
+    let pid = server.pid().to_string();
+    let attach = ["attach", "--pid", &pid, "--interval", "0", "--duration", "5"];
+    let output = policies_command(&attach).output().unwrap();
+    load.end();
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    let last: Vec<&str> = text.lines().rev().take(4).collect();
+    let [detached, attached, foreseen, before] = last[..] else { panic!("{text}") };
+    assert!(detached.contains("detached;") && before.contains("before"), "{text}");
+    assert!(foreseen.contains("foreseen") && attached.contains("attached, "), "{text}");
+    // The load is closed: some thousand requests a second at least.
+    let rate = |row: &str, word: usize| row.split_whitespace().nth(word).unwrap().parse::<f64>().unwrap();
+    assert!(rate(before, 3) > 1_000.0 && rate(attached, 3) > 1_000.0, "{text}");
     nothing_is_left();
 }
 

@@ -46,7 +46,7 @@ fn served_by_each(queues: u32) -> Vec<usize> {
         let clients = runtime::spawn_blocking(move || testbed.client.run(connect_all).unwrap()).await;
         drop((clients, serving));
     });
-    Arc::into_inner(served).unwrap().into_inner().unwrap()
+    served.lock().unwrap().clone()
 }
 
 #[testbed_test(drivers = "epoll, uring")]
