@@ -1,10 +1,10 @@
-//! What journals, status files and messages contain, as JSON. Not by serde's derive, which would take
-//! a fifth of the time in which a program on the runtime is built.
+//! Implements serde's traits for the types of journals, status files and messages, without
+//! `serde_derive`: building that takes a fifth of the time of a program on the runtime.
 
 use serde_core::de::{DeserializeOwned, Error};
 use serde_json::Value;
 
-/// Reads a field of an object; as null if there is none.
+/// Deserializes a field of an object. A missing field counts as `null`.
 pub(crate) fn field<T: DeserializeOwned, E: Error>(object: &Value, name: &str) -> Result<T, E> {
     read(object.get(name).unwrap_or(&Value::Null))
         .map_err(|error: E| E::custom(format_args!("{name}: {error}")))
@@ -18,8 +18,8 @@ pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
-/// A struct as an object of its fields, among which `..field` stands for those of the object that this
-/// field is. What is `optional` is not written while it has its default.
+/// Serializes a struct as an object. `..field` flattens a field, as `#[serde(flatten)]` does. Fields
+/// after `optional` are left out while they have their default.
 macro_rules! json_object {
     ($type:ident: $(..$first:ident,)? $($field:ident),+ $(, ..$last:ident)? $(; optional $($optional:ident),+)?) => {
         const _: () = {
@@ -54,7 +54,7 @@ macro_rules! json_object {
     };
 }
 
-/// An enum as an object of the variant's name, as `$tag`, and its fields.
+/// Serializes an enum as an object with the variant's name as `$tag`, as `#[serde(tag)]` does.
 macro_rules! json_variants {
     ($type:ident, $tag:literal: $($variant:ident = $name:literal { $($field:ident),* }),+) => {
         const _: () = {
@@ -93,7 +93,7 @@ macro_rules! json_variants {
     };
 }
 
-/// Types as the text of their `Display` and `FromStr`.
+/// Serializes types as strings, by `Display` and `FromStr`.
 macro_rules! json_text {
     ($($type:ident),+) => {$(
         impl serde_core::Serialize for $type {

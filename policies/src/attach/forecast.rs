@@ -1,5 +1,4 @@
-//! What an attachment would change: what interrupts cost a server now, and what is left of that when its queue is
-//! polled.
+//! Predicts what attaching changes, from measurements of a server whose queues interrupts drive.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::thread;
@@ -62,21 +61,38 @@ impl Observation {
         let Some(first) = self.processes.first().filter(|_| !threads.is_empty()) else {
             return Ok(Vec::new());
         };
-        let step = Error::kernel("enter the network namespace of the server");
-        let namespace = match NetNamespace::of_process(first.pid) {
-            Ok(namespace) => namespace,
-            Err(error) => return Err(step(error)),
-        };
-        namespace.run(|| measure(&threads, interval, time)).map_err(step)?
+        let step = "enter the network namespace of the server";
+        let namespace = NetNamespace::of_process(first.pid).map_err(Error::kernel(step))?;
+        namespace.run(|| measure(threads, interval, time)).map_err(Error::kernel(step))?
     }
 }
 
 /// A queue that is measured.
 struct Measured {
+    name: QueueName,
+    threads: BTreeSet<(u32, i32)>,
     controller: PollingController,
     meter: LoadMeter,
-    threads: BTreeSet<(u32, i32)>,
+    /// How often the threads have slept, at the last step.
+    sleeps: u64,
     sums: Sums,
+}
+
+impl Measured {
+    /// Measures the time since the last step, and runs the controller on it. `packets`: those that
+    /// the queue has received since the first step, which only reads where the counts begin.
+    fn step(&mut self, packets: u64, is_first: bool) {
+        let load = self.meter.measure(packets, &self.threads);
+        let sleeps = self.threads.iter().map(|(_, thread)| process::sleeps(*thread)).sum();
+        let wakeups = u64::saturating_sub(sleeps, std::mem::replace(&mut self.sleeps, sleeps));
+        if is_first {
+            return;
+        }
+        self.controller.step(&load.epoch);
+        let settings = self.controller.settings();
+        let interval = (!settings.is_by_interrupts()).then_some(settings.grace_time);
+        self.sums.add(&load, wakeups, interval);
+    }
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -87,7 +103,8 @@ struct Sums {
     wakeups: u64,
     run: Duration,
     wakeups_left: f64,
-    saved: f64,
+    /// `run` without the time of the turns that go.
+    run_left: Duration,
     /// The mean wait for the poll, times the time.
     waits: f64,
 }
@@ -112,7 +129,9 @@ impl Sums {
             wakeups.min(serving * filled * intervals)
         });
         self.wakeups_left += left;
-        self.saved += load.run.as_secs_f64() * (1.0 - left / wakeups.max(1.0)).max(0.0);
+        // A thread that never sleeps has no turns that could go.
+        let kept = if wakeups > 0.0 { left / wakeups } else { 1.0 };
+        self.run_left += load.run.mul_f64(kept);
     }
 
     fn forecast(&self, queue: QueueName) -> Forecast {
@@ -124,7 +143,7 @@ impl Sums {
             cores: self.run.as_secs_f64() / seconds,
             polled: self.polled.as_secs_f64() / seconds,
             wakeups_left_per_second: self.wakeups_left / seconds,
-            cores_left: (self.run.as_secs_f64() - self.saved) / seconds,
+            cores_left: self.run_left.as_secs_f64() / seconds,
             delay_us: self.waits * 1e6 / seconds,
         }
     }
@@ -132,49 +151,30 @@ impl Sums {
 
 /// In the network namespace of the server.
 fn measure(
-    threads: &BTreeMap<QueueName, BTreeSet<(u32, i32)>>,
+    threads: BTreeMap<QueueName, BTreeSet<(u32, i32)>>,
     interval: PollInterval,
     time: Duration,
 ) -> Result<Vec<Forecast>, Error> {
     let names: Vec<QueueName> = threads.keys().cloned().collect();
     let mut traffic = Traffic::open().map_err(Error::kernel("use netdev netlink"))?;
     let map = QueueMap::read()?;
-    let mut queues: Vec<Measured> = Vec::new();
-    for name in &names {
-        let limits = map.interface(name).map(limits_of).unwrap_or_default();
-        queues.push(Measured {
-            controller: PollingController::new(interval, limits),
-            meter: LoadMeter::new(),
-            threads: threads[name].clone(),
-            sums: Sums::default(),
-        });
-    }
-    let sleeps =
-        |queue: &Measured| queue.threads.iter().map(|(pid, thread)| process::sleeps(*pid, *thread)).sum();
-    let mut before: Vec<u64> = queues.iter().map(sleeps).collect();
-    let mut step = |counts: bool| {
-        let packets = traffic.measure(&names).packets;
-        for ((queue, name), before) in queues.iter_mut().zip(&names).zip(&mut before) {
-            let load = queue.meter.measure(packets[name], &queue.threads);
-            let now: u64 = sleeps(queue);
-            let wakeups = now.saturating_sub(std::mem::replace(before, now));
-            if counts {
-                queue.controller.step(&load.epoch);
-                let settings = queue.controller.settings();
-                let polls = !settings.is_by_interrupts();
-                queue.sums.add(&load, wakeups, polls.then_some(settings.grace_time));
-            }
-        }
+    let measured = |(name, threads)| {
+        let limits = map.interface(&name).map(limits_of).unwrap_or_default();
+        let controller = PollingController::new(interval.max(PollInterval::MIN), limits);
+        Measured { name, threads, controller, meter: LoadMeter::new(), sleeps: 0, sums: Sums::default() }
     };
+    let mut queues: Vec<Measured> = threads.into_iter().map(measured).collect();
+    let mut step = |is_first: bool| {
+        let packets = traffic.measure(&names).packets;
+        queues.iter_mut().for_each(|queue| queue.step(packets[&queue.name], is_first));
+    };
+    step(true);
     let end = Instant::now() + time;
-    // The first readings.
-    step(false);
     while Instant::now() < end {
         thread::sleep(STEP);
-        step(true);
+        step(false);
     }
-    let forecast = |(queue, name): (Measured, QueueName)| queue.sums.forecast(name);
-    Ok(queues.into_iter().zip(names).map(forecast).collect())
+    Ok(queues.into_iter().map(|queue| queue.sums.forecast(queue.name)).collect())
 }
 
 #[cfg(test)]
@@ -222,5 +222,7 @@ mod tests {
         assert_eq!((off.polled, off.delay_us), (0.0, 0.0));
         let few = forecast(&load(1_000_000, 1), 100, Some(100));
         assert_eq!((few.wakeups_left_per_second, few.cores_left), (2_000.0, 0.5));
+        let none = forecast(&load(1_000_000, 1), 0, Some(100));
+        assert_eq!((none.wakeups_left_per_second, none.cores_left), (0.0, 0.5));
     }
 }

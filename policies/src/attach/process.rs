@@ -5,6 +5,7 @@ use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
 
+use procfs::process::Process;
 use rustix::fs::{fstat, minor};
 use rustix::net::{AddressFamily, SocketType, socket};
 
@@ -157,10 +158,9 @@ pub(super) fn run_times(pid: u32, thread: i32) -> io::Result<RunTimes> {
 }
 
 /// How often a thread went to sleep; 0 if it has ended.
-pub(super) fn sleeps(pid: u32, thread: i32) -> u64 {
-    let text = fs::read_to_string(format!("/proc/{pid}/task/{thread}/status")).unwrap_or_default();
-    let count = |line: &str| line.strip_prefix("voluntary_ctxt_switches:")?.trim().parse().ok();
-    text.lines().find_map(count).unwrap_or(0)
+pub(super) fn sleeps(thread: i32) -> u64 {
+    let status = Process::new(thread).and_then(|thread| thread.status());
+    status.ok().and_then(|status| status.voluntary_ctxt_switches).unwrap_or(0)
 }
 
 /// The name of a process, of at most 15 bytes.

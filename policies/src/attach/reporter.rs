@@ -148,7 +148,7 @@ impl Reporter {
             let rate = |(now, before): (&u64, &u64)| now.saturating_sub(*before) as f64 / seconds;
             let mut wakeups = 0;
             for (pid, thread) in queue.threads() {
-                let now = process::sleeps(pid, thread);
+                let now = process::sleeps(thread);
                 // A thread that is new here begins at 0.
                 wakeups += now.saturating_sub(*self.sleeps.get(&(pid, thread)).unwrap_or(&now));
                 sleeps.insert((pid, thread), now);

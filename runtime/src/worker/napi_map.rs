@@ -96,10 +96,10 @@ impl NapiMap {
     /// The worker that serves a connection of a NAPI: the one that owns its queue. Where none does,
     /// and for id 0, the one with the fewest connections, and of several `here`.
     ///
-    /// An id that did not exist at start is another interface's, or a new id of a queue whose link
-    /// was reopened (drivers without persistent NAPI configuration). `read` reads the interface's
-    /// queues on a thread of its own, which takes milliseconds; after that the queue's worker gets
-    /// its connections.
+    /// An id that did not exist at start belongs to another interface, or to a queue whose link was
+    /// reopened (drivers without persistent NAPI configuration). The first connection with such an
+    /// id starts a thread that calls `read`, which takes milliseconds. If the id is a queue's, later
+    /// connections go to its worker.
     pub(crate) fn owner(
         self: &Arc<Self>,
         napi: u32,

@@ -69,24 +69,24 @@ pub fn print_forecasts(forecasts: &[Forecast], format: Format) {
     }
     let mut table = table(&["queue", "", "packets/s", "wake-ups/s", "cores", "a packet waits for"]);
     for forecast in forecasts {
-        table.add_row(row(
-            &forecast.queue.to_string(),
-            "now",
-            Some(forecast.packets_per_second),
-            forecast.wakeups_per_second,
-            format!("{:.2}", forecast.cores),
-        ));
-        let mut attached = row(
-            "",
-            &format!("attached, polled for {:.0} % of the time", forecast.polled * 100.0),
-            None,
-            forecast.wakeups_left_per_second,
-            format!("{:.2} and more", forecast.cores_left),
-        );
+        let polled = format!("attached, polled for {:.0} % of the time", forecast.polled * 100.0);
+        let [now, mut attached] = rows(forecast, "now", &polled);
         attached.push(format!("{:.0} µs more on average", forecast.delay_us));
-        table.add_row(attached);
+        table.add_row(now).add_row(attached);
     }
     print_line!("{table}");
+}
+
+/// What was measured and what is foreseen, as rows with these names.
+fn rows(forecast: &Forecast, measured: &str, foreseen: &str) -> [Vec<String>; 2] {
+    let Forecast { packets_per_second, wakeups_per_second, wakeups_left_per_second, cores_left, .. } =
+        *forecast;
+    let (queue, cores) = (forecast.queue.to_string(), format!("{:.2}", forecast.cores));
+    let left = format!("{cores_left:.2} and more");
+    [
+        row(&queue, measured, Some(packets_per_second), wakeups_per_second, cores),
+        row("", foreseen, None, wakeups_left_per_second, left),
+    ]
 }
 
 fn row(queue: &str, what: &str, packets: Option<f64>, wakeups: f64, cores: String) -> Vec<String> {
@@ -106,18 +106,9 @@ pub fn print_outcome(forecasts: &[Forecast], came: &Came, format: Format) {
             "queue": queue, "seconds": seconds, "packets_per_second": packets,
             "wakeups_per_second": wakeups, "cores": cores,
         }));
-        let mut name = queue.to_string();
-        for forecast in forecasts.iter().filter(|forecast| forecast.queue == *queue) {
-            table.add_row(row(
-                &std::mem::take(&mut name),
-                "before",
-                Some(forecast.packets_per_second),
-                forecast.wakeups_per_second,
-                format!("{:.2}", forecast.cores),
-            ));
-            let (wakeups, cores) = (forecast.wakeups_left_per_second, forecast.cores_left);
-            table.add_row(row("", "foreseen", None, wakeups, format!("{cores:.2} and more")));
-        }
+        let forecast = forecasts.iter().find(|forecast| forecast.queue == *queue);
+        table.add_rows(forecast.into_iter().flat_map(|forecast| rows(forecast, "before", "foreseen")));
+        let name = if forecast.is_some() { String::new() } else { queue.to_string() };
         let attached = format!("attached, {seconds:.0} s");
         table.add_row(row(&name, &attached, Some(packets), wakeups, format!("{cores:.2}")));
     }

@@ -1,4 +1,4 @@
-//! One look into a NAPI's queue, by an epoll instance of its own.
+//! Busy-polls a NAPI once, through a separate epoll instance.
 
 use std::cell::{Cell, RefCell};
 use std::io;
