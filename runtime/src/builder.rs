@@ -63,8 +63,9 @@ impl Builder {
         self
     }
 
-    /// The number of workers, at least 1. Default: one per receive queue of the interface, at most
-    /// one per core; without an interface one per core.
+    /// The number of workers, at least 1. Default: one per core, less the packing cores; under a
+    /// policy that polls at most one per receive queue of the interface. With more workers than
+    /// queues, the connections of a queue are shared by several.
     pub fn workers(mut self, workers: usize) -> Self {
         self.named.workers = Some(workers.max(1));
         self

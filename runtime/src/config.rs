@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use policies::controller::{ForcedSettings, PollInterval, QueueSettings};
-use policies::{Affinity, Cpus, GraceTime, JournalDir, Policy, Settings, WorkerWait};
+use policies::{Affinity, Cpus, GraceTime, Interface, JournalDir, Policy, Settings, WorkerWait};
 
 use crate::driver::DriverKind;
 use crate::driver::uring::ring::RingOptions;
@@ -74,7 +74,7 @@ settings! {
     policy: Policy, parse, ["RUNTIME_POLICY"]
         "`vanilla` (default), `packing`, `suppression`, `kernel-polling`, `kernel-thread`";
     workers: usize, parse_workers, ["RUNTIME_WORKERS"]
-        "1 to 4096; by default one per receive queue of the interface, at most one per core";
+        "1 to 4096; by default one per core, under a policy that polls at most one per receive queue of the interface";
     interface: String, parse, ["RUNTIME_INTERFACE"]
         "a network interface, for example `eth0`; none by default";
     wait: WaitStrategy, parse, ["RUNTIME_WAIT"]
@@ -155,8 +155,8 @@ pub(crate) struct Config {
     pub(crate) workers: Option<usize>,
     pub(crate) interface: Option<String>,
     pub(crate) wait: WaitStrategy,
-    /// Why that is not the strategy that was asked for.
-    pub(crate) wait_note: Option<&'static str>,
+    /// What the settings lead to that is not plain from them; for worker 0's report.
+    pub(crate) notes: Vec<String>,
     pub(crate) driver: DriverKind,
     pub(crate) cores: Vec<u32>,
     pub(crate) affinity: Affinity,
@@ -171,7 +171,32 @@ const SUPPRESSION_BUSY_POLL: Duration = Duration::from_micros(64);
 /// How long a wait busy-polls under [`WaitStrategy::Spin`] before the worker spins in user space.
 const SPIN_BUSY_POLL: Duration = Duration::from_micros(50);
 
+const NO_SPIN: &str = "the wait strategy adaptive has no effect, because the kernel polls the queue in the wait: the \
+                       workers block";
+
 impl Config {
+    /// The number of workers on a machine with `cores`. A worker polls one queue, so under a policy
+    /// that polls there are no more than queues, unless more are asked for.
+    pub(crate) fn choose_workers(&mut self, cores: usize, interface: Option<&Interface>) -> usize {
+        if let Some(workers) = self.workers {
+            return workers;
+        }
+        if self.policy.uses_packing_cores() {
+            return cores.saturating_sub(self.settings.packing_cores.iter().count().max(1)).max(1);
+        }
+        let Some(interface) = interface.filter(|_| self.policy.busy_polls()) else { return cores };
+        let (name, queues) = (&interface.name, interface.queues.len());
+        if !(1..cores).contains(&queues) {
+            return cores;
+        }
+        self.notes.push(format!(
+            "{queues} of {cores} cores: a worker polls one queue, and {name} has {queues}. The others serve with more \
+             queues (`ethtool -L {name} combined {cores}`, as far as the device allows), or under vanilla, which \
+             spreads connections over a worker for each core"
+        ));
+        queues
+    }
+
     /// Merges the sources of settings.
     pub(crate) fn resolve(
         named: Named,
@@ -219,9 +244,7 @@ impl Config {
             workers: named.workers,
             interface: named.interface,
             wait,
-            wait_note: has_no_spin.then_some(
-                "the wait strategy adaptive has no effect, because the kernel polls the queue in the wait: the workers block",
-            ),
+            notes: if has_no_spin { vec![NO_SPIN.to_owned()] } else { Vec::new() },
             driver: named.driver.unwrap_or_default(),
             cores: named.cores.unwrap_or_default().iter().collect(),
             affinity: named.affinity.unwrap_or_default(),
@@ -427,7 +450,7 @@ mod tests {
             let (policy, driver, wait) = (Some(policy), Some(driver), Some(wait));
             let named = Named { policy, interface, driver, wait, ..Named::default() };
             let config = Config::resolve(named, Options::default(), Attribute::default(), true).unwrap();
-            assert_eq!(config.wait_note.is_some(), Some(config.wait) != wait);
+            assert_eq!(!config.notes.is_empty(), Some(config.wait) != wait);
             (config.wait, config.busy_poll)
         };
         use WaitStrategy::{Adaptive, Block, Spin};

@@ -47,17 +47,14 @@ pub struct Runtime {
 impl Runtime {
     pub(crate) fn new(mut config: Config, hooks: Hooks, host_hooks: HostHooks) -> Result<Self, BuildError> {
         let interface = config.interface.as_deref().map(host::interface).transpose()?;
-        let queues = interface.as_ref().map_or(0, |interface| interface.queues.len());
-        let count = config.workers.unwrap_or_else(|| {
-            let cores = thread::available_parallelism().map_or(1, usize::from);
-            if queues > 0 { queues.min(cores) } else { cores }
-        });
+        let cores = thread::available_parallelism().map_or(1, usize::from);
+        let count = config.choose_workers(cores, interface.as_ref());
         if !config.cores.is_empty() && config.affinity == Affinity::Pin {
             config.settings.worker_cores =
                 (0..count).map(|worker| config.cores[worker % config.cores.len()]).collect();
         }
         if let Some(interface) = &interface {
-            config.settings.limit_channels(config.policy, interface, count);
+            config.settings.limit_queues(config.policy, interface, count);
         }
         let prepared = interface.as_ref().map(|interface| prepare_host(&config, interface));
         let PreparedHost { guard, notes, own_queues } = prepared.unwrap_or_default();

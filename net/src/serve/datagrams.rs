@@ -19,8 +19,8 @@ pub enum UdpSteering {
     /// By its receive queue: the worker that polls the queue gets it. Without a queue (loopback),
     /// by hash.
     Queue,
-    /// By a hash of its addresses and ports: the runtime has no interface with NAPIs, or the kernel
-    /// has refused the program.
+    /// By a hash of its addresses and ports: the runtime has no interface with a queue for each
+    /// worker, or the kernel has refused the program.
     Hash,
 }
 
@@ -81,7 +81,7 @@ impl UdpSocket {
     ///
     /// The sockets are new, in one reuseport group in place of this one. What this one has received
     /// is dropped; options other than those of binding are set by the handler. If the runtime has
-    /// an interface with NAPIs, a program (`SO_ATTACH_REUSEPORT_CBPF`) steers a datagram by its
+    /// an interface with a queue for each worker, a program (`SO_ATTACH_REUSEPORT_CBPF`) steers a datagram by its
     /// receive queue to the worker that owns the queue. Otherwise the kernel spreads datagrams by
     /// hash ([`UdpServing::steering`]).
     ///
@@ -121,7 +121,8 @@ impl UdpSocket {
 /// datagrams to them by queue. Only the socket is returned if it is another user's.
 fn steered_group(first: UdpSocket, count: usize) -> io::Result<(Vec<Socket>, UdpSteering)> {
     let queues = runtime::__net::owned_queues();
-    let by_queue = !queues.is_empty() && count == runtime::workers();
+    // Of several workers that share a queue the kernel has to choose.
+    let by_queue = count == runtime::workers() && queues.len() >= count;
     if count == 1 {
         let steering = if by_queue { UdpSteering::Queue } else { UdpSteering::Hash };
         return Ok((vec![first.into_std()?.into()], steering));

@@ -23,11 +23,12 @@ impl Listener<Tcp> {
     ///
     /// Each worker gets a listener in one reuseport group. The kernel lets only sockets of one user
     /// into a group, so for a listening socket that another user has made one worker accepts, and
-    /// hands connections over. If the runtime has an interface with NAPIs, a program
+    /// hands connections over. If the runtime has an interface with a queue for each worker, a program
     /// (`SO_ATTACH_REUSEPORT_CBPF`) steers a connection by its receive queue to the listener of the
     /// worker that owns the queue. After accept, `SO_INCOMING_NAPI_ID` is checked, and a connection
     /// that came to the wrong worker is handed over. A connection without a NAPI goes to the worker
-    /// with the fewest connections.
+    /// with the fewest connections, and with fewer queues than workers to the one with the fewest of
+    /// those that share its queue.
     ///
     /// A handler that panics ends its own connection only. If a worker's driver doesn't take its
     /// listener, that is logged, and the others accept its share.
@@ -77,7 +78,7 @@ impl Listener<Tcp> {
             },
         };
         let queues = runtime::__net::owned_queues();
-        if !others.is_empty() && !queues.is_empty() {
+        if !others.is_empty() && queues.len() >= workers {
             // Without the program the kernel spreads connections by hash, and they are handed over.
             let _ = steer_by_owner(self.socket(), &queues, workers, false);
         }

@@ -184,8 +184,7 @@ pub struct PlanArguments {
     // About what one core serves of small requests.
     #[arg(long, value_name = "COUNT", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..))]
     peak_packet_rate: u32,
-    /// Number of receive queues to configure (ethtool channels) [default: unchanged; under a policy
-    /// that polls at most one for each worker]
+    /// Number of receive queues to configure (ethtool channels) [default: unchanged]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     channels: Option<u32>,
     /// Size of the receive rings to configure, in descriptors (ethtool rings), for the whole
@@ -221,7 +220,7 @@ impl PlanArguments {
             suppression: SuppressionValues { rx_usecs: self.rx_usecs, ..SuppressionValues::default() },
             ..Settings::default()
         };
-        settings.limit_channels(self.policy, interface, settings.worker_cores.len());
+        settings.limit_queues(self.policy, interface, settings.worker_cores.len());
         Ok(match subject {
             Subject::Host(interface) => Plan::new(self.policy, interface, &settings),
             Subject::Recording(_, recording) => Plan::for_recording(self.policy, recording, &settings),

@@ -266,9 +266,7 @@ impl Guard {
             undo.write(&self.directory)?;
         }
         plan.steps.splice(0..0, done.iter().cloned());
-        let stays = |note: &&Note| {
-            matches!(note, Note::QueuesTaken { .. } | Note::RingsRebuilt) && !plan.notes.contains(note)
-        };
+        let stays = |note: &&Note| matches!(note, Note::RingsRebuilt) && !plan.notes.contains(note);
         let notes: Vec<Note> = self.plan.notes.iter().filter(stays).cloned().collect();
         plan.notes.extend(notes);
         self.plan = plan;

@@ -33,9 +33,13 @@ pub enum Note {
     MoreQueuesThanWorkers {
         queues: usize,
         workers: usize,
-        /// Whether workers poll, each one queue.
-        polls: bool,
         /// Whether the device can have one queue for each worker.
+        can_have_fewer: bool,
+    },
+    QueuesNotPolled {
+        queues: usize,
+        polled: usize,
+        /// Whether the device can have only those that are polled.
         can_have_fewer: bool,
     },
     FixedQueueCount {
@@ -51,12 +55,6 @@ pub enum Note {
     /// The number of queues changes first, and the other steps are planned after it.
     PlannedAgain {
         queues: u32,
-    },
-    /// The device has fewer queues than it had. The note stays when the steps are planned again.
-    QueuesTaken {
-        interface: String,
-        left: u32,
-        before: u32,
     },
     FixedRings {
         interface: String,
@@ -148,14 +146,28 @@ impl fmt::Display for Note {
                 "the driver {driver} enables a queue's interrupt after each poll, also while it is deferred or suspended"
             ),
             Self::NoSuchQueue { interface, queue } => write!(f, "{interface} has no queue {queue}"),
-            Self::MoreQueuesThanWorkers { queues, workers, polls, can_have_fewer } => {
+            Self::MoreQueuesThanWorkers { queues, workers, can_have_fewer } => {
                 let plural = if *workers == 1 { "" } else { "s" };
                 let each = queues.div_ceil(*workers);
-                let polls = if *polls { "; a worker polls one queue" } else { "" };
                 write!(f, "{queues} queues for {workers} worker{plural}: ")?;
-                write!(f, "a worker's core receives for up to {each} queues{polls}")?;
+                write!(f, "a worker's core receives for up to {each} queues")?;
                 match can_have_fewer {
                     true => write!(f, "; --channels {workers} leaves a queue for each worker"),
+                    false => Ok(()),
+                }
+            }
+            Self::QueuesNotPolled { queues, polled, can_have_fewer } => {
+                let plural = if *polled == 1 { "" } else { "s" };
+                write!(
+                    f,
+                    "{polled} of {queues} queues: the others, and the connections that come by them, keep "
+                )?;
+                write!(f, "their interrupts, as a worker polls one queue")?;
+                match can_have_fewer {
+                    true => write!(
+                        f,
+                        "; --channels {polled} leaves the device only {polled} queue{plural}, for all programs of the host"
+                    ),
                     false => Ok(()),
                 }
             }
@@ -170,11 +182,6 @@ impl fmt::Display for Note {
                 f,
                 "the other steps are planned again once the device has {queues} queues; the device \
                  drops packets while it rebuilds its queues"
-            ),
-            Self::QueuesTaken { interface, left, before } => write!(
-                f,
-                "a worker polls one queue, so {interface} has {left} of its {before} queues until the policy ends; \
-                 --channels {before} keeps all"
             ),
             Self::FixedRings { interface } => {
                 write!(f, "{interface} does not support changing its receive rings (ethtool rings)")

@@ -148,16 +148,24 @@ impl Planner<'_> {
 
     fn note_more_queues_than_workers(&mut self) {
         let interface = self.interface;
+        let all = self.settings.channels.map_or(interface.queues.len(), |count| count as usize);
+        let can_have =
+            |count: usize| interface.channels.is_some_and(|channels| channels.max as usize >= count);
+        if let (true, Some(own)) = (self.policy.busy_polls(), &self.settings.queues) {
+            if own.len() < all {
+                let (queues, polled) = (all, own.len());
+                let can_have_fewer = can_have(polled);
+                self.notes.push(Note::QueuesNotPolled { queues, polled, can_have_fewer });
+            }
+            return;
+        }
         let workers = self.settings.worker_cores.len();
         let queues = self.settings.channels.map_or(self.rx.len(), |count| count as usize);
         let on_workers = self.policy.processing() == Processing::WorkerCores;
-        if !on_workers || workers == 0 || queues <= workers {
-            return;
+        if on_workers && workers > 0 && queues > workers {
+            let can_have_fewer = self.settings.queues.is_none() && can_have(workers);
+            self.notes.push(Note::MoreQueuesThanWorkers { queues, workers, can_have_fewer });
         }
-        let can_have_fewer = self.settings.queues.is_none()
-            && interface.channels.is_some_and(|channels| channels.max as usize >= workers);
-        let polls = self.policy.busy_polls();
-        self.notes.push(Note::MoreQueuesThanWorkers { queues, workers, polls, can_have_fewer });
     }
 
     fn set_queue_count(&mut self) {
@@ -176,9 +184,6 @@ impl Planner<'_> {
         self.set(knob, Value::Number(wanted.into()), "one queue for each worker");
         if present != wanted {
             self.notes.push(Note::PlannedAgain { queues: wanted });
-        }
-        if self.policy.busy_polls() && wanted < present {
-            self.notes.push(Note::QueuesTaken { interface: name, left: wanted, before: present });
         }
     }
 

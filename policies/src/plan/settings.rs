@@ -96,16 +96,13 @@ impl Settings {
     /// The default number of deferrals: 100, the value of the kernel series' authors.
     pub const DEFER_HARD_IRQS: u64 = 100;
 
-    /// Reduces the device's queues to one for each worker under a policy that polls, as a worker
-    /// polls one. Not where the settings name the queues or their number, nor on a virtual device,
-    /// as a veth's sender uses its own number of queues, nor on one that can't be polled.
-    pub fn limit_channels(&mut self, policy: Policy, interface: &Interface, workers: usize) {
-        let Ok(workers @ 1..) = u32::try_from(workers) else { return };
-        let is_open = self.channels.is_none() && self.queues.is_none() && interface.device.is_some();
-        let has_more = interface.channels.is_some_and(|channels| channels.count > workers);
-        let can_be_polled = !interface.ignores_deferral() && !interface.hides_napis();
-        if policy.busy_polls() && is_open && has_more && can_be_polled {
-            self.channels = Some(workers);
+    /// Limits a policy that polls to one queue for each worker, the first ones, as a worker polls
+    /// one. The others keep their interrupts, for all programs of the host. Not where the settings
+    /// name the queues.
+    pub fn limit_queues(&mut self, policy: Policy, interface: &Interface, workers: usize) {
+        let count = self.channels.map_or(interface.queues.len(), |count| count as usize);
+        if policy.busy_polls() && self.queues.is_none() && workers > 0 && count > workers {
+            self.queues = Some(interface.queues.iter().map(|queue| queue.index).take(workers).collect());
         }
     }
 }

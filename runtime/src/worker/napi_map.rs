@@ -1,7 +1,7 @@
 //! Which worker serves the connections of which NAPI.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use policies::Interface;
@@ -34,6 +34,9 @@ pub(crate) struct NapiMap {
     plain_numbers: AtomicBool,
     /// The queues that this process polls; all of them unless set.
     own_queues: OnceLock<Vec<u32>>,
+    /// The number of queues, if there are more workers: a queue's connections are shared by every
+    /// so many workers, from its owner on. Else 0.
+    sharing: AtomicUsize,
     /// How many unknown ids have come that a thread is to look for.
     unknown: AtomicU32,
 }
@@ -75,6 +78,8 @@ impl NapiMap {
             }
         }
         drop(owners);
+        let sharing = if assigned.len() < workers.len() { assigned.len() } else { 0 };
+        self.sharing.store(sharing, Ordering::Relaxed);
         *self.queues.write().unwrap_or_else(PoisonError::into_inner) = assigned;
     }
 
@@ -93,8 +98,9 @@ impl NapiMap {
         queues.filter(|own| own.worker == worker && own.napi != polled).map(|own| own.queue).collect()
     }
 
-    /// The worker that serves a connection of a NAPI: the one that owns its queue. Where none does,
-    /// and for id 0, the one with the fewest connections, and of several `here`.
+    /// The worker that serves a connection of a NAPI: the one that owns its queue. Workers without a
+    /// queue share those of the others, round robin: the one with the fewest connections serves it,
+    /// and of several `here`. So does of all workers, where none owns the queue, and for id 0.
     ///
     /// An id that did not exist at start belongs to another interface, or to a queue whose link was
     /// reopened (drivers without persistent NAPI configuration). The first connection with such an
@@ -114,7 +120,10 @@ impl NapiMap {
                 self.start_refresh(workers, read);
             }
         }
-        known.flatten().unwrap_or_else(|| with_fewest_connections(here, workers))
+        let Some(owner) = known.flatten() else { return with_fewest_connections(here, workers.iter()) };
+        let sharing = self.sharing.load(Ordering::Relaxed);
+        let sharers = workers.iter().skip(owner).step_by(sharing.max(1));
+        if sharing == 0 { owner } else { with_fewest_connections(here, sharers) }
     }
 
     fn start_refresh(
@@ -144,9 +153,8 @@ impl NapiMap {
     }
 }
 
-fn with_fewest_connections(here: usize, workers: &[Arc<WorkerHandle>]) -> usize {
+fn with_fewest_connections<'a>(here: usize, workers: impl Iterator<Item = &'a Arc<WorkerHandle>>) -> usize {
     workers
-        .iter()
         .min_by_key(|worker| (worker.connections.load(Ordering::Relaxed), worker.index != here))
         .map_or(here, |worker| worker.index)
 }
@@ -186,7 +194,7 @@ mod tests {
     #[test]
     fn a_connection_whose_queue_no_worker_owns_goes_to_the_one_with_the_fewest() {
         let (map, workers) = (Arc::new(NapiMap::default()), workers(3));
-        map.assign(&[(0, 10)], &workers);
+        map.assign(&[(0, 10), (1, 11), (2, 12)], &workers);
         for napi in [0, 99] {
             let mut served = [0; 3];
             for _ in 0..30 {
@@ -197,7 +205,23 @@ mod tests {
             assert_eq!(served, [10; 3], "NAPI {napi}");
         }
         assert_eq!(map.owner(0, 1, &workers, None::<fn(&NapiMap) -> Option<Queues>>), 1, "of equals: here");
+        workers[0].connections.fetch_add(1, Ordering::Relaxed);
         assert_eq!(owner(&map, 10, &workers), 0, "however many it has");
+    }
+
+    #[test]
+    fn workers_without_a_queue_share_the_connections_of_the_others() {
+        let (map, workers) = (Arc::new(NapiMap::default()), workers(5));
+        map.assign(&[(0, 10), (1, 11)], &workers);
+        for _ in 0..6 {
+            for napi in [10, 11] {
+                let worker = owner(&map, napi, &workers);
+                assert_eq!(worker % 2, usize::from(napi == 11), "a worker serves one queue");
+                workers[worker].connections.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        let served = workers.iter().map(|worker| worker.connections.load(Ordering::Relaxed));
+        assert_eq!(served.collect::<Vec<_>>(), [2, 3, 2, 3, 2]);
     }
 
     #[test]

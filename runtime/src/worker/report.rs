@@ -63,8 +63,8 @@ pub struct WorkerReport {
     /// in effect: a sentence each.
     pub steps_down: Vec<String>,
     /// What limits the policy although it runs as asked: values of the queue that others have set
-    /// and that it keeps, and a wait strategy that the policy leaves without effect. A sentence
-    /// each.
+    /// and that it keeps; and at worker 0 a wait strategy that the policy leaves without effect, and
+    /// cores without a worker because the interface has fewer queues. A sentence each.
     pub notes: Vec<String>,
     /// The settings of the NAPI whose sockets its epoll instance holds, as the kernel has them.
     pub napi: Option<Napi>,
@@ -176,7 +176,7 @@ impl ReportInputs<'_> {
             asked: self.config.policy,
             running,
             steps_down,
-            notes: self.kept_values().into_iter().chain(self.config.wait_note.map(str::to_owned)).collect(),
+            notes: self.notes(),
             napi,
             epoll,
             queue: None,
@@ -184,6 +184,12 @@ impl ReportInputs<'_> {
             features: driver.features().to_vec(),
             driver_note: self.driver_note.clone(),
         }
+    }
+
+    fn notes(&self) -> Vec<String> {
+        // Those of all workers are worker 0's to say.
+        let of_all = if self.worker == 0 { self.config.notes.as_slice() } else { &[] };
+        self.kept_values().into_iter().chain(of_all.iter().cloned()).collect()
     }
 
     /// The values that somebody has prepared the queue with are part of the policy.

@@ -42,8 +42,8 @@ pub struct Flags {
     /// File to write the process ID to
     #[arg(short = 'P', long = "pidfile", value_name = "FILE")]
     pub pidfile: Option<PathBuf>,
-    /// Number of workers; by default one per receive queue of the interface, or per core without an
-    /// interface
+    /// Number of workers; by default one per core, under a policy that polls at most one per receive
+    /// queue of the interface
     #[arg(short = 't', long = "threads", value_name = "NUM", value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub threads: Option<u16>,
 

@@ -124,8 +124,8 @@ async fn serve(flags: &Flags, mut config: Config, user: Option<RunAsUser>) -> Re
     write_ports(&server)?;
     let pidfile = flags.pidfile.as_deref().map(PidFile::write).transpose()?;
     for report in runtime::reports() {
-        // A fallback to less than the requested policy is logged at every level.
-        match report.steps_down.is_empty() {
+        // What limits the requested policy is logged at every level.
+        match report.steps_down.is_empty() && report.notes.is_empty() {
             true => tracing::info!("{report}"),
             false => tracing::warn!("{report}"),
         }
