@@ -51,6 +51,13 @@ pub enum Command {
         interface: String,
         #[command(flatten)]
         plan: PlanArguments,
+        /// Restore after this time, for example 90s or 10m, unless Enter is pressed before. A lost
+        /// terminal doesn't end it
+        #[arg(long = "for", value_name = "TIME", value_parser = parse_time)]
+        trial: Option<Duration>,
+        /// Suppression delays the packets of all programs that block: apply it all the same
+        #[arg(long)]
+        all_programs: bool,
     },
     /// Restore what `apply`, or a program that was killed, left set
     Restore {
@@ -157,10 +164,23 @@ fn parse_workers(text: &str) -> Result<Workers, String> {
     }
 }
 
+fn parse_time(text: &str) -> Result<Duration, String> {
+    let invalid = || "expected a time from 1s to 24h, as 90s, 10m or 1h".to_owned();
+    let (number, unit) = text.split_at_checked(text.len().saturating_sub(1)).ok_or_else(invalid)?;
+    let seconds = match unit {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        _ => return Err(invalid()),
+    };
+    let time = number.parse().ok().and_then(|number: u64| number.checked_mul(seconds));
+    time.filter(|time| (1..=86_400).contains(time)).map(Duration::from_secs).ok_or_else(invalid)
+}
+
 #[derive(Args)]
 pub struct PlanArguments {
     #[arg(long, help = Policy::names())]
-    policy: Policy,
+    pub policy: Policy,
     /// Cores of the application's workers, for example 0-3; queue i belongs to the i-th core
     #[arg(long, default_value = "", hide_default_value = true, conflicts_with = "workers")]
     worker_cores: Cpus,

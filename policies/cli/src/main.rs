@@ -9,11 +9,13 @@ mod status;
 mod watch;
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{CommandFactory, Parser};
 use policies::explain::Explanation;
 use policies::host::Recording;
-use policies::{JournalDir, Lifetime, Plan, host};
+use policies::{JournalDir, Lifetime, Plan, Policy, host, signals};
+use rustix::process::Signal;
 use serde_json::json;
 
 use arguments::{Cli, Command, Subject};
@@ -57,9 +59,12 @@ fn run(cli: &Cli) -> Result<ExitCode, CommandError> {
             cli.format.print(&json!(plan), || print_plan(&plan));
             Ok(if plan.is_prevented { PREVENTED.into() } else { ExitCode::SUCCESS })
         }
-        Command::Apply { interface, plan } => {
+        Command::Apply { interface, plan, trial, all_programs } => {
+            if plan.policy == Policy::Suppression && !all_programs {
+                return Err(CommandError::DelaysAllPrograms);
+            }
             let subject = Subject::Host(host::interface(interface)?);
-            apply(&plan.plan(&subject)?, &journals, cli.format)
+            apply(&plan.plan(&subject)?, *trial, &journals, cli.format)
         }
         Command::Explain { interface, target: Some(target), .. } => {
             attach::explain(target.target(), interface.as_deref(), &journals, cli.format)
@@ -111,22 +116,68 @@ fn explain(explanation: &Explanation, format: Format) -> ExitCode {
     if explanation.prevents() { PREVENTED.into() } else { ExitCode::SUCCESS }
 }
 
-fn apply(plan: &Plan, journals: &JournalDir, format: Format) -> Result<ExitCode, CommandError> {
-    let guard = policies::apply(plan, Lifetime::Host, journals)?;
+fn apply(
+    plan: &Plan,
+    trial: Option<Duration>,
+    journals: &JournalDir,
+    format: Format,
+) -> Result<ExitCode, CommandError> {
+    let lifetime = if trial.is_some() { Lifetime::Process } else { Lifetime::Host };
+    // From before the first change on: the terminal of a host that can't be reached any more ends.
+    let hangup = trial
+        .map(|_| signals::on_signal(Signal::HUP.as_raw(), || {}))
+        .transpose()
+        .map_err(CommandError::Signals)?;
+    let guard = policies::apply(plan, lifetime, journals)?;
     // The plan in effect, which may be of another policy than the one that was asked for.
     let plan = &guard.plan().clone();
-    let applied = guard.keep();
+    let applied = guard.applied();
     let complete = applied.iter().all(|step| step.outcome.is_ok());
     format.print(&json!({ "applied": applied, "notes": plan.notes }), || {
-        for step in &applied {
+        for step in applied {
             print_line!("{}: {step}", plan.interface);
         }
         plan.notes.iter().for_each(|note| print_line!("note: {note}"));
-        if applied.is_empty() {
-            print_line!("nothing to set on {} for {}", plan.interface, plan.policy);
-        } else {
-            print_line!("to restore: policies restore {}", plan.interface);
+        if plan.policy.suspends_interrupts() {
+            print_line!(
+                "note: it costs polls of the kernel's timer and saves none, unless the application's waits poll \
+                 (a Lull program's, or those of `policies attach`)"
+            );
+        }
+        match trial {
+            _ if applied.is_empty() => print_line!("nothing to set on {} for {}", plan.interface, plan.policy),
+            Some(time) => print_line!("restored in {} s; press Enter to keep it", time.as_secs()),
+            None => print_line!("to restore: policies restore {}", plan.interface),
         }
     });
+    match trial.map(is_confirmed_within) {
+        Some(false) => {
+            if let Some(report) = guard.restore() {
+                let report = report?;
+                print_restore_reports(std::slice::from_ref(&report), false);
+            }
+        }
+        Some(true) => {
+            guard.keep_for_host()?;
+            print_line!("kept; to restore: policies restore {}", plan.interface);
+        }
+        None => drop(guard.keep()),
+    }
+    drop(hangup);
     Ok(if complete { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Whether a line comes on standard input within a time. Its end is none.
+fn is_confirmed_within(time: Duration) -> bool {
+    let (confirm, confirmed) = std::sync::mpsc::channel();
+    let read = move || {
+        let mut line = String::new();
+        match std::io::stdin().read_line(&mut line) {
+            Ok(1..) => drop(confirm.send(())),
+            // Nobody can confirm. The sender is kept, so that the time is waited for.
+            _ => std::mem::forget(confirm),
+        }
+    };
+    std::thread::spawn(read);
+    confirmed.recv_timeout(time).is_ok()
 }

@@ -241,6 +241,11 @@ pub enum CommandError {
     Affinity(io::Error),
     #[error("cannot watch for signals or processes: {0}")]
     Signals(io::Error),
+    #[error(
+        "suppression delays interrupts of the whole device, by up to 65 ms for each program that blocks (ssh, for \
+         example): give --all-programs to apply it all the same"
+    )]
+    DelaysAllPrograms,
     #[error("no command to run")]
     NoCommand,
     #[error("cannot run {program}: {source}")]

@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::host::device::Device;
 use crate::host::machine::has_net_admin;
 use crate::host::net_namespace::NetNamespace;
-use crate::journal::{Journal, JournalDir, JournalFile, RestoreReport, restore_journal};
+use crate::journal::{Journal, JournalDir, JournalFile, Lifetime, RestoreReport, restore_journal};
 use crate::knob::{Knob, Value};
 use crate::plan::Plan;
 use crate::signals::{self, Registration};
@@ -55,6 +55,31 @@ impl Guard {
             file.keep_locked();
         }
         std::mem::take(&mut self.applied)
+    }
+
+    /// Keeps the host as it is, until `policies restore` or a reboot, also if it was to be restored
+    /// when this process ends.
+    ///
+    /// # Errors
+    /// [`Error::Journal`] if the journal can't be replaced. The host is restored then.
+    pub fn keep_for_host(self) -> Result<(), Error> {
+        let locked = self.directory.lock()?;
+        let mut slot = lock(&self.undo);
+        if let Some(undo) = slot.as_mut() {
+            let before = undo.file.as_ref().map(|file| file.path.clone());
+            undo.journal.lifetime = Lifetime::Host;
+            undo.write(&self.directory)?;
+            // Both at once would restore twice, to the same values.
+            if let Some(before) =
+                before.filter(|path| undo.file.as_ref().is_some_and(|file| file.path != *path))
+            {
+                self.directory.remove(&before)?;
+            }
+        }
+        drop(slot);
+        drop(locked);
+        drop(self.keep());
+        Ok(())
     }
 
     /// Restores the old values now; `None` if a signal has restored them already.
@@ -195,7 +220,10 @@ impl Undo {
     pub(super) fn write(&mut self, directory: &JournalDir) -> Result<(), Error> {
         match directory.write(&mut self.journal) {
             // The file that it replaces is unlocked after this one was locked.
-            Ok(file) => self.file = Some(file),
+            Ok(mut file) => {
+                file.replace(self.file.take());
+                self.file = Some(file);
+            }
             // Without a change there is nothing to restore: a process without write permission can
             // run on an interface that was configured for it.
             Err(_) if self.journal.entries.is_empty() && self.journal.is_own() => {}

@@ -31,7 +31,7 @@ fn what_a_device_refuses_or_rounds_is_reported_and_queues_and_rings_that_were_ch
     let Some(mut guest) = boot(&[Nic::Igb], 1) else { return };
     let igb = guest.interfaces[0].clone();
     // A device that refuses a value gets a part of it, and the refusal is reported.
-    let answer = guest.ask(&format!("policies apply {igb} --policy suppression --workers 2"));
+    let answer = guest.ask(&format!("policies apply {igb} --policy suppression --all-programs --workers 2"));
     assert!(answer.text.contains("rx-usecs set to 8191: the device refused 65534 ("), "{}", answer.text);
     guest.run("policies restore");
     // The number of queues, and the settings that the device loses when it changes.
@@ -95,8 +95,9 @@ fn wherever_an_apply_is_killed_restore_puts_everything_back() {
     let Some(mut guest) = boot(&[Nic::Igb], 1) else { return };
     let interface = guest.interfaces[0].clone();
     let before = guest.settings(&interface);
-    let apply =
-        format!("policies apply {interface} --policy suppression --workers 2 --channels 1 --rx-ring 500");
+    let apply = format!(
+        "policies apply {interface} --policy suppression --all-programs --workers 2 --channels 1 --rx-ring 500"
+    );
     // Every change is between two of these calls. Messages are many, and most only read.
     for (calls, step) in [("write,rename,renameat,renameat2,unlink,unlinkat,rmdir", 1), ("sendto", 20)] {
         let count = guest.run(&format!(

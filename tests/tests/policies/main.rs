@@ -18,3 +18,4 @@ mod receiving_core;
 mod service_units;
 mod spreading;
 mod supervision;
+mod trial;
