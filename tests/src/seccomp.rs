@@ -58,6 +58,54 @@ pub fn failing(number: i64, second_arguments: &[u32], errno: u16) -> Vec<String>
     under(&filter)
 }
 
+/// What the default profile of containers (moby's `profiles/seccomp`, version 25 and later) forbids
+/// of what a server might call, to a container without additional capabilities. The error is EPERM.
+const FORBIDDEN_IN_CONTAINERS: [i64; 27] = [
+    libc::SYS_io_uring_setup,
+    libc::SYS_io_uring_enter,
+    libc::SYS_io_uring_register,
+    libc::SYS_bpf,
+    libc::SYS_perf_event_open,
+    libc::SYS_setns,
+    libc::SYS_unshare,
+    libc::SYS_mount,
+    libc::SYS_umount2,
+    libc::SYS_pivot_root,
+    libc::SYS_open_tree,
+    libc::SYS_move_mount,
+    libc::SYS_fsopen,
+    libc::SYS_pidfd_getfd,
+    libc::SYS_kcmp,
+    libc::SYS_process_madvise,
+    libc::SYS_get_mempolicy,
+    libc::SYS_set_mempolicy,
+    libc::SYS_mbind,
+    libc::SYS_move_pages,
+    libc::SYS_userfaultfd,
+    libc::SYS_open_by_handle_at,
+    libc::SYS_fanotify_init,
+    libc::SYS_add_key,
+    libc::SYS_keyctl,
+    libc::SYS_syslog,
+    libc::SYS_settimeofday,
+];
+
+/// Under this filter a command may call what it may in a container.
+pub fn of_containers() -> Vec<String> {
+    let mut filter = vec![(LOAD, 0, 0, NUMBER)];
+    let number = |number: i64| u32::try_from(number).expect("a system call");
+    for call in FORBIDDEN_IN_CONTAINERS {
+        filter.extend([(JUMP_IF_EQUAL, 0, 1, number(call)), (RETURN, 0, 0, FAIL | libc::EPERM as u32)]);
+    }
+    // Whose flags a filter can't read: glibc then calls clone.
+    filter.extend([
+        (JUMP_IF_EQUAL, 0, 1, number(libc::SYS_clone3)),
+        (RETURN, 0, 0, FAIL | libc::ENOSYS as u32),
+        (RETURN, 0, 0, ALLOW),
+    ]);
+    under(&filter)
+}
+
 /// Under this filter a tracer with `PTRACE_O_TRACESECCOMP` sees these calls. Without one they fail.
 pub fn traced(numbers: &[i64]) -> Vec<String> {
     let count = u8::try_from(numbers.len()).expect("few calls");

@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use crate::cpus::Pid;
 use crate::host::Interface;
+use crate::host::process::is_napi_thread;
 use crate::host::scheduler::fifo_priority;
 use crate::netlink::netdev::Netdev;
 
@@ -43,7 +44,8 @@ impl NapiThread {
         for queue in &interface.queues {
             // The thread may be younger than the interface's description.
             let napi = queue.napi.as_ref().and_then(|napi| netdev.napi(napi.id).ok());
-            let thread = napi.and_then(|napi| i32::try_from(napi.pid?).ok());
+            let thread = napi.and_then(|napi| napi.pid).filter(|thread| is_napi_thread(*thread));
+            let thread = thread.and_then(|thread| i32::try_from(thread).ok());
             threads.extend(thread.and_then(|thread| Self::read(queue.index, thread).ok()));
         }
         threads

@@ -6,6 +6,7 @@ use std::io;
 use super::discover::interface_by_index;
 use super::interface::Interface;
 use super::irq::Direction;
+use super::process::is_napi_thread;
 use crate::cpus::Pid;
 use crate::netlink::netdev::{Napi, Netdev};
 
@@ -90,9 +91,10 @@ impl Device {
     }
 
     pub(crate) fn napi_thread(&self, queue: u32) -> io::Result<Pid> {
-        self.fresh_napi(queue)?
-            .pid
-            .and_then(|pid| Pid::from_raw(pid as i32))
-            .ok_or_else(|| not_found("the NAPI has no thread".to_owned()))
+        let id = self.fresh_napi(queue)?.pid.ok_or_else(|| not_found("the NAPI has no thread".to_owned()))?;
+        let thread = Pid::from_raw(id as i32).filter(|_| is_napi_thread(id));
+        thread.ok_or_else(|| {
+            not_found(format!("the NAPI's thread {id}, as the kernel has it, is none here, in a container"))
+        })
     }
 }

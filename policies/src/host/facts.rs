@@ -7,6 +7,7 @@ use std::io;
 use std::path::Path;
 
 use super::interface::{NapiThreadSettings, sysfs};
+use super::process::is_napi_thread;
 use super::{irq, scheduler};
 use crate::cpus::{Cpus, Pid};
 use crate::netlink::ethtool::{Channels, Coalescing, Ethtool, RxRing};
@@ -130,10 +131,11 @@ fn read_netdev(
         unread.push(format!("cannot list queues over netdev netlink: {error}"));
         Default::default()
     });
-    let napis = netdev.napis(ifindex).unwrap_or_else(|error| {
+    let mut napis = netdev.napis(ifindex).unwrap_or_else(|error| {
         unread.push(format!("cannot list NAPIs over netdev netlink: {error}"));
         Vec::new()
     });
+    napis.iter_mut().for_each(|napi| napi.pid = napi.pid.filter(|thread| is_napi_thread(*thread)));
     (rx, tx, napis)
 }
 

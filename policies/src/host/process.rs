@@ -65,6 +65,12 @@ fn parse(text: &str) -> Option<ProcessStat> {
     })
 }
 
+/// Whether a thread is a kernel thread that polls a NAPI (`napi/NAME-ID`). The kernel reports its id
+/// in the first PID namespace: in a container's it may be another process's.
+pub(crate) fn is_napi_thread(id: u32) -> bool {
+    ProcessStat::read(id).is_ok_and(|thread| thread.name.starts_with("napi/"))
+}
+
 /// A process. Its start time distinguishes it from a later process with the same id.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ProcessIdentity {
@@ -78,6 +84,10 @@ json_object!(ProcessIdentity: pid, start, pid_namespace);
 
 /// `PROC_PID_INIT_INO` in the kernel's `include/linux/proc_ns.h`.
 const FIRST_PID_NAMESPACE: u64 = 0xefff_fffc;
+
+pub(crate) fn is_in_first_pid_namespace() -> bool {
+    pid_namespace() == FIRST_PID_NAMESPACE
+}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ProcessState {
@@ -164,7 +174,7 @@ fn pid_namespace() -> u64 {
 /// others, and only to a process to which `/proc` hides nothing; elsewhere the answer is `false`.
 fn pid_namespace_has_ended(inode: u64) -> bool {
     let namespace = |process: &Path| fs::metadata(process.join("ns/pid")).map(|data| data.ino());
-    if pid_namespace() != FIRST_PID_NAMESPACE || namespace(Path::new("/proc/1")).is_err() {
+    if !is_in_first_pid_namespace() || namespace(Path::new("/proc/1")).is_err() {
         return false;
     }
     let Ok(processes) = fs::read_dir("/proc") else { return false };
@@ -183,6 +193,11 @@ mod tests {
     use std::process::{Command, Stdio};
 
     use super::*;
+
+    #[test]
+    fn a_process_that_a_containers_ids_name_by_chance_is_no_napi_thread() {
+        assert!(!is_napi_thread(std::process::id()));
+    }
 
     #[test]
     fn a_name_with_parentheses_and_spaces_moves_no_field() {

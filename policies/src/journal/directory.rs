@@ -6,6 +6,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use super::container::{Claim, check_outlives_container};
 use super::files::{AtomicFile, JournalLock, hold_file, is_file_held, without_locks};
 use super::found::{self, Found, FoundJournal, UnreadableJournal};
 use super::record::{Journal, Lifetime};
@@ -16,9 +17,11 @@ use crate::host::process::{boot_id, network_namespace, start_time};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JournalDir(PathBuf);
 
+const DEFAULT: &str = "/run/lull";
+
 impl Default for JournalDir {
     fn default() -> Self {
-        Self(PathBuf::from("/run/lull"))
+        Self(PathBuf::from(DEFAULT))
     }
 }
 
@@ -35,12 +38,19 @@ pub(crate) struct JournalFile {
     pub(crate) path: PathBuf,
     /// Holds the lock until it is closed. `None` for a journal that outlives its writer.
     lock: Option<File>,
+    /// Of the first file of a journal; what replaces it takes it over.
+    claim: Option<Claim>,
 }
 
 impl JournalFile {
     /// Keeps the journal's lock until this process ends.
     pub(crate) fn keep_locked(self) {
-        std::mem::forget(self.lock);
+        std::mem::forget((self.lock, self.claim));
+    }
+
+    /// Goes on in the place of an earlier file of the journal, which is let go.
+    pub(crate) fn replace(&mut self, earlier: Option<Self>) {
+        self.claim = self.claim.take().or(earlier.and_then(|earlier| earlier.claim));
     }
 }
 
@@ -118,13 +128,25 @@ impl JournalDir {
         if journal.sequence > 0 {
             return self.write_file(journal);
         }
+        let claim = self.claim(journal.ifindex).map_err(Error::journal(&self.0))?;
         journal.sequence = self.next_sequence()?;
-        let written = self.write_file(journal);
-        if written.is_err() {
-            // Another journal may get the number.
-            journal.sequence = 0;
+        match self.write_file(journal) {
+            Ok(file) => Ok(JournalFile { claim, ..file }),
+            Err(error) => {
+                // Another journal may get the number.
+                journal.sequence = 0;
+                Err(error)
+            }
         }
-        written
+    }
+
+    /// Whoever names another directory than the default one answers for that all name the same.
+    fn claim(&self, ifindex: u32) -> io::Result<Option<Claim>> {
+        if self.0 != Path::new(DEFAULT) {
+            return Ok(None);
+        }
+        check_outlives_container(&self.0)?;
+        Claim::make(&self.0, ifindex).map(Some)
     }
 
     fn write_file(&self, journal: &Journal) -> Result<JournalFile, Error> {
@@ -137,7 +159,8 @@ impl JournalDir {
         let name = format!("{}-{}-{owner}-s{}.json", journal.namespace, journal.ifindex, journal.sequence);
         let path = self.0.join(name);
         let file = self.write_to(&path, journal, journal.lifetime == Lifetime::Process)?;
-        Ok(JournalFile { path, lock: (journal.lifetime == Lifetime::Process).then_some(file) })
+        let lock = (journal.lifetime == Lifetime::Process).then_some(file);
+        Ok(JournalFile { path, lock, claim: None })
     }
 
     /// Writes a journal that has no owner any more in the place of what it was read from.

@@ -1,6 +1,7 @@
 //! Journals in `/run/lull`: the old values of knobs, written before anything is changed, and
 //! restored when the process that wrote them has ended.
 
+mod container;
 mod directory;
 mod entries;
 pub(crate) mod files;

@@ -2,6 +2,7 @@
 
 mod adaptation;
 mod client;
+mod containers;
 mod controller;
 mod crash_recovery;
 mod datagrams;
