@@ -15,13 +15,15 @@ use tests::memcached::{Memcached, command, expect, free_port, uninterrupted, wai
 
 #[test]
 #[parallel]
-fn sigterm_lets_the_server_finish_and_exit_cleanly() {
-    let mut server = Memcached::start(&[]);
-    let idle = server.connect();
-    server.signal(Signal::TERM);
-    let status = server.wait();
-    assert!(status.success(), "{status}");
-    drop(idle);
+fn sigterm_and_sigusr1_let_the_server_finish_and_exit_cleanly() {
+    for signal in [Signal::TERM, Signal::USR1] {
+        let mut server = Memcached::start(&[]);
+        let idle = server.connect();
+        server.signal(signal);
+        let status = server.wait();
+        assert!(status.success(), "{signal:?}: {status}");
+        drop(idle);
+    }
 }
 
 #[test]

@@ -105,6 +105,8 @@ fn run(flags: &Flags, mut config: Config) -> Result<(), Error> {
 async fn serve(flags: &Flags, mut config: Config, user: Option<RunAsUser>) -> Result<(), Error> {
     let terminated = runtime::signal::terminated()?;
     let mut hangups = runtime::signal::signal(SignalKind::hangup())?;
+    // memcached's signal for a graceful stop.
+    let mut graceful = runtime::signal::signal(SignalKind::user_defined1())?;
     let mut inherited = inherited_listeners()?;
     if !inherited.is_empty() {
         // systemd defines the addresses.
@@ -134,7 +136,8 @@ async fn serve(flags: &Flags, mut config: Config, user: Option<RunAsUser>) -> Re
     server.udp_addresses().for_each(|address| tracing::info!("listening on UDP {address}"));
     // Fails without consequence if systemd does not supervise the process.
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
-    let mut stop = std::pin::pin!(select(terminated, Box::pin(server.shutdown_requested())));
+    let asked = select(Box::pin(graceful.recv()), Box::pin(server.shutdown_requested()));
+    let mut stop = std::pin::pin!(select(terminated, asked));
     loop {
         let hangup = std::pin::pin!(hangups.recv());
         match select(&mut stop, hangup).await {
