@@ -90,11 +90,11 @@ const FORBIDDEN_IN_CONTAINERS: [i64; 27] = [
     libc::SYS_settimeofday,
 ];
 
-/// Under this filter a command may call what it may in a container.
-pub fn of_containers() -> Vec<String> {
+/// Under this filter a command may call what it may in a container, but for these.
+pub fn of_containers(and_forbidden: &[i64]) -> Vec<String> {
     let mut filter = vec![(LOAD, 0, 0, NUMBER)];
     let number = |number: i64| u32::try_from(number).expect("a system call");
-    for call in FORBIDDEN_IN_CONTAINERS {
+    for call in FORBIDDEN_IN_CONTAINERS.into_iter().chain(and_forbidden.iter().copied()) {
         filter.extend([(JUMP_IF_EQUAL, 0, 1, number(call)), (RETURN, 0, 0, FAIL | libc::EPERM as u32)]);
     }
     // Whose flags a filter can't read: glibc then calls clone.

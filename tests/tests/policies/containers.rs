@@ -1,6 +1,7 @@
 //! Programs in containers, as a container's runtime makes them: other mounts, a PID namespace, a
 //! seccomp filter, and the host's network.
 
+use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -33,7 +34,7 @@ exec "$@"
 fn container(has_hosts_directory: bool, program: &Path) -> Command {
     let mut command = Command::new("unshare");
     command.args(["--mount", "--pid", "--fork", "--kill-child", "sh", "-c", MAKE, "sh"]);
-    command.args(seccomp::of_containers()).arg(program);
+    command.args(seccomp::of_containers(&[])).arg(program);
     if has_hosts_directory {
         command.env("HOSTS", "1");
     }
@@ -104,6 +105,25 @@ fn a_second_container_does_not_drive_an_interface_whose_journals_it_can_not_see(
         String::from_utf8_lossy(&apply_in_container(false, SERVER_INTERFACE, Policy::KernelPolling).stdout)
             .contains(unpinned)
     });
+}
+
+#[testbed_test]
+fn a_server_whose_filter_forbids_epoll_pwait2_too_waits_in_milliseconds() {
+    if !can_make() {
+        return;
+    }
+    let _testbed = enter(1);
+    let port = free_port();
+    let filter = seccomp::of_containers(&[libc::SYS_epoll_pwait2]);
+    let mut command = Command::new(&filter[0]);
+    command.args(&filter[1..]).arg(own_program("memcached"));
+    let server =
+        Memcached::run(command.args(["-u", "root", "-l", "127.0.0.1", "-p", &port.to_string()]), port);
+    let mut client = server.connect();
+    client.write_all(b"set k 0 0 1\r\nv\r\nget k\r\n").unwrap();
+    let mut answer = [0; 30];
+    client.read_exact(&mut answer).unwrap();
+    assert_eq!(&answer, b"STORED\r\nVALUE k 0 1\r\nv\r\nEND\r\n");
 }
 
 /// A pair of interfaces in the namespace that the test was started in.

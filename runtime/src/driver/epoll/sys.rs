@@ -37,7 +37,7 @@ impl Event {
     }
 }
 
-/// Whether `epoll_pwait2` has failed with `ENOSYS`.
+/// Whether `epoll_pwait2` has failed with `ENOSYS` or `EPERM`.
 static LACKS_PWAIT2: AtomicBool = AtomicBool::new(false);
 
 /// Whether a wait can be shorter than a millisecond, and a poll pass reaches the NAPI. Asks the
@@ -86,8 +86,9 @@ pub(crate) fn epoll_wait(
         )
     };
     match event_count(result) {
-        // Before Linux 5.11, in some sandboxes, and under tools that don't implement the call.
-        Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => {
+        // Before Linux 5.11, and under tools that don't implement the call; or it is forbidden by a
+        // seccomp filter, as io_uring often is by the same one.
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => {
             LACKS_PWAIT2.store(true, Ordering::Relaxed);
             epoll_wait_millis(epoll, events, timeout)
         }
