@@ -14,7 +14,7 @@ use std::thread::LocalKey as ThreadKey;
 use slab::Slab;
 
 use crate::coop;
-use crate::sync::{Mutex, lock};
+use crate::sync::{Mutex, contain_panic, lock};
 use crate::task_core::cell::{NewTask, TaskRef};
 use crate::task_core::header::ResultOwner;
 use crate::task_core::identity::Identity;
@@ -247,9 +247,10 @@ impl<T> Future for JoinHandle<T> {
 impl<T> Drop for JoinHandle<T> {
     fn drop(&mut self) {
         if !self.taken && self.task.detach() == ResultOwner::Caller {
-            // SAFETY: the task is done, this is its only joiner, and `PhantomData<T>` keeps the
-            // handle on this thread unless the result is `Send`.
-            unsafe { self.task.drop_result() };
+            // The drop of a set drops several: the second panic would end the process. SAFETY: the
+            // task is done, this is its only joiner, and `PhantomData<T>` keeps the handle on this
+            // thread unless the result is `Send`.
+            contain_panic(|| unsafe { self.task.drop_result() });
         }
     }
 }

@@ -17,7 +17,7 @@ use std::task::{Context, Poll, Waker};
 
 use super::identity::Identity;
 use super::span::SpanId;
-use crate::sync::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Mutex, Ordering, lock};
+use crate::sync::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Mutex, Ordering, contain_panic, lock};
 
 /// The key of a worker's root future, which is not in the slab.
 pub(crate) const ROOT: u32 = u32::MAX;
@@ -138,7 +138,8 @@ impl<S> Header<S> {
         if before & JOINING != 0 {
             // Woken outside the lock: the waker may be foreign code.
             let waker = lock(&self.join_waker).take();
-            waker.into_iter().for_each(Waker::wake);
+            // Its panic must not stop the worker, as in tokio.
+            contain_panic(|| waker.into_iter().for_each(Waker::wake));
         }
         ResultOwner::JoinHandle
     }

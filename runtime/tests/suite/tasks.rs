@@ -371,3 +371,34 @@ async fn a_future_whose_drop_panics_with_what_panics_again_is_dropped_once() {
     assert!(handle.await.unwrap_err().is_cancelled());
     assert_eq!(Rc::strong_count(&held), 1);
 }
+
+#[runtime::test]
+async fn results_whose_drop_panics_neither_unwind_into_who_drops_them_nor_end_the_process() {
+    let mut set = runtime::task::JoinSet::new();
+    (0..3).for_each(|_| drop(set.spawn(async { Bomb })));
+    let handle = runtime::spawn(async { Bomb });
+    let blocking = runtime::spawn_blocking(|| Box::new(Bomb));
+    while !(handle.is_finished() && blocking.is_finished()) {
+        runtime::sleep(Duration::from_millis(1)).await;
+    }
+    // Dropping them in a panic would end the process at the first.
+    drop((set, handle, blocking));
+    runtime::spawn(async {}).await.unwrap();
+}
+
+#[runtime::test]
+async fn a_joiners_waker_that_panics_does_not_stop_the_worker() {
+    struct Panics;
+    impl std::task::Wake for Panics {
+        fn wake(self: std::sync::Arc<Self>) {
+            panic!("on purpose");
+        }
+    }
+    let mut handle = runtime::spawn(runtime::yield_now());
+    let waker = std::sync::Arc::new(Panics).into();
+    assert!(std::pin::Pin::new(&mut handle).poll(&mut std::task::Context::from_waker(&waker)).is_pending());
+    runtime::yield_now().await;
+    runtime::yield_now().await;
+    handle.await.unwrap();
+    runtime::spawn(async {}).await.unwrap();
+}
