@@ -222,11 +222,11 @@ impl Builder {
     }
 
     /// How many received bytes of a connection may wait for their reader on the driver `uring`, at
-    /// least 4 KiB. Default: 128 KiB. The ring receives before a task reads. A connection whose
+    /// least 4 KiB. Default: 32 KiB. The ring receives before a task reads. A connection whose
     /// peer sends more than its task reads holds that much memory, in addition to the kernel's
     /// socket buffer. A burst may bring more, up to 512 KiB for all connections of a worker
-    /// together, before the receive is cancelled. With a low limit a fast stream's receive is
-    /// cancelled and armed more often.
+    /// together, before the receive is cancelled. From then on the connection receives one buffer
+    /// of 16 KiB at a time, or into its reader's memory, until a receive brings less.
     pub fn ring_unread_limit(mut self, bytes: usize) -> Self {
         self.options.ring.unread_limit = bytes.max(RingOptions::LEAST);
         self

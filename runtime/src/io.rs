@@ -182,6 +182,7 @@ impl<T: AsFd> AsyncFd<T> {
     /// closed, after which there may be no event.
     pub fn record_read(&self, bytes: usize, asked: usize) {
         self.registration.worker.handle.counters.received_bytes.add(bytes as u64);
+        coop::spend_bytes(bytes);
         if 0 < bytes && bytes < asked && !self.registration.readiness.is_closed() {
             self.registration.readiness.clear(Direction::Read);
         }
@@ -201,6 +202,7 @@ impl<T: AsFd> AsyncFd<T> {
     /// [`Metrics::sent_bytes`](crate::Metrics::sent_bytes).
     pub fn record_sent(&self, bytes: usize) {
         self.registration.worker.handle.counters.sent_bytes.add(bytes as u64);
+        coop::spend_bytes(bytes);
     }
 
     /// Waits until an operation in this direction would not block. Any number of tasks may wait. It

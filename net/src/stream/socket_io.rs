@@ -15,6 +15,10 @@ use socket2::Socket;
 use crate::buffers::{READ_BUFFER_SIZE, ReadBuffer};
 use crate::sockopt;
 
+/// What one read or write moves at most: more would keep the worker from its other connections for
+/// longer than a turn should last.
+const MOST_AT_ONCE: usize = 256 << 10;
+
 /// The socket without its read buffer: the part that both halves of a split stream use.
 #[derive(Debug)]
 pub(super) struct SocketIo<K> {
@@ -66,10 +70,18 @@ impl<K> SocketIo<K> {
         if buffer.is_empty() {
             return Poll::Ready(Ok(0));
         }
+        let length = buffer.len().min(MOST_AT_ONCE);
+        let buffer = &mut buffer[..length];
         if unread.is_empty()
             && let SocketBackend::Readiness(fd) = &self.backend
         {
             return poll_read_socket(fd, context, buffer.len(), |mut socket| socket.read(buffer));
+        }
+        if unread.is_empty()
+            && let SocketBackend::Ring(ring, _) = &self.backend
+            && let Some(received) = ready!(ring.poll_receive_into(context, buffer))
+        {
+            return Poll::Ready(received);
         }
         ready!(self.poll_fill(context, unread))?;
         Poll::Ready(Ok(unread.read(buffer)))
@@ -120,6 +132,14 @@ impl<K> SocketIo<K> {
         context: &mut Context<'_>,
         buffers: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        let first;
+        let buffers = match buffers {
+            [one] if one.len() > MOST_AT_ONCE => {
+                first = [IoSlice::new(&one[..MOST_AT_ONCE])];
+                &first
+            }
+            buffers => buffers,
+        };
         match &self.backend {
             SocketBackend::Readiness(fd) => {
                 let result = ready!(fd.poll_io(Direction::Write, context, |socket| match buffers {

@@ -8,6 +8,7 @@ mod floods;
 mod owned_writes;
 mod ring;
 mod send_file;
+mod shares;
 mod sockets;
 mod stream_contract;
 mod udp;

@@ -21,6 +21,8 @@ use crate::sync::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Mutex, Ordering,
 
 /// The key of a worker's root future, which is not in the slab.
 pub(crate) const ROOT: u32 = u32::MAX;
+/// A key that no task has.
+pub(crate) const NO_TASK: u32 = u32::MAX - 1;
 
 const DONE: u8 = 1;
 const JOINING: u8 = 2;

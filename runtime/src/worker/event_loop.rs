@@ -20,7 +20,7 @@ use crate::driver::Driver;
 use crate::driver::wait::Wait;
 use crate::sync::contain_panic;
 use crate::task_core::cell::{NewTask, TaskRef};
-use crate::task_core::header::ROOT;
+use crate::task_core::header::{NO_TASK, ROOT};
 use crate::task_core::identity::{Id, Identity};
 use crate::task_core::span::TaskSpan;
 use crate::timers::{TimerClock, TimerWheel, coarse_nanos, monotonic_nanos};
@@ -106,7 +106,7 @@ impl Worker {
         let mut tasks = self.tasks.borrow_mut();
         let entry = tasks.vacant_entry();
         // Four billion tasks would not fit in memory; the last key is the root's.
-        task.set_key(u32::try_from(entry.key()).ok().filter(|&key| key != ROOT).expect("too many tasks"));
+        task.set_key(u32::try_from(entry.key()).ok().filter(|&key| key < NO_TASK).expect("too many tasks"));
         // It may be marked as queued already, without a key: woken or aborted before it was
         // adopted.
         task.mark_queued();
@@ -218,6 +218,7 @@ impl Worker {
             let overran = if next == ROOT {
                 let (overran, polled) = root.poll(self, woken);
                 if let Poll::Ready(output) = polled {
+                    self.queue.end_turn();
                     return (ran, Some(output));
                 }
                 overran
@@ -229,6 +230,7 @@ impl Worker {
                 break;
             }
         }
+        self.queue.end_turn();
         (ran, None)
     }
 
@@ -514,8 +516,16 @@ impl<'a, R> Root<'a, R> {
 /// The keys of tasks to poll, in the order in which they were woken. A key may be outdated, and
 /// refer to no task or to a later one: a task that is woken during its last poll leaves such a key.
 /// The later task is then polled once in vain.
+///
+/// A task that is woken during its own poll, as by [`yield_now`](crate::yield_now) or at the end of
+/// its budget, comes with the next turn: else the few that always go on would use up the turns of
+/// those that wait for the driver.
 pub(super) struct RunQueue {
     keys: RefCell<VecDeque<u32>>,
+    /// Those that come with the next turn, when they were woken.
+    yielded: RefCell<Vec<(u32, u64)>>,
+    /// The task that is polled now; [`NO_TASK`] if none is.
+    polled: Cell<u32>,
     /// When the tasks were woken, in the order of `keys`; `None` unless schedule latency is
     /// recorded.
     wake_times: Option<RefCell<VecDeque<u64>>>,
@@ -523,11 +533,19 @@ pub(super) struct RunQueue {
 
 impl RunQueue {
     pub(super) fn new(keeps_wake_times: bool) -> Self {
-        Self { keys: RefCell::default(), wake_times: keeps_wake_times.then(RefCell::default) }
+        Self {
+            keys: RefCell::default(),
+            yielded: RefCell::default(),
+            polled: Cell::new(NO_TASK),
+            wake_times: keeps_wake_times.then(RefCell::default),
+        }
     }
 
     /// Adds a task that was woken at a time, which is ignored unless the queue keeps them.
     pub(super) fn push(&self, key: u32, wake_time: u64) {
+        if key == self.polled.get() {
+            return self.yielded.borrow_mut().push((key, wake_time));
+        }
         self.keys.borrow_mut().push_back(key);
         if let Some(times) = &self.wake_times {
             times.borrow_mut().push_back(wake_time);
@@ -538,15 +556,24 @@ impl RunQueue {
     pub(super) fn pop(&self) -> Option<(u32, Option<u64>)> {
         let key = self.keys.borrow_mut().pop_front()?;
         let wake_time = self.wake_times.as_ref().and_then(|times| times.borrow_mut().pop_front());
+        self.polled.set(key);
         Some((key, wake_time))
     }
 
+    /// Ends a turn: what has yielded comes after what is queued.
+    pub(super) fn end_turn(&self) {
+        self.polled.set(NO_TASK);
+        let mut yielded = self.yielded.borrow_mut();
+        yielded.drain(..).for_each(|(key, wake_time)| self.push(key, wake_time));
+    }
+
     pub(super) fn is_empty(&self) -> bool {
-        self.keys.borrow().is_empty()
+        self.keys.borrow().is_empty() && self.yielded.borrow().is_empty()
     }
 
     pub(super) fn clear(&self) {
         self.keys.borrow_mut().clear();
+        self.yielded.borrow_mut().clear();
         if let Some(times) = &self.wake_times {
             times.borrow_mut().clear();
         }

@@ -11,8 +11,8 @@ use std::ptr::NonNull;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU16, Ordering};
 
-use io_uring::Submitter;
 use io_uring::types::BufRingEntry;
+use io_uring::{Submitter, cqueue};
 
 /// The number of buffers; the kernel requires a power of two.
 const BUFFERS: u16 = 32;
@@ -105,9 +105,14 @@ impl BufferPool {
         self.free.get() < LOW
     }
 
-    /// Whether the kernel has no buffer at all.
-    pub(super) fn is_empty(&self) -> bool {
-        self.free.get() == 0
+    /// The number of buffers that the kernel may fill.
+    pub(super) fn free(&self) -> u16 {
+        self.free.get()
+    }
+
+    /// Whether a receive that took one buffer has had room for more.
+    pub(super) fn had_room(&self, flags: u32, length: usize) -> bool {
+        if self.incremental { cqueue::buffer_more(flags) } else { length < SIZE }
     }
 
     /// The number of buffers that the kernel can't fill now.

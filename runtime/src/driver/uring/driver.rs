@@ -5,6 +5,7 @@
 //! the eventfd, which the ring polls.
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::rc::Rc;
@@ -56,7 +57,7 @@ pub(super) struct DriverState {
     /// Sends that were submitted, and post no completion if they succeed.
     pub(super) submitted_sends: RefCell<Vec<u64>>,
     /// Receives that ended for lack of buffers.
-    pub(super) starved: RefCell<Vec<Rc<SocketState>>>,
+    pub(super) starved: RefCell<VecDeque<Rc<SocketState>>>,
     pub(super) spare_buffers: RefCell<Vec<Vec<u8>>>,
     /// The total capacity of `spare_buffers`.
     pub(super) spare_bytes: Cell<usize>,
@@ -76,7 +77,7 @@ pub(super) struct DriverState {
     pub(super) eventfd_watched: Cell<bool>,
     /// Workers to wake with the next wait.
     pub(super) deferred_wakes: RefCell<Vec<Arc<WakeHandle>>>,
-    /// Receives that the present wait has brought, and those of them by the worker's queue.
+    /// Receives since the last wait has ended, and those of them by the worker's queue.
     pub(super) received: Cell<usize>,
     pub(super) received_by_queue: Cell<usize>,
     pub(super) received_bytes: Cell<u64>,

@@ -6,7 +6,7 @@ use std::num::NonZeroU64;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::rc::Rc;
 
-use io_uring::{cqueue, opcode, types};
+use io_uring::{cqueue, opcode, squeue, types};
 
 use crate::driver::uring::buffers;
 use crate::driver::uring::driver::UringDriver;
@@ -14,17 +14,35 @@ use crate::driver::uring::operations::Operation;
 use crate::driver::uring::socket_state::{ListenerState, SocketState};
 
 impl UringDriver {
+    /// Arms a socket's receive, after those that have waited for buffers.
     pub(super) fn arm_receive(&self, state: &Rc<SocketState>) {
+        let mut starved = self.state.starved.borrow_mut();
+        if starved.is_empty() {
+            drop(starved);
+            return self.push_receive(state);
+        }
+        state.receive.borrow_mut().starved = true;
+        starved.push_back(Rc::clone(state));
+    }
+
+    fn push_receive(&self, state: &Rc<SocketState>) {
         let fd = types::Fd(state.fd().as_raw_fd());
         let id = self.operations.borrow_mut().insert(Operation::Receive(Rc::clone(state)));
         let mut receive = state.receive.borrow_mut();
         receive.operation = NonZeroU64::new(id);
         receive.stopping = false;
+        let entry = match receive.takes_one {
+            // With a length of 0 it takes what the buffer has room for.
+            true => opcode::Recv::new(fd, std::ptr::null_mut(), 0)
+                .buf_group(buffers::GROUP)
+                .build()
+                .flags(squeue::Flags::BUFFER_SELECT),
+            false => opcode::RecvMulti::new(fd, buffers::GROUP).build(),
+        };
         drop(receive);
-        let entry = opcode::RecvMulti::new(fd, buffers::GROUP).build().user_data(id);
         // SAFETY: it receives into the pool, which outlives the ring, and the table's entry keeps
         // the descriptor open until the last completion.
-        unsafe { self.ring.borrow_mut().push(entry) };
+        unsafe { self.ring.borrow_mut().push(entry.user_data(id)) };
     }
 
     /// A receive has completed; `more`: it stays armed.
@@ -45,16 +63,16 @@ impl UringDriver {
         let mut full = false;
         match result {
             1.. => {
-                self.state.received.set(self.state.received.get() + 1);
-                self.state
-                    .received_by_queue
-                    .set(self.state.received_by_queue.get() + usize::from(state.in_queue));
-                self.state.received_bytes.set(self.state.received_bytes.get() + result as u64);
+                self.count_received(state, result as usize);
                 if let Some(slice) = slice {
+                    let had_room = self.pool.had_room(flags, slice.len());
                     receive.push(slice, self.pool.is_low());
-                    full = receive.unread() >= self.options.unread_limit
-                        && more
-                        && !std::mem::replace(&mut receive.cancelled, true);
+                    if receive.unread() >= self.options.unread_limit {
+                        receive.takes_one = true;
+                        full = more && !std::mem::replace(&mut receive.cancelled, true);
+                    } else if !more && had_room {
+                        receive.takes_one = false;
+                    }
                 }
             }
             0 => receive.end(Ok(())),
@@ -62,7 +80,8 @@ impl UringDriver {
                 // Armed again when buffers are free. A reader that waits goes on waiting.
                 libc::ENOBUFS if !receive.stopping => {
                     receive.starved = true;
-                    self.state.starved.borrow_mut().push(Rc::clone(state));
+                    receive.takes_one = true;
+                    self.state.starved.borrow_mut().push_back(Rc::clone(state));
                     return;
                 }
                 // Cancelled by this driver; the next read arms it again.
@@ -78,15 +97,21 @@ impl UringDriver {
         self.state.wakers.borrow_mut().extend(waker);
     }
 
-    /// Arms the receives that ended for lack of buffers, if there are buffers again.
+    pub(super) fn count_received(&self, state: &SocketState, bytes: usize) {
+        let driver = &self.state;
+        driver.received.set(driver.received.get() + 1);
+        driver.received_by_queue.set(driver.received_by_queue.get() + usize::from(state.in_queue));
+        driver.received_bytes.set(driver.received_bytes.get() + bytes as u64);
+    }
+
+    /// Arms the receives that wait for buffers, those that have waited longest first, and no more
+    /// than there are buffers: each takes one.
     pub(super) fn arm_starved(&self) {
-        if self.state.starved.borrow().is_empty() || self.pool.is_empty() {
-            return;
-        }
-        for state in self.state.starved.take() {
+        for _ in 0..self.pool.free() {
+            let Some(state) = self.state.starved.borrow_mut().pop_front() else { break };
             // Without a waiting reader the next read arms it.
             if state.receive.borrow_mut().end_starving() {
-                self.arm_receive(&state);
+                self.push_receive(&state);
             }
         }
     }

@@ -32,7 +32,7 @@ pub(crate) struct RingOptions {
 
 impl Default for RingOptions {
     fn default() -> Self {
-        Self { submissions: 512, unread_limit: 128 << 10, unsent_limit: 64 << 10 }
+        Self { submissions: 512, unread_limit: 32 << 10, unsent_limit: 64 << 10 }
     }
 }
 

@@ -6,6 +6,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
+
 use crate::coop;
 use crate::driver::uring::driver::UringDriver;
 use crate::driver::uring::socket_state::{
@@ -16,6 +19,8 @@ use crate::driver::uring::socket_state::{
 /// A write of at least this many bytes, to a connection without unsent bytes, is sent at once and
 /// not copied first.
 const DIRECT_WRITE: usize = 16 << 10;
+/// A read of at least this many bytes may receive into the reader's memory.
+const DIRECT_READ: usize = 16 << 10;
 /// How long a dropped socket may make no progress with what it has to send, in milliseconds.
 const DROPPED_TIMEOUT_MS: u32 = 30_000;
 
@@ -56,12 +61,46 @@ impl RingSocket {
         match self.take_received() {
             Some(result) => {
                 coop::spend();
+                if let Ok(Some(received)) = &result {
+                    coop::spend_bytes(received.len());
+                }
                 Poll::Ready(result)
             }
             None => {
                 self.state.receive.borrow_mut().wait(context);
                 self.ensure_receiving();
                 Poll::Pending
+            }
+        }
+    }
+
+    /// Receives into the caller's buffer, by a call, where a sender is faster than its reader: what
+    /// is there, without waiting. `None` where a buffer of the worker serves as well: the sender
+    /// is not so fast, the caller's buffer is smaller, bytes are unread, or nothing is there.
+    pub fn poll_receive_into(
+        &self,
+        context: &mut Context<'_>,
+        buffer: &mut [u8],
+    ) -> Poll<Option<io::Result<usize>>> {
+        let receive = self.state.receive.borrow();
+        let is_fast = receive.takes_one && receive.operation.is_none() && !receive.ended;
+        if !is_fast || buffer.len() < DIRECT_READ || receive.unread() > 0 || self.driver.is_closed() {
+            return Poll::Ready(None);
+        }
+        drop(receive);
+        ready!(coop::poll_budget(context));
+        match rustix::net::recv(self.state.fd(), &mut *buffer, RecvFlags::DONTWAIT) {
+            Ok((bytes @ 1.., _)) => {
+                coop::spend();
+                coop::spend_bytes(bytes);
+                self.driver.count_received(&self.state, bytes);
+                Poll::Ready(Some(Ok(bytes)))
+            }
+            Err(Errno::AGAIN | Errno::INTR) => Poll::Ready(None),
+            // Returned by the receive that follows.
+            result => {
+                self.state.receive.borrow_mut().end(result.map(drop).map_err(io::Error::from));
+                Poll::Ready(None)
             }
         }
     }
@@ -203,6 +242,7 @@ impl RingSocket {
             }
             result => {
                 coop::spend();
+                coop::spend_bytes(*result.as_ref().unwrap_or(&0));
                 Poll::Ready(result)
             }
         }

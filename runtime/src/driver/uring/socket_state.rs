@@ -79,6 +79,10 @@ pub(super) struct ReceiveState {
     pub(super) operation: Option<NonZeroU64>,
     /// Whether that is cancelled, and will complete for the last time.
     pub(super) cancelled: bool,
+    /// Whether the next receive is armed for one buffer, as its sender is faster than its reader. A
+    /// multishot receive takes as many as there are, up to all of them, before the kernel does
+    /// anything else (`io_uring/net.c`, `MULTISHOT_MAX_RETRY`).
+    pub(super) takes_one: bool,
     /// The bytes to read next, in the kernel's buffer.
     slice: Option<BufferSlice>,
     /// The bytes after those.

@@ -25,8 +25,6 @@ const MAX_FUTILE_ENTERS: u32 = 3;
 
 impl UringDriver {
     pub(crate) fn wait(&self, wait: Wait) -> io::Result<WaitOutcome> {
-        self.state.received.set(0);
-        self.state.received_by_queue.set(0);
         self.state.progress.set(false);
         // Those that the kernel had no memory for.
         let left_over = !self.state.submitted_sends.borrow().is_empty();
@@ -36,8 +34,8 @@ impl UringDriver {
         // must go out without waiting.
         let wait = if sends.awaited || left_over { Wait::Pass } else { wait };
         let mut outcome = self.wait_on_ring(wait)?;
-        outcome.events += self.state.received.get();
-        outcome.queue_events += self.state.received_by_queue.get();
+        outcome.events += self.state.received.take();
+        outcome.queue_events += self.state.received_by_queue.take();
         outcome.completed = self.state.progress.get();
         outcome.received_bytes = self.state.received_bytes.take();
         outcome.sent_bytes = self.state.sent_bytes.take();
