@@ -21,6 +21,8 @@ pub struct Clock {
 }
 
 const FIRST_SECOND: u32 = 2;
+/// A second before the clock's start.
+pub const EXPIRED: u32 = 1;
 
 impl Clock {
     pub fn start() -> Self {
@@ -56,10 +58,10 @@ impl Clock {
     pub fn expiry(&self, expiry: i64) -> u32 {
         match expiry {
             0 => 0,
-            ..0 => 1,
+            ..0 => EXPIRED,
             1..=MAX_RELATIVE => self.now().saturating_add(u32::try_from(expiry).unwrap_or(u32::MAX)),
             absolute => match absolute - self.epoch {
-                ..=0 => 1,
+                ..=0 => EXPIRED,
                 relative => u32::try_from(relative).unwrap_or(u32::MAX),
             },
         }

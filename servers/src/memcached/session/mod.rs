@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use async_lock::SemaphoreGuard;
 
+use crate::memcached::clock::EXPIRED;
 use crate::memcached::config::Protocol;
 use crate::memcached::context::ServerContext;
 use crate::memcached::mutation::StoreRequest;
@@ -239,8 +240,12 @@ impl<'a> Session<'a> {
         if !self.context.config.flush_allowed {
             return false;
         }
-        // As in memcached: a delay of 0 or a time in the past means now.
         let at = self.expiry(delay);
+        if delay > 0 && at == EXPIRED {
+            // As in memcached: what was updated before that time. The server is younger.
+            return true;
+        }
+        // A delay of 0 means now, and so does a time since the start.
         self.store().flush((delay > 0 && at > self.now).then_some(at));
         true
     }

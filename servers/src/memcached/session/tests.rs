@@ -1,5 +1,5 @@
 use super::{SEND_AT, Session, SessionStep, stats};
-use crate::memcached::config::{Config, Protocol};
+use crate::memcached::config::{Config, Protocol, VERSION};
 use crate::memcached::context::ServerContext;
 use crate::memcached::stats::connections::ListedConnection;
 use crate::memcached::stats::counters::CounterTotals;
@@ -89,7 +89,7 @@ fn a_long_get_neither_skips_nor_repeats_keys_when_the_buffer_is_full() {
 
 #[test]
 fn a_line_that_is_too_long_closes_the_connection() {
-    assert!(!converse(&small_context(), &vec![b'x'; 4096], 100).1);
+    assert!(!converse(&small_context(), &vec![b'x'; 20_000], 100).1);
     assert!(!converse(&small_context(), &[b"get ".to_vec(), vec![b'x'; 2 << 20]].concat(), 8192).1);
     assert!(converse(&small_context(), &[b"get ".to_vec(), b"key ".repeat(25_000)].concat(), 8192).1);
 }
@@ -161,6 +161,35 @@ fn a_value_that_is_too_large_is_discarded_and_the_old_one_removed() {
     let (replies, open) = converse(&context, &input, 500);
     assert!(open);
     assert_eq!(shown(&replies), "STORED\r\nSERVER_ERROR object too large for cache\r\nEND\r\n");
+}
+
+/// As a ring brings a line that goes over the end of a buffer.
+#[test]
+fn a_long_line_is_answered_however_many_reads_it_takes() {
+    let context = context(&Config::default());
+    let key = "k".repeat(8000);
+    for line in
+        [format!("delete {key}"), format!("mg {key}"), format!("incr {key} 1"), format!("touch {key} 1")]
+    {
+        for piece in [700, 3000, 9000] {
+            let (replies, open) = converse(&context, format!("{line}\r\nversion\r\n").as_bytes(), piece);
+            let replies = shown(&replies);
+            assert!(open && replies.starts_with("CLIENT_ERROR"), "{piece}: {replies}");
+            assert!(replies.ends_with(&format!("\r\nVERSION {VERSION}\r\n")), "{piece}: {replies}");
+        }
+    }
+}
+
+/// With 1.6.45, too: no item is older than the server.
+#[test]
+fn a_flush_with_a_time_before_the_start_leaves_the_items() {
+    let context = context(&Config::default());
+    let flushed = |at: u32| {
+        let text = format!("set f 0 0 1\r\n1\r\nflush_all {at}\r\nget f\r\n");
+        shown(&converse(&context, text.as_bytes(), 500).0)
+    };
+    assert_eq!(flushed(1_700_000_000), "STORED\r\nOK\r\nVALUE f 0 1\r\n1\r\nEND\r\n");
+    assert_eq!(flushed(0), "STORED\r\nOK\r\nEND\r\n");
 }
 
 /// Measured with memcached 1.6.45: the largest value with a key of one byte.

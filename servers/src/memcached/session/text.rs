@@ -13,8 +13,12 @@ use crate::memcached::protocol::{
 };
 
 /// An incomplete line that is longer than this, in bytes, closes the connection, unless it is a
-/// get.
-const MAX_LINE: usize = 2048;
+/// get. memcached executes a line of up to its read buffer, if it comes in one read, and closes
+/// above 2048 bytes if not. How many reads a line takes is the kernel's choice, so it must not
+/// decide here.
+const MAX_LINE: usize = 16 << 10;
+/// The same for a client that has not authenticated.
+const MAX_UNAUTHENTICATED_LINE: usize = 2048;
 /// An incomplete get that is longer than this, in bytes, closes the connection.
 const MAX_GET_LINE: usize = 1 << 20;
 /// A long line may begin with at most this many spaces.
@@ -35,8 +39,6 @@ fn check_incomplete(line: &[u8]) -> SessionStep {
     }
     let spaces = line.iter().position(|&byte| byte != b' ').unwrap_or(line.len());
     let command = &line[spaces..];
-    // memcached names only the first two here, and executes the others if the line comes in one
-    // read. How many reads a line takes is the kernel's choice, so it must not decide.
     let is_get = [&b"get "[..], b"gets ", b"gat ", b"gats "].iter().any(|get| command.starts_with(get));
     match spaces <= MAX_LEADING_SPACES && is_get && line.len() <= MAX_GET_LINE {
         true => SessionStep::NeedInput,
@@ -249,7 +251,11 @@ impl Session<'_> {
     /// separated by a space. Refuses any other command.
     pub(super) fn execute_text_authentication(&mut self, rest: &[u8]) -> Outcome {
         let Some(end) = memchr::memchr(b'\n', rest) else {
-            return Err(if rest.len() > MAX_LINE { SessionStep::Close } else { SessionStep::NeedInput });
+            return Err(if rest.len() > MAX_UNAUTHENTICATED_LINE {
+                SessionStep::Close
+            } else {
+                SessionStep::NeedInput
+            });
         };
         if end < MIN_LINE {
             return Err(SessionStep::Close);
