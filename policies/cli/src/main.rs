@@ -153,13 +153,15 @@ fn apply(
     match trial.map(is_confirmed_within) {
         Some(false) => {
             if let Some(report) = guard.restore() {
-                let report = report?;
-                print_restore_reports(std::slice::from_ref(&report), false);
+                let reports = [report?];
+                format.print(&json!({ "reports": reports }), || print_restore_reports(&reports, false));
             }
         }
         Some(true) => {
             guard.keep_for_host()?;
-            print_line!("kept; to restore: policies restore {}", plan.interface);
+            format.print(&json!({ "kept": true }), || {
+                print_line!("kept; to restore: policies restore {}", plan.interface);
+            });
         }
         None => drop(guard.keep()),
     }

@@ -121,7 +121,7 @@ fn a_server_whose_filter_forbids_epoll_pwait2_too_waits_in_milliseconds() {
         Memcached::run(command.args(["-u", "root", "-l", "127.0.0.1", "-p", &port.to_string()]), port);
     let mut client = server.connect();
     client.write_all(b"set k 0 0 1\r\nv\r\nget k\r\n").unwrap();
-    let mut answer = [0; 30];
+    let mut answer = [0; 29];
     client.read_exact(&mut answer).unwrap();
     assert_eq!(&answer, b"STORED\r\nVALUE k 0 1\r\nv\r\nEND\r\n");
 }

@@ -91,6 +91,7 @@ fn wherever_an_apply_is_killed_restore_puts_everything_back() {
     let policies = policies.to_str().unwrap();
     for policy in Policy::ALL {
         let apply = [policies, "apply", SERVER_INTERFACE, "--policy", policy.name(), "--worker-cores", "0"];
+        let apply = [&apply[..], &["--all-programs"]].concat();
         // Where the kernel has no threads that poll all the time, vanilla is applied, and the
         // command fails.
         let status = i32::from(policy == Policy::KernelThread);

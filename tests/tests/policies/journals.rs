@@ -25,7 +25,7 @@ fn restore() -> Output {
 
 fn apply(policy: Policy) -> Output {
     let arguments = ["apply", SERVER_INTERFACE, "--policy", policy.name(), "--worker-cores", "0"];
-    policies_command(&arguments).output().unwrap()
+    policies_command(&[&arguments[..], &["--all-programs"]].concat()).output().unwrap()
 }
 
 fn text(output: &Output) -> String {
