@@ -53,6 +53,40 @@ pub(crate) fn peer_credentials(socket: &Socket) -> io::Result<libc::ucred> {
     unsafe { get(socket, libc::SOL_SOCKET, libc::SO_PEERCRED, libc::ucred { pid: 0, uid: 0, gid: 0 }) }
 }
 
+/// Options with an `int` as value that decide which connections a listener takes, or that those
+/// inherit, and for which socket2 has no pair of methods on all sockets.
+const INHERITED: [(libc::c_int, libc::c_int); 9] = [
+    (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT),
+    (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT),
+    (libc::IPPROTO_TCP, libc::TCP_FASTOPEN),
+    (libc::IPPROTO_IP, libc::IP_TOS),
+    (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
+    (libc::IPPROTO_IP, libc::IP_TRANSPARENT),
+    (libc::IPPROTO_IP, libc::IP_FREEBIND),
+    (libc::SOL_SOCKET, libc::SO_MARK),
+    (libc::SOL_SOCKET, libc::SO_PRIORITY),
+];
+
+/// Gives `to` those of [`INHERITED`], and the congestion control, that `from` has otherwise.
+pub(crate) fn copy_inherited(from: &Socket, to: &Socket) -> io::Result<()> {
+    for (level, option) in INHERITED {
+        // SAFETY: the options' values are an `int`.
+        let read = |socket: &Socket| unsafe { get(socket, level, option, 0) };
+        // A family, or an old kernel, may lack one.
+        if let (Ok(wanted), Ok(present)) = (read(from), read(to))
+            && wanted != present
+        {
+            set_int(to, level, option, wanted)?;
+        }
+    }
+    let wanted = from.tcp_congestion()?;
+    if wanted != to.tcp_congestion()? {
+        let name = wanted.split(|byte| *byte == 0).next().unwrap_or_default();
+        to.set_tcp_congestion(name)?;
+    }
+    Ok(())
+}
+
 /// Reads an option into `value`.
 ///
 /// # Safety

@@ -55,6 +55,8 @@ pub type TcpStream = Stream<Tcp>;
 pub type TcpListener = Listener<Tcp>;
 
 const BIND_RETRY_INTERVAL: Duration = Duration::from_millis(2);
+/// How long the listening socket of a killed process may keep its address.
+const KILLED_PROCESS_TIME: Duration = Duration::from_millis(100);
 
 impl Stream<Tcp> {
     /// Connects to an address, or to a name such as `"example.org:80"`, which is looked up first
@@ -160,8 +162,9 @@ impl Listener<Tcp> {
     /// # Errors
     /// `AddrInUse` if another socket has the address, even one of the same user with
     /// `SO_REUSEPORT`: two programs never share it by mistake. The listening socket of a process
-    /// that was killed lives on for some milliseconds (`io_uring.c`, `io_ring_exit_work`):
-    /// [`Listener::bind_within`] waits for it. `InvalidInput` for a name, as this never blocks:
+    /// that was killed lives on for 5 to 26 ms (`io_uring.c`, `io_ring_exit_work`), so this tries
+    /// for 100 ms, in which it blocks the thread; [`Listener::bind_within`] waits for longer, and
+    /// lets tasks run. `InvalidInput` for a name, as this never blocks:
     /// give the addresses that [`lookup_host`](crate::lookup_host) returns.
     pub fn bind(address: impl ToSocketAddrs) -> io::Result<Self> {
         Self::bind_with(address, &BindOptions::new())
@@ -169,7 +172,21 @@ impl Listener<Tcp> {
 
     /// Like [`Listener::bind`], with options.
     pub fn bind_with(address: impl ToSocketAddrs, options: &BindOptions) -> io::Result<Self> {
-        let socket = first_that_works(&address, |address| listening_socket(address, options, None))?;
+        let begun = Instant::now();
+        loop {
+            match Self::bind_once(&address, options) {
+                Err(error)
+                    if error.kind() == io::ErrorKind::AddrInUse && begun.elapsed() < KILLED_PROCESS_TIME =>
+                {
+                    std::thread::sleep(BIND_RETRY_INTERVAL);
+                }
+                result => return result,
+            }
+        }
+    }
+
+    fn bind_once(address: &impl ToSocketAddrs, options: &BindOptions) -> io::Result<Self> {
+        let socket = first_that_works(address, |address| listening_socket(address, options, None))?;
         Self::from_socket(socket, options.backlog)
     }
 
@@ -187,7 +204,7 @@ impl Listener<Tcp> {
         let addresses = lookup_host(address).await?;
         let begun = Instant::now();
         loop {
-            match Self::bind_with(&addresses, options) {
+            match Self::bind_once(&addresses, options) {
                 Err(error) if error.kind() == io::ErrorKind::AddrInUse && begun.elapsed() < limit => {
                     runtime::sleep(BIND_RETRY_INTERVAL).await;
                 }
@@ -274,6 +291,7 @@ fn copy_options(first: &Socket, socket: &Socket) -> io::Result<()> {
     if let Some(linger) = first.linger()? {
         socket.set_linger(Some(linger))?;
     }
+    sockopt::copy_inherited(first, socket)?;
     // The kernel reports twice of what was asked for. Sizes that nobody asked for are left to it:
     // it adapts them.
     let (send, receive) = sockopt::locked_buffers(first)?;
@@ -315,12 +333,19 @@ mod tests {
         first.set_tcp_nodelay(true).unwrap();
         first.set_tcp_keepalive(&TcpKeepalive::new().with_time(Duration::from_secs(77))).unwrap();
         first.set_recv_buffer_size(100_000).unwrap();
+        first.set_tcp_user_timeout(Some(Duration::from_secs(5))).unwrap();
+        first.set_tos_v4(0x10).unwrap();
+        first.set_tcp_congestion(b"reno").unwrap();
+        first.set_freebind_v4(true).unwrap();
         first.bind(&any.into()).unwrap();
         first.listen(16).unwrap();
         for member in extend_reuseport_group(&first, 16, 2).unwrap() {
             assert_eq!(member.device().unwrap(), Some(b"lo".to_vec()));
             assert!(member.tcp_nodelay().unwrap() && member.keepalive().unwrap());
             assert_eq!(member.tcp_keepalive_time().unwrap(), Duration::from_secs(77));
+            assert_eq!(member.tcp_user_timeout().unwrap(), Some(Duration::from_secs(5)));
+            assert_eq!(member.tos_v4().unwrap(), 0x10);
+            assert!(member.tcp_congestion().unwrap().starts_with(b"reno\0") && member.freebind_v4().unwrap());
             assert_eq!(member.recv_buffer_size().unwrap(), first.recv_buffer_size().unwrap());
             // Nobody asked for a size of the other buffer.
             assert!(!sockopt::locked_buffers(&member).unwrap().0);

@@ -7,9 +7,10 @@ use std::os::unix::net::{SocketAddr, UnixDatagram as StdDatagram};
 use std::path::Path;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
-use runtime::io::{AsyncFd, Direction, SourceKind};
-use socket2::{Domain, SockAddr, Socket, Type};
+use runtime::io::{AsyncFd, Direction, SourceKind, poll_operation};
+use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 
 use crate::listener::{BindOptions, Listener};
 use crate::sockopt;
@@ -118,6 +119,9 @@ fn listening_socket(path: &Path, options: &BindOptions) -> io::Result<Socket> {
     Ok(socket)
 }
 
+/// How long a sender waits for room at its receiver before it tries again.
+const NO_ROOM_PAUSE: Duration = Duration::from_millis(1);
+
 /// A Unix domain datagram socket on its worker's driver. It uses readiness and system calls on
 /// every driver. Any number of tasks may wait on one socket.
 #[derive(Debug)]
@@ -126,9 +130,12 @@ pub struct UnixDatagram {
 }
 
 impl UnixDatagram {
-    /// Binds to a path, which must not exist (`AddrInUse`). Dropping the socket leaves it.
+    /// Binds to a path, which must not exist (`AddrInUse`). Dropping the socket leaves it. A path
+    /// that begins with a 0 byte is a name in the abstract namespace, as for streams.
     pub fn bind(path: impl AsRef<Path>) -> io::Result<Self> {
-        Self::from_std(StdDatagram::bind(path)?)
+        let socket = Socket::new(Domain::UNIX, Type::DGRAM.nonblocking().cloexec(), None)?;
+        socket.bind(&SockAddr::unix(path)?)?;
+        Self::from_std(socket.into())
     }
 
     /// A socket without a path, which can send only.
@@ -155,7 +162,7 @@ impl UnixDatagram {
 
     /// Sets the path that [`UnixDatagram::send`] sends to, and the only one that is received from.
     pub fn connect(&self, path: impl AsRef<Path>) -> io::Result<()> {
-        self.fd.get_ref().connect(path)
+        SockRef::from(self.fd.get_ref()).connect(&SockAddr::unix(path)?)
     }
 
     /// Sends a datagram to the connected path. Waits while its receiver has no room.
@@ -166,9 +173,20 @@ impl UnixDatagram {
         self.fd.io(Direction::Write, |socket| socket.send(datagram)).await
     }
 
-    /// Sends a datagram to a path. Waits while its receiver has no room.
+    /// Sends a datagram to a path. Waits while its receiver has no room: by trying again, as no event
+    /// says to an unconnected sender that there is room (`net/unix/af_unix.c`, `unix_dgram_poll`).
     pub async fn send_to(&self, datagram: &[u8], path: impl AsRef<Path>) -> io::Result<usize> {
-        self.fd.io(Direction::Write, |socket| socket.send_to(datagram, path.as_ref())).await
+        let address = SockAddr::unix(path)?;
+        let send = |socket: &StdDatagram| SockRef::from(socket).send_to(datagram, &address);
+        loop {
+            std::future::poll_fn(|context| poll_operation(context)).await;
+            match self.fd.try_io(Direction::Write, send) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    runtime::sleep(NO_ROOM_PAUSE).await
+                }
+                result => return result,
+            }
+        }
     }
 
     /// Receives a datagram. The part that does not fit in `buffer` is lost.

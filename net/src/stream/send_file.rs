@@ -12,7 +12,7 @@ use runtime::io::{Direction, RingFd, poll_operation};
 use socket2::Socket;
 
 use super::generic::Stream;
-use super::socket_io::SocketBackend;
+use super::socket_io::{MOST_AT_ONCE, SocketBackend};
 
 /// Sends parts of files on a stream, by `sendfile(2)`: the kernel sends the pages of its cache, and
 /// none of them comes to this program.
@@ -26,8 +26,9 @@ pub struct FileSender {
 }
 
 impl FileSender {
-    /// Sends up to `length` bytes of a file from `offset` on, after all bytes that were written to
-    /// the stream before, and returns how many; 0 if the file ends at `offset` or before it.
+    /// Sends up to `length` bytes of a file from `offset` on, at most 256 KiB, after all bytes that
+    /// were written to the stream before, and returns how many; 0 if the file ends at `offset` or
+    /// before it.
     ///
     /// The worker waits for the disk if the bytes are not in the page cache: read them on another
     /// thread before, where that may be. A program that doesn't ignore SIGPIPE, as Rust programs
@@ -44,6 +45,8 @@ impl FileSender {
         offset: u64,
         length: usize,
     ) -> Poll<io::Result<usize>> {
+        // To a fast peer a call goes on for as long as that reads.
+        let length = length.min(MOST_AT_ONCE);
         let send = |socket: &Socket| {
             let mut offset = offset;
             Ok(rustix::fs::sendfile(socket, &file, Some(&mut offset), length)?)

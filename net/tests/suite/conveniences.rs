@@ -247,3 +247,23 @@ async fn connecting_to_a_unix_listener_with_a_full_backlog_waits_for_room() {
     runtime::timeout(Duration::from_secs(30), second).await.unwrap().unwrap().unwrap();
     drop(first);
 }
+
+#[runtime::test]
+async fn an_unconnected_datagram_waits_for_room_at_its_receiver() {
+    let name = format!("\0lull-room-{}", std::process::id());
+    let receiver = UnixDatagram::bind(&name).unwrap();
+    let sender = UnixDatagram::unbound().unwrap();
+    // Until its queue is full: `net.unix.max_dgram_qlen`, 10 by default.
+    let fill = async {
+        loop {
+            sender.send_to(b"x", &name).await.unwrap();
+        }
+    };
+    assert!(runtime::timeout(Duration::from_millis(50), fill).await.is_err());
+    let waiting = runtime::spawn(async move { sender.send_to(b"last", &name).await });
+    runtime::sleep(Duration::from_millis(5)).await;
+    assert!(!waiting.is_finished());
+    let mut buffer = [0; 8];
+    while receiver.recv(&mut buffer).await.unwrap() != 4 {}
+    assert_eq!(waiting.await.unwrap().unwrap(), 4);
+}
