@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use policies::status::{StatusFile, WorkerStatus};
 use policies::{
-    Change, Guard, Interface, Knob, Lifetime, Plan, QueueDelegate, QueueRequests, Settings, Supervisor,
+    Change, Cpus, Guard, Interface, Knob, Lifetime, Plan, QueueDelegate, QueueRequests, Settings, Supervisor,
     SupervisorHooks,
 };
 
@@ -33,9 +33,12 @@ pub(crate) struct PreparedHost {
     pub(crate) own_queues: Option<Vec<u32>>,
 }
 
-/// Applies the policy's plan as far as this process may. The notes say what it may not or can't.
-pub(crate) fn prepare_host(config: &Config, interface: &Interface) -> PreparedHost {
-    let plan = Plan::new(config.policy, interface, &config.settings);
+/// Applies the policy's plan as far as this process may, to a queue for each worker if workers poll.
+/// The notes say what it may not or can't.
+pub(crate) fn prepare_host(config: &Config, interface: &Interface, workers: usize) -> PreparedHost {
+    let mut settings = config.settings.clone();
+    settings.limit_queues(config.policy, interface, workers);
+    let plan = Plan::new(config.policy, interface, &settings);
     let to_do: Vec<_> = plan.steps.iter().filter(|step| !step.is_done()).collect();
     if !to_do.is_empty() && to_do.iter().all(|step| step.forbidden.is_some()) {
         // Nothing can be set, so there is nothing to journal. `policies apply` may have prepared
@@ -48,17 +51,31 @@ pub(crate) fn prepare_host(config: &Config, interface: &Interface) -> PreparedHo
     }
     match policies::apply(&plan, Lifetime::Process, &config.options.journals) {
         Ok(guard) => PreparedHost { guard: Some(guard), ..PreparedHost::default() },
-        Err(error @ policies::Error::QueuesInUse { .. }) => take_free_queues(config, interface, &error),
+        Err(in_use @ policies::Error::QueuesInUse { .. }) => {
+            take_free_queues(config, interface, workers, &in_use)
+        }
         Err(error) => PreparedHost { notes: vec![error.to_string()], ..PreparedHost::default() },
     }
 }
 
 /// Applies the plan to the queues that no other process polls: two processes that poll the same
 /// queue cancel each other's settings.
-fn take_free_queues(config: &Config, interface: &Interface, in_use: &policies::Error) -> PreparedHost {
+fn take_free_queues(
+    config: &Config,
+    interface: &Interface,
+    workers: usize,
+    in_use: &policies::Error,
+) -> PreparedHost {
     let mut prepared =
         PreparedHost { guard: None, notes: vec![in_use.to_string()], own_queues: Some(Vec::new()) };
-    let policies::Error::QueuesInUse { free: Some(free), .. } = in_use else { return prepared };
+    // Of all, and not only of the first ones.
+    let of_all = Plan::new(config.policy, interface, &config.settings);
+    let free = match policies::apply(&of_all, Lifetime::Process, &config.options.journals) {
+        Err(policies::Error::QueuesInUse { free: Some(free), .. }) => free,
+        _ => return prepared,
+    };
+    let most = if config.policy.busy_polls() { workers } else { free.len() };
+    let free: Cpus = free.iter().take(most).collect();
     let queues: Vec<u32> = free.iter().collect();
     let settings = Settings { channels: None, queues: Some(queues.clone()), ..config.settings.clone() };
     let plan = Plan::new(config.policy, interface, &settings);

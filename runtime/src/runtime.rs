@@ -40,8 +40,6 @@ pub struct Runtime {
     state: Arc<RuntimeState>,
     threads: Vec<thread::JoinHandle<()>>,
     supervisor: Option<Supervisor>,
-    /// Until when its end is waited for; `None`: without a limit.
-    deadline: Option<Instant>,
 }
 
 impl Runtime {
@@ -53,10 +51,7 @@ impl Runtime {
             config.settings.worker_cores =
                 (0..count).map(|worker| config.cores[worker % config.cores.len()]).collect();
         }
-        if let Some(interface) = &interface {
-            config.settings.limit_queues(config.policy, interface, count);
-        }
-        let prepared = interface.as_ref().map(|interface| prepare_host(&config, interface));
+        let prepared = interface.as_ref().map(|interface| prepare_host(&config, interface, count));
         let PreparedHost { guard, notes, own_queues } = prepared.unwrap_or_default();
         let worker_0_failed = |source| BuildError::Worker { worker: 0, source };
         let mut host_state = HostState { notes, ..HostState::default() };
@@ -83,14 +78,8 @@ impl Runtime {
             napis.assign(&queues, &workers);
         }
         let state = Arc::new(RuntimeState::new(config, hooks, workers, napis, host_state));
-        let mut runtime = Self {
-            worker: None,
-            _local: PhantomData,
-            state,
-            threads: Vec::new(),
-            supervisor: None,
-            deadline: None,
-        };
+        let mut runtime =
+            Self { worker: None, _local: PhantomData, state, threads: Vec::new(), supervisor: None };
         // Worker 0 opens its driver in `block_on`, which can't return an error.
         runtime.probe_driver().map_err(worker_0_failed)?;
         for index in 1..count {
@@ -166,7 +155,9 @@ impl Runtime {
         };
         started(Ok(self.handle()));
         run_worker(&self.state, &worker);
-        self.deadline = deadline.get().copied();
+        if let Some(deadline) = deadline.get() {
+            let _ = self.state.deadline.set(*deadline);
+        }
         drop(worker);
         // Shut down by its own thread, with that thread's settings, as the others are.
         drop(self.worker.take());
@@ -195,8 +186,10 @@ impl Runtime {
     /// [`spawn_blocking`](crate::spawn_blocking). What has not ended by then is left behind: a
     /// worker then stops when its task's poll returns. Worker 0's tasks are dropped in any case.
     /// The host's settings are restored.
-    pub fn shutdown_timeout(mut self, limit: Duration) {
-        self.deadline = Instant::now().checked_add(limit);
+    pub fn shutdown_timeout(self, limit: Duration) {
+        if let Some(deadline) = Instant::now().checked_add(limit) {
+            let _ = self.state.deadline.set(deadline);
+        }
     }
 
     /// What is in effect on each worker that has started. Worker 0 starts in [`Runtime::block_on`].
@@ -217,6 +210,7 @@ impl Runtime {
 
 impl Drop for Runtime {
     fn drop(&mut self) {
+        let deadline = self.state.deadline.get().copied();
         // Its tasks may wait for the others' when they are dropped.
         if self.worker.take().is_none() {
             // Without a `block_on` nobody has taken in what was spawned on it.
@@ -225,13 +219,13 @@ impl Drop for Runtime {
         self.state.stop();
         self.state.blocking.close();
         for thread in self.threads.drain(..) {
-            if self.deadline.is_some_and(|deadline| !ends_by(&thread, deadline)) {
+            if deadline.is_some_and(|deadline| !ends_by(&thread, deadline)) {
                 continue;
             }
             // The panic hook has reported a worker's panic, and the panic has stopped the runtime.
             let _ = thread.join();
         }
-        self.state.blocking.wait(self.deadline);
+        self.state.blocking.wait(deadline);
         // Dropping the supervisor restores the host's settings.
         self.supervisor.take();
     }

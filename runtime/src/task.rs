@@ -555,12 +555,9 @@ impl<T: 'static> LocalKey<T> {
     /// Runs a future that has the value. Tasks that it spawns don't have it.
     pub async fn scope<F: Future>(&'static self, value: T, future: F) -> F::Output {
         let mut value = Some(value);
-        let mut future = std::pin::pin!(future);
-        std::future::poll_fn(|context| {
-            let _swapped = Swapped::enter(self, &mut value);
-            future.as_mut().poll(context)
-        })
-        .await
+        let future = std::pin::pin!(Some(future));
+        let mut scope = InScope { key: self, value: &mut value, future };
+        std::future::poll_fn(|context| scope.poll(context)).await
     }
 
     /// Runs a function that has the value.
@@ -608,6 +605,31 @@ pub struct NotInScope;
 policies::error_text!(
     NotInScope: _ => "a task-local value is only there within the future that was given to its `scope`"
 );
+
+/// A future that is polled, and dropped, while the value is there.
+struct InScope<'a, F, T: 'static> {
+    key: &'static LocalKey<T>,
+    value: &'a mut Option<T>,
+    /// `None` once it is dropped.
+    future: Pin<&'a mut Option<F>>,
+}
+
+impl<F: Future, T> InScope<'_, F, T> {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<F::Output> {
+        let _swapped = Swapped::enter(self.key, self.value);
+        match self.future.as_mut().as_pin_mut() {
+            Some(future) => future.poll(context),
+            None => unreachable!("it is dropped with the scope"),
+        }
+    }
+}
+
+impl<F, T> Drop for InScope<'_, F, T> {
+    fn drop(&mut self) {
+        let _swapped = Swapped::enter(self.key, self.value);
+        self.future.set(None);
+    }
+}
 
 /// A value is the thread's while this lives, and another scope's is put aside.
 struct Swapped<'a, T: 'static> {

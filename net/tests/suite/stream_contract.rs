@@ -163,3 +163,21 @@ async fn the_end_of_a_unix_stream_that_follows_its_last_bytes_at_once_is_read() 
         assert_eq!(rest, b"1");
     }
 }
+
+#[test]
+fn a_shutdown_with_a_limit_does_not_wait_for_a_peer_that_takes_nothing() {
+    for driver in crate::drivers::drivers() {
+        let mut runtime = crate::drivers::one_worker(driver);
+        let _peer = runtime.block_on(async {
+            let (mut stream, peer) = crate::common::with_std_peer().await;
+            let block = vec![0; 1 << 20];
+            let limit = std::time::Duration::from_millis(50);
+            while runtime::timeout(limit, stream.write_all(&block)).await.is_ok() {}
+            peer
+        });
+        let begun = std::time::Instant::now();
+        runtime.shutdown_timeout(std::time::Duration::from_millis(10));
+        // Without a limit it takes two seconds.
+        assert!(begun.elapsed() < std::time::Duration::from_secs(1), "{driver}: {:?}", begun.elapsed());
+    }
+}

@@ -29,7 +29,7 @@ pub(crate) mod wait;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use policies::controller::QueueSettings;
 use policies::epoll_params::EpollParams;
@@ -259,10 +259,10 @@ impl Driver {
         }
     }
 
-    /// Ends all operations. Called when the tasks are dropped.
-    pub(crate) fn close(&self) {
+    /// Ends all operations, by the deadline at the latest. Called when the tasks are dropped.
+    pub(crate) fn close(&self, deadline: Option<Instant>) {
         if let Self::Uring(ring) = self {
-            ring.close();
+            ring.close(deadline);
         }
     }
 }

@@ -472,7 +472,7 @@ impl Worker {
         }
         coop::end_poll();
         self.closed.set(true);
-        self.driver.close();
+        self.driver.close(self.runtime.deadline.get().copied());
     }
 }
 

@@ -2,7 +2,8 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Instant;
 
 use policies::{Applied, QueueRequests, host};
 
@@ -22,6 +23,8 @@ pub(crate) struct RuntimeState {
     pub(crate) napis: Arc<NapiMap>,
     pub(crate) host: HostState,
     pub(crate) blocking: Arc<BlockingPool>,
+    /// Until when the runtime's end is waited for; without a limit unless set.
+    pub(crate) deadline: OnceLock<Instant>,
     spawned: AtomicUsize,
     /// Why the first worker that failed did.
     failure: Mutex<Option<String>>,
@@ -58,6 +61,7 @@ impl RuntimeState {
         let spawned = AtomicUsize::new(0);
         Self {
             blocking,
+            deadline: OnceLock::new(),
             spawned,
             config,
             hooks,

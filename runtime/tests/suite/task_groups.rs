@@ -132,3 +132,25 @@ async fn a_value_is_left_when_its_scope_panics() {
     assert!(panicked.await.map(|(): ()| ()).unwrap_err().is_panic());
     assert!(NUMBER.try_with(|_| ()).is_err());
 }
+
+#[runtime::test]
+async fn a_scope_that_is_cancelled_drops_its_future_with_the_value() {
+    struct Reads(std::sync::Arc<std::sync::atomic::AtomicU64>);
+    impl Drop for Reads {
+        fn drop(&mut self) {
+            self.0.store(u64::from(NUMBER.with(|number| *number)), std::sync::atomic::Ordering::Relaxed);
+        }
+    }
+    let read = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(0));
+    let reads = Reads(std::sync::Arc::clone(&read));
+    let scope = NUMBER.scope(7, async move {
+        let _reads = reads;
+        std::future::pending::<()>().await;
+    });
+    let task = runtime::spawn(scope);
+    runtime::yield_now().await;
+    task.abort();
+    assert!(task.await.unwrap_err().is_cancelled());
+    assert_eq!(read.load(std::sync::atomic::Ordering::Relaxed), 7);
+    assert!(NUMBER.try_with(|_| ()).is_err());
+}

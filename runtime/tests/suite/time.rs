@@ -128,3 +128,16 @@ async fn a_deadline_ends_a_future_and_one_that_is_ready_comes_first() {
     assert!(runtime::timeout_at(Instant::now() + PERIOD, pending::<()>()).await.is_err());
     assert_eq!(runtime::timeout_at(Instant::now(), async { 3 }).await, Ok(3));
 }
+
+#[runtime::test]
+async fn a_timer_that_is_never_due_does_not_keep_the_worker_busy() {
+    let never = runtime::spawn(runtime::sleep(Duration::from_millis(u64::MAX)));
+    let turns = || runtime::metrics()[0].turns;
+    runtime::yield_now().await;
+    let before = turns();
+    // No other timer is there for the wait to end at.
+    runtime::spawn_blocking(|| std::thread::sleep(Duration::from_millis(50))).await.unwrap();
+    let made = turns() - before;
+    assert!(made < 20, "{made} turns");
+    never.abort();
+}

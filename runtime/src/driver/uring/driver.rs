@@ -64,10 +64,11 @@ pub(super) struct DriverState {
     #[expect(clippy::vec_box, reason = "the boxes are what is reused")]
     pub(super) spare_sends: RefCell<Vec<Box<InFlightSend>>>,
     pub(super) completions: RefCell<Vec<cqueue::Entry>>,
-    /// Dropped after a batch of completions: their owners' drops may be foreign code.
+    /// Dropped after a batch of completions: their owners' drops may be foreign code, which may enter
+    /// the ring again.
     pub(super) released: RefCell<Vec<bytes::Bytes>>,
-    /// Completed operations of the application, dropped as those.
-    pub(super) released_operations: RefCell<Vec<Rc<dyn ApplicationOperation>>>,
+    /// Completed operations, dropped as those: they may be the last that hold a descriptor.
+    pub(super) released_operations: RefCell<Vec<Operation>>,
     /// Woken after a batch of completions: wakers may be foreign code.
     pub(super) wakers: RefCell<Vec<Waker>>,
     /// Whether an enter has taken a completion since this was reset.

@@ -14,6 +14,9 @@ const COMPLETIONS_PER_SUBMISSION: u32 = 8;
 /// The largest completion queue (`IORING_MAX_CQ_ENTRIES`): an enter that wants so many waits for
 /// its timeout.
 pub(super) const COMPLETIONS: u32 = 1 << 16;
+/// The kernel adds a timeout to its clock, which wraps some 292 years after boot: a wait of more than
+/// what is left would end at once.
+const LONGEST_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
 /// `IORING_REGISTER_RING_FDS` and the bit that makes an enter use the registration.
 const REGISTER_RING_FDS: libc::c_uint = 20;
 const ENTER_REGISTERED_RING: u32 = 1 << 4;
@@ -161,7 +164,7 @@ impl Ring {
         if self.no_iowait {
             flags |= EnterFlags::NO_IOWAIT.bits();
         }
-        let timespec = timeout.map(Timespec::from);
+        let timespec = timeout.map(|timeout| Timespec::from(timeout.min(LONGEST_TIMEOUT)));
         let mut arguments = SubmitArgs::new();
         if let Some(timespec) = &timespec {
             arguments = arguments.timespec(timespec);

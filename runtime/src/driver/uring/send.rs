@@ -168,10 +168,10 @@ impl UringDriver {
 
     /// A zero-copy send posts two completions: how much was sent, and, once the peer has
     /// acknowledged the last byte, a notification.
-    pub(super) fn zero_copied(&self, sending: (Rc<SocketState>, bytes::Bytes), completion: &cqueue::Entry) {
+    pub(super) fn zero_copied(&self, sending: &(Rc<SocketState>, bytes::Bytes), completion: &cqueue::Entry) {
         let (state, bytes) = sending;
         let (result, flags) = (completion.result(), completion.flags());
-        self.state.released.borrow_mut().push(bytes);
+        self.state.released.borrow_mut().push(bytes.clone());
         if !cqueue::more(flags) {
             state.zero_copies.set(state.zero_copies.get() - 1);
             // One that waits until nothing uses the socket.
@@ -190,12 +190,13 @@ impl UringDriver {
         // Sent with a copy instead: on Unix sockets, and where the kernel charges the pages of a
         // zero-copy send to a user without CAP_IPC_LOCK who has reached RLIMIT_MEMLOCK
         // (io_notif_account_mem).
-        if [libc::EOPNOTSUPP, libc::ENOMEM, libc::ENOBUFS].contains(&-result) {
+        // Linux 6.0 doesn't know REPORT_USAGE (EINVAL).
+        if [libc::EOPNOTSUPP, libc::ENOMEM, libc::ENOBUFS, libc::EINVAL].contains(&-result) {
             state.zero_copy.set(false);
-            self.sent(&state, 0);
+            self.sent(state, 0);
             return;
         }
-        self.sent(&state, result);
+        self.sent(state, result);
     }
 
     /// Finishes the sends of the last enter. Those without a completion by now have succeeded.

@@ -205,6 +205,7 @@ impl RingSocket {
     /// Counts bytes that the caller has sent on the socket itself.
     pub fn record_sent(&self, bytes: usize) {
         self.driver.count_sent(bytes);
+        coop::spend_bytes(bytes);
     }
 
     /// Whether the socket's runtime goes on.

@@ -236,11 +236,11 @@ impl UringDriver {
         }
         let operation = if more { operations.get(id).cloned() } else { operations.remove(id) };
         drop(operations);
-        match operation {
-            Some(Operation::Receive(state)) => self.received(&state, completion, more),
-            Some(Operation::WaitingSend(state)) => self.sent(&state, completion.result()),
-            Some(Operation::ZeroCopy(sending)) => self.zero_copied(*sending, completion),
-            Some(Operation::Accept(state)) => self.accepted(&state, completion.result(), more),
+        match &operation {
+            Some(Operation::Receive(state)) => self.received(state, completion, more),
+            Some(Operation::WaitingSend(state)) => self.sent(state, completion.result()),
+            Some(Operation::ZeroCopy(sending)) => self.zero_copied(sending, completion),
+            Some(Operation::Accept(state)) => self.accepted(state, completion.result(), more),
             Some(Operation::Epoll) => self.state.epoll_ready.set(true),
             Some(Operation::Eventfd) => self.state.eventfd_watched.set(more),
             Some(Operation::WakeMessage(message)) if completion.result() < 0 => {
@@ -251,15 +251,19 @@ impl UringDriver {
                 self.state.progress.set(true);
                 let waker = operation.completed(completion.result(), !more);
                 self.state.wakers.borrow_mut().extend(waker);
-                self.state.released_operations.borrow_mut().push(operation);
             }
             None => debug_assert!(false, "a completion of an operation that has completed already"),
+        }
+        // A multishot one stays in the table.
+        if !more {
+            self.state.released_operations.borrow_mut().extend(operation);
         }
     }
 
     /// Sends what was written as far as peers take it in time, then cancels what is left, and waits
-    /// for the last completions. Sockets that outlive this only return errors.
-    pub(crate) fn close(&self) {
+    /// for the last completions; for some seconds, and until the deadline. Sockets that outlive this
+    /// only return errors.
+    pub(crate) fn close(&self, deadline: Option<Instant>) {
         self.wake.set_ring(None);
         if self.state.closed.replace(true) {
             return;
@@ -270,7 +274,8 @@ impl UringDriver {
         for id in self.operations.borrow().incoming() {
             self.cancel(id);
         }
-        let end = Instant::now() + DRAIN;
+        let drain_end = || (Instant::now() + DRAIN).min(deadline.unwrap_or_else(|| Instant::now() + DRAIN));
+        let end = drain_end();
         while (self.operations.borrow().has_sends() || !self.state.to_send.borrow().is_empty())
             && Instant::now() < end
         {
@@ -293,7 +298,7 @@ impl UringDriver {
             // SAFETY: the entry has no pointers.
             unsafe { self.ring.borrow_mut().push(entry) };
         }
-        let end = Instant::now() + DRAIN;
+        let end = drain_end();
         while !self.operations.borrow().is_empty() && Instant::now() < end {
             if self.enter(1, Some(DRAIN_STEP)).is_err() {
                 break;
@@ -301,10 +306,13 @@ impl UringDriver {
         }
         self.state.starved.take();
         debug_assert!(
-            self.operations.borrow().are_all_the_applications(),
+            deadline.is_some() || self.operations.borrow().are_all_the_applications(),
             "operations were not completed at the end"
         );
-        debug_assert!(self.pool.held() == 0 || Rc::strong_count(&self.pool) > 1, "a buffer was lost");
+        debug_assert!(
+            deadline.is_some() || self.pool.held() == 0 || Rc::strong_count(&self.pool) > 1,
+            "a buffer was lost"
+        );
     }
 }
 
