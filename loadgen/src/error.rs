@@ -1,6 +1,7 @@
 //! Errors of runs, and of values that are written as text in flags.
 
 use std::io;
+use std::time::Duration;
 
 use crate::address::Address;
 
@@ -15,6 +16,8 @@ pub enum Error {
     Agent { agent: String, reason: String },
     #[error("a connection broke: {0}")]
     Connection(io::Error),
+    #[error("{server} has not answered for {} s while records were stored (does it speak this protocol?)", .time.as_secs())]
+    NoAnswer { server: Address, time: Duration },
     #[error("protocol error: {0}")]
     Protocol(String),
     #[error("{server} refused {refused} of {records} records (is its memory or item size limit too small?)")]

@@ -3,9 +3,11 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use futures_util::{AsyncReadExt, AsyncWriteExt};
 
+use crate::address::Address;
 use crate::config::Config;
 use crate::error::Error;
 use crate::protocol::ResponseDecoder;
@@ -17,11 +19,14 @@ use crate::transport::{BoxedTransport, Connector};
 /// Records in flight on a connection, which bounds the buffers of both sides.
 const BATCH: u64 = 64;
 
+/// How long a server may answer nothing, or take nothing.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// Stores every record of the workload once on each server.
 ///
 /// # Errors
-/// Returns an error if the configuration is invalid, a server can't be reached, or it refuses a
-/// record.
+/// Returns an error if the configuration is invalid, a server can't be reached, answers nothing for
+/// ten seconds, or refuses a record.
 pub async fn load_records(config: &Config) -> Result<(), Error> {
     load_records_with(config, &AtomicBool::new(false), |_| {}).await
 }
@@ -45,7 +50,7 @@ pub async fn load_records_with(
             let (stored, stopping) = (Arc::clone(&stored), Arc::clone(&stopping));
             handles.push(runtime::spawn_on(worker, move || async move {
                 let stream = Connector::new(&config)?.connect(&server).await?;
-                store_share(&config, stream, worker, &stored, &stopping).await
+                store_share(&config, &server, stream, worker, &stored, &stopping).await
             }));
         }
         let mut refused = 0;
@@ -71,6 +76,7 @@ pub async fn load_records_with(
 /// Stores a worker's share of the records, and returns how many the server refused.
 async fn store_share(
     config: &Config,
+    server: &Address,
     mut stream: BoxedTransport,
     worker: usize,
     stored: &AtomicU64,
@@ -97,9 +103,15 @@ async fn store_share(
                 counter.outstanding += 1;
             }
         }
-        stream.write_all(&out).await.map_err(Error::Connection)?;
-        stream.flush().await.map_err(Error::Connection)?;
+        let no_answer = || Error::NoAnswer { server: server.clone(), time: ANSWER_TIMEOUT };
+        let write = async {
+            stream.write_all(&out).await?;
+            stream.flush().await
+        };
+        let written = runtime::timeout(ANSWER_TIMEOUT, write).await.map_err(|_| no_answer())?;
+        written.map_err(Error::Connection)?;
         out.clear();
+        let mut answered = Instant::now();
         while counter.outstanding > 0 {
             let read = runtime::timeout(POLL_INTERVAL, stream.read(&mut buffer)).await;
             let Ok(read) = read else {
@@ -107,8 +119,12 @@ async fn store_share(
                 if stopping.load(Ordering::Relaxed) {
                     return Ok(counter.refused);
                 }
+                if answered.elapsed() >= ANSWER_TIMEOUT {
+                    return Err(no_answer());
+                }
                 continue;
             };
+            answered = Instant::now();
             let length = read.map_err(Error::Connection)?;
             if length == 0 {
                 return Err(Error::Connection(io::ErrorKind::UnexpectedEof.into()));

@@ -140,6 +140,18 @@ impl Subject {
         }
     }
 
+    /// Refuses cores that the machine doesn't have.
+    fn check_cores(&self, cores: &Cpus) -> Result<(), CommandError> {
+        let present = match self {
+            Self::Host(_) => Cpus::online().map_err(CommandError::Affinity)?,
+            Self::Recording(_, recording) => recording.cores().clone(),
+        };
+        match cores.iter().find(|core| !present.contains(*core)) {
+            Some(core) => Err(CommandError::NoSuchCore { core, present }),
+            None => Ok(()),
+        }
+    }
+
     fn nearest_cores(&self, count: usize) -> Result<Vec<u32>, CommandError> {
         match self {
             Self::Host(interface) => nearest_cores(interface, count).map_err(CommandError::Affinity),
@@ -222,6 +234,8 @@ pub struct PlanArguments {
 impl PlanArguments {
     pub fn plan(&self, subject: &Subject) -> Result<Plan, CommandError> {
         let interface = subject.interface();
+        subject.check_cores(&self.worker_cores)?;
+        subject.check_cores(&self.packing_cores)?;
         let worker_cores = match self.workers {
             Some(Workers::All) => subject.nearest_cores(self.planned_queues(interface))?,
             Some(Workers::Count(count)) => subject.nearest_cores(count.into())?,

@@ -8,7 +8,7 @@ use clap::ValueEnum;
 use comfy_table::{Table, presets};
 use policies::explain::{Finding, Severity};
 use policies::netlink::netdev::THREADED_BUSY_POLL;
-use policies::{Interface, Plan, Recovery, RestoreReport, missing_capabilities};
+use policies::{Cpus, Interface, Plan, Recovery, RestoreReport, missing_capabilities};
 
 /// Whether a line could not be written, for another reason than a closed pipe.
 static FAILED: AtomicBool = AtomicBool::new(false);
@@ -246,6 +246,8 @@ pub enum CommandError {
          example): give --all-programs to apply it all the same"
     )]
     DelaysAllPrograms,
+    #[error("there is no core {core}: cores {present} are online")]
+    NoSuchCore { core: u32, present: Cpus },
     #[error("no command to run")]
     NoCommand,
     #[error("cannot run {program}: {source}")]

@@ -101,6 +101,15 @@ fn the_queues_that_no_worker_polls_keep_their_interrupts() {
     assert_eq!(queues_set(&all), [true; 4], "{all}");
 }
 
+#[test]
+fn cores_that_the_machine_does_not_have_are_refused() {
+    for flags in ["--worker-cores 0,99", "--packing-cores 99"] {
+        let output = policies(&format!("plan --policy packing {flags}"), &folder().join("igb.json"));
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && error.contains("there is no core 99: cores "), "{error}");
+    }
+}
+
 /// As of virtio on MMIO.
 #[test]
 fn an_interrupt_that_queues_share_is_placed_once() {

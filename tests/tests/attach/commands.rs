@@ -10,7 +10,7 @@ use rustix::process::Signal;
 use tests::closed_loop::Load;
 use tests::control_group::ControlGroup;
 use tests::memcached::wait_until;
-use tests::testbed::enter_plain;
+use tests::testbed::{enter_plain, is_deferred};
 use tests::{KillOnDrop, policies_command, program, seccomp, testbed_test};
 
 use super::attached::{AttachCommand, CONNECTIONS, epolls, family, nothing_is_left, state};
@@ -41,6 +41,25 @@ fn an_interrupted_attach_prints_what_it_did_and_leaves_nothing() {
         nothing_is_left();
     }
     load.end();
+}
+
+/// By the rule, and not whenever packets come: two come in an interval of 1 ms.
+#[testbed_test]
+fn a_queue_is_deferred_while_packets_come_and_driven_by_interrupts_while_none_do() {
+    let testbed = enter_plain(1);
+    let Some(server) = servers::memcached() else { return };
+    let pid = server.pid().to_string();
+    let load = server.load(&testbed);
+    let command = AttachCommand::start(&["attach", "--pid", &pid, "--poll-interval", "1000"]);
+    wait_until("the queue is deferred", is_deferred);
+    load.end();
+    wait_until("interrupts drive the queue", || !is_deferred());
+    let load = server.load(&testbed);
+    wait_until("the queue is deferred again", is_deferred);
+    let (code, text) = command.end(Signal::INT);
+    load.end();
+    assert_eq!(code, Some(0), "{text}");
+    nothing_is_left();
 }
 
 #[testbed_test]

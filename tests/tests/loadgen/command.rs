@@ -153,3 +153,13 @@ fn each_request_is_saved() {
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success() && text.contains("/nowhere/x"), "{text}");
 }
+
+#[test]
+#[serial]
+fn a_server_that_never_answers_while_records_are_stored_is_named() {
+    let server = FakeServer::answering(|_| Vec::new()).address.to_string();
+    let output = loadgen(&["-s", &server, "-r", "100", "-t", "1"]).output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    assert!(error.contains(&format!("{server} has not answered for 10 s")), "{error}");
+}
