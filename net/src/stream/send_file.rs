@@ -26,7 +26,7 @@ pub struct FileSender {
 }
 
 impl FileSender {
-    /// Sends up to `length` bytes of a file from `offset` on, at most 256 KiB, after all bytes that
+    /// Sends up to `length` bytes of a file from `offset` on, at most 512 KiB, after all bytes that
     /// were written to the stream before, and returns how many; 0 if the file ends at `offset` or
     /// before it.
     ///

@@ -17,7 +17,7 @@ use crate::sockopt;
 
 /// What one read or write moves at most: more would keep the worker from its other connections for
 /// longer than a turn should last.
-pub(super) const MOST_AT_ONCE: usize = 256 << 10;
+pub(super) const MOST_AT_ONCE: usize = 512 << 10;
 
 /// The socket without its read buffer: the part that both halves of a split stream use.
 #[derive(Debug)]

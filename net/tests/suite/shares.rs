@@ -123,8 +123,7 @@ fn fast_senders_get_equal_shares_and_a_request_beside_them_waits_for_few_turns()
             println!("{driver}, {reads:?}: {turns} turns, at most {most} bytes in one, {shares:?}");
             // On a ring it may wait for buffers in one turn, and gets one in the next.
             assert!(turns <= 4, "{driver}, {reads:?}: a request waited for {turns} turns");
-            // A poll moves 256 KiB and what its last read brings. A ring's first receive has all
-            // buffers.
+            // A poll ends after 64 KiB, or a read of 512 KiB. A ring's first receive has all buffers.
             assert!(most <= 600 << 10, "{driver}, {reads:?}: a sender has got {most} bytes in a turn");
             let (least, most) = (shares.iter().min().unwrap(), shares.iter().max().unwrap());
             // Fast reads wait for the senders, whose threads share cores with other programs.
