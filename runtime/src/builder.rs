@@ -226,7 +226,7 @@ impl Builder {
     /// peer sends more than its task reads holds that much memory, in addition to the kernel's
     /// socket buffer. A burst may bring more, up to 512 KiB for all connections of a worker
     /// together, before the receive is cancelled. From then on the connection receives one buffer
-    /// of 16 KiB at a time, or into its reader's memory, until a receive brings less.
+    /// of 16 KiB at a time, or into its reader's memory, until 16 receives have brought less.
     pub fn ring_unread_limit(mut self, bytes: usize) -> Self {
         self.options.ring.unread_limit = bytes.max(RingOptions::LEAST);
         self

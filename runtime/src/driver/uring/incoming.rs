@@ -31,7 +31,7 @@ impl UringDriver {
         let mut receive = state.receive.borrow_mut();
         receive.operation = NonZeroU64::new(id);
         receive.stopping = false;
-        let entry = match receive.takes_one {
+        let entry = match receive.takes_one() {
             // With a length of 0 it takes what the buffer has room for.
             true => opcode::Recv::new(fd, std::ptr::null_mut(), 0)
                 .buf_group(buffers::GROUP)
@@ -68,10 +68,10 @@ impl UringDriver {
                     let had_room = self.pool.had_room(flags, slice.len());
                     receive.push(slice, self.pool.is_low());
                     if receive.unread() >= self.options.unread_limit {
-                        receive.takes_one = true;
+                        receive.limit_to_one();
                         full = more && !std::mem::replace(&mut receive.cancelled, true);
-                    } else if !more && had_room {
-                        receive.takes_one = false;
+                    } else if !more && receive.takes_one() {
+                        receive.took_one(had_room);
                     }
                 }
             }
@@ -80,7 +80,7 @@ impl UringDriver {
                 // Armed again when buffers are free. A reader that waits goes on waiting.
                 libc::ENOBUFS if !receive.stopping => {
                     receive.starved = true;
-                    receive.takes_one = true;
+                    receive.limit_to_one();
                     self.state.starved.borrow_mut().push_back(Rc::clone(state));
                     return;
                 }

@@ -83,7 +83,7 @@ impl RingSocket {
         buffer: &mut [u8],
     ) -> Poll<Option<io::Result<usize>>> {
         let receive = self.state.receive.borrow();
-        let is_fast = receive.takes_one && receive.operation.is_none() && !receive.ended;
+        let is_fast = receive.takes_one() && receive.operation.is_none() && !receive.ended;
         if !is_fast || buffer.len() < DIRECT_READ || receive.unread() > 0 || self.driver.is_closed() {
             return Poll::Ready(None);
         }

@@ -79,10 +79,10 @@ pub(super) struct ReceiveState {
     pub(super) operation: Option<NonZeroU64>,
     /// Whether that is cancelled, and will complete for the last time.
     pub(super) cancelled: bool,
-    /// Whether the next receive is armed for one buffer, as its sender is faster than its reader. A
-    /// multishot receive takes as many as there are, up to all of them, before the kernel does
-    /// anything else (`io_uring/net.c`, `MULTISHOT_MAX_RETRY`).
-    pub(super) takes_one: bool,
+    /// How many more receives are armed for one buffer each, as the sender is faster than its
+    /// reader. A multishot receive takes as many as there are, up to all of them, before the kernel
+    /// does anything else (`io_uring/net.c`, `MULTISHOT_MAX_RETRY`).
+    takes_one: u8,
     /// The bytes to read next, in the kernel's buffer.
     slice: Option<BufferSlice>,
     /// The bytes after those.
@@ -101,6 +101,25 @@ pub(super) struct ReceiveState {
 }
 
 impl ReceiveState {
+    /// The sender is faster than its reader, or there was no buffer: it gets one at a time, until so
+    /// many receives in a row have had room for more. After a single one a sender that pauses between
+    /// bursts would get all buffers with each of them.
+    pub(super) fn limit_to_one(&mut self) {
+        self.takes_one = 16;
+    }
+
+    pub(super) fn takes_one(&self) -> bool {
+        self.takes_one > 0
+    }
+
+    /// A receive of one buffer has ended.
+    pub(super) fn took_one(&mut self, had_room: bool) {
+        match had_room {
+            true => self.takes_one = self.takes_one.saturating_sub(1),
+            false => self.limit_to_one(),
+        }
+    }
+
     /// Adds what a completion has brought; `copy`: out of the kernel's buffer.
     pub(super) fn push(&mut self, slice: BufferSlice, copy: bool) {
         if self.dropped || slice.is_empty() {
