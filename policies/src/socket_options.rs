@@ -1,5 +1,5 @@
-//! Socket options about queues: which NAPI a socket's packets come from (`SO_INCOMING_NAPI_ID`),
-//! and which listener of a reuseport group gets a queue's connections.
+//! Socket options: which NAPI a socket's packets come from (`SO_INCOMING_NAPI_ID`), which listener
+//! of a reuseport group gets a queue's connections, and who listens on a Unix socket.
 
 #![expect(unsafe_code, reason = "neither rustix nor std has these socket options")]
 
@@ -28,6 +28,27 @@ pub fn incoming_napi_id(socket: &impl AsFd) -> u32 {
         )
     };
     if result == 0 { id } else { 0 }
+}
+
+/// The effective user id that the process at the other end of a Unix stream socket had when it
+/// listened. Not by rustix: its process id is never 0, and the kernel's is for one of another PID
+/// namespace.
+#[doc(alias = "SO_PEERCRED")]
+pub(crate) fn peer_user(socket: &impl AsFd) -> io::Result<u32> {
+    let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut length = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the option's value is one `ucred`; both pointers are to live values, and `length`
+    // holds the size of the first.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut found).cast(),
+            &raw mut length,
+        )
+    };
+    if result == 0 { Ok(found.uid) } else { Err(io::Error::last_os_error()) }
 }
 
 /// The most entries of a steering table: a program has at most 4096 instructions

@@ -444,6 +444,25 @@ mod tests {
     }
 
     #[test]
+    fn without_a_queue_to_poll_every_core_has_a_worker() {
+        let lo = policies::host::interface("lo").unwrap();
+        let queues = lo.queues.len();
+        let choose = |policy, cores| {
+            let named = Named { policy: Some(policy), ..Named::default() };
+            let mut config = Config::resolve(named, Options::default(), Attribute::default(), true).unwrap();
+            let workers = config.choose_workers(cores, Some(&lo));
+            (workers, config.notes.join(" "))
+        };
+        let cores = queues + 15;
+        assert_eq!(choose(Policy::Vanilla, cores), (cores, String::new()));
+        assert_eq!(choose(Policy::Packing, cores), (cores - 1, String::new()));
+        let (workers, note) = choose(Policy::KernelPolling, cores);
+        assert_eq!(workers, queues);
+        assert!(note.starts_with(&format!("{queues} of {cores} cores: a worker polls one queue")), "{note}");
+        assert_eq!(choose(Policy::KernelPolling, queues), (queues, String::new()));
+    }
+
+    #[test]
     fn waits_spin_within_the_kernel_only_where_a_queue_is_polled() {
         let with = |policy, interface: Option<&str>, driver, wait| {
             let interface = interface.map(str::to_owned);

@@ -626,7 +626,9 @@ impl<F: Future, T> InScope<'_, F, T> {
 
 impl<F, T> Drop for InScope<'_, F, T> {
     fn drop(&mut self) {
-        let _swapped = Swapped::enter(self.key, self.value);
+        // At the end of a thread its values are gone.
+        let is_there = self.key.0.try_with(|_| ()).is_ok();
+        let _swapped = is_there.then(|| Swapped::enter(self.key, self.value));
         self.future.set(None);
     }
 }

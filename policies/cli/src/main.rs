@@ -150,7 +150,8 @@ fn apply(
             None => print_line!("to restore: policies restore {}", plan.interface),
         }
     });
-    match trial.map(is_confirmed_within) {
+    let has_set = !applied.is_empty();
+    match trial.map(|time| has_set && is_confirmed_within(time)) {
         Some(false) => {
             if let Some(report) = guard.restore() {
                 let reports = [report?];

@@ -8,16 +8,22 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, socket_with};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
+};
+use rustix::process::geteuid;
 
 use crate::host::process::is_in_first_pid_namespace;
+use crate::socket_options::peer_user;
 
 const MOUNT_THE_HOSTS: &str =
     "mount the host's there (docker run -v /run/lull:/run/lull, in Kubernetes a hostPath volume)";
 
 /// Says to the processes of a network namespace in which directory one of them has its journals of
 /// an interface: the name of a Unix socket in the abstract namespace (unix(7)), which belongs to the
-/// network namespace. No mount hides it, and the kernel removes it when its process ends.
+/// network namespace. No mount hides it, and the kernel removes it when its process ends. Every user
+/// may take such a name, so it counts only if root, or this process's user, listens on it.
 #[derive(Debug)]
 pub(super) struct Claim {
     _socket: OwnedFd,
@@ -36,7 +42,7 @@ impl Claim {
             .find_map(|number| bind_to(&format!("{own}{}.{number}", std::process::id())).transpose())
             .unwrap_or_else(|| Err(io::ErrorKind::AddrInUse.into()))?;
         let sockets = fs::read_to_string("/proc/net/unix")?;
-        if has_another(&sockets, &prefix, &own) {
+        if others(&sockets, &prefix, &own).any(is_of_root_or_own_user) {
             return Err(io::Error::new(
                 io::ErrorKind::AlreadyExists,
                 format!(
@@ -51,18 +57,36 @@ impl Claim {
 
 /// `None` if the name is in use.
 fn bind_to(name: &str) -> io::Result<Option<OwnedFd>> {
-    let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+    let socket = unix_socket()?;
     match bind(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes())?) {
-        Ok(()) => Ok(Some(socket)),
-        Err(rustix::io::Errno::ADDRINUSE) => Ok(None),
-        Err(error) => Err(error.into()),
+        Ok(()) => {}
+        Err(Errno::ADDRINUSE) => return Ok(None),
+        Err(error) => return Err(error.into()),
     }
+    // Whoever asks connects once, and nobody accepts.
+    listen(&socket, 4096)?;
+    Ok(Some(socket))
 }
 
-/// Whether `/proc/net/unix` has a name with the prefix that is of another directory.
-fn has_another(sockets: &str, prefix: &str, own: &str) -> bool {
+fn unix_socket() -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    Ok(socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?)
+}
+
+/// The names in `/proc/net/unix` with the prefix that are of another directory.
+fn others<'a>(sockets: &'a str, prefix: &'a str, own: &'a str) -> impl Iterator<Item = &'a str> {
     let names = sockets.lines().filter_map(|line| line.split_whitespace().nth(7)?.strip_prefix('@'));
-    names.into_iter().any(|name| name.starts_with(prefix) && !name.starts_with(own))
+    names.filter(move |name| name.starts_with(prefix) && !name.starts_with(own))
+}
+
+fn is_of_root_or_own_user(name: &str) -> bool {
+    let listener = || -> io::Result<_> {
+        let socket = unix_socket()?;
+        connect(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
+        peer_user(&socket)
+    };
+    // It has ended meanwhile, or is none of this crate's.
+    listener().is_ok_and(|user| user == 0 || user == geteuid().as_raw())
 }
 
 /// Refuses a directory that ends with this container, while the network namespace goes on.
@@ -108,6 +132,9 @@ fn is_bind_mount(mounts: &str, directory: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::net::{SocketAddr, UnixDatagram};
+
     use super::*;
 
     #[test]
@@ -122,6 +149,11 @@ mod tests {
         assert!(refusal.to_string().contains("-v /run/lull:/run/lull"), "{refusal}");
         let _another_interface = Claim::make(other.path(), ifindex - 1).unwrap();
         drop((first, _of_the_same_process));
+        let mine = Claim::make(other.path(), ifindex).unwrap();
+        drop(mine);
+        // Anybody may take a name. Nobody listens on this one.
+        let name = SocketAddr::from_abstract_name(format!("lull/{ifindex}/0.0/1")).unwrap();
+        let _squatter = UnixDatagram::bind_addr(&name).unwrap();
         Claim::make(other.path(), ifindex).unwrap();
     }
 
