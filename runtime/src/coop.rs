@@ -96,6 +96,9 @@ pub(crate) fn spend() {
 /// Charges the bytes of an operation that has been charged: [`BYTES`] are another one. Bounds what
 /// one connection is given before the others have their turn.
 pub(crate) fn spend_bytes(bytes: usize) {
+    if bytes < BYTES {
+        return;
+    }
     let left = LEFT.get();
     if left != UNLIMITED {
         LEFT.set(left.saturating_sub(u32::try_from(bytes / BYTES).unwrap_or(u32::MAX)));

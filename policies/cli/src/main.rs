@@ -138,7 +138,7 @@ fn apply(
             print_line!("{}: {step}", plan.interface);
         }
         plan.notes.iter().for_each(|note| print_line!("note: {note}"));
-        if plan.policy.suspends_interrupts() {
+        if plan.policy.suspends_interrupts() && !applied.is_empty() {
             print_line!(
                 "note: it costs polls of the kernel's timer and saves none, unless the application's waits poll \
                  (a Lull program's, or those of `policies attach`)"
@@ -152,6 +152,8 @@ fn apply(
     });
     let has_set = !applied.is_empty();
     match trial.map(|time| has_set && is_confirmed_within(time)) {
+        // Nothing is to be confirmed, or restored.
+        Some(_) if !has_set => drop(guard),
         Some(false) => {
             if let Some(report) = guard.restore() {
                 let reports = [report?];
