@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
-pub(crate) use runtime::__net::steer_by_queue;
+pub(crate) use runtime::__net::{peer_credentials, steer_by_queue};
 pub(crate) use runtime::io::incoming_napi_id;
 use socket2::{SockAddr, SockAddrStorage, Socket, TcpKeepalive};
 
@@ -47,14 +47,8 @@ pub(crate) fn locked_buffers(socket: &Socket) -> io::Result<(bool, bool)> {
     Ok((flags & 1 != 0, flags & 2 != 0))
 }
 
-/// The credentials of a Unix domain socket's peer (`SO_PEERCRED`).
-pub(crate) fn peer_credentials(socket: &Socket) -> io::Result<libc::ucred> {
-    // SAFETY: the option's value is one `ucred`.
-    unsafe { get(socket, libc::SOL_SOCKET, libc::SO_PEERCRED, libc::ucred { pid: 0, uid: 0, gid: 0 }) }
-}
-
-/// Options with an `int` as value that decide which connections a listener takes, or that those
-/// inherit, and for which socket2 has no pair of methods on all sockets.
+/// Options with an `int` as value that decide which connections a listener accepts, or that accepted
+/// sockets inherit.
 const INHERITED: [(libc::c_int, libc::c_int); 9] = [
     (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT),
     (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT),

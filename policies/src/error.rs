@@ -36,7 +36,7 @@ pub enum Error {
         policy: Policy,
         pid: u32,
         queues: Cpus,
-        /// The requested queues that are free; `None` if there is none.
+        /// The queues of the interface that are free; `None` if there is none.
         free: Option<Cpus>,
     },
 }

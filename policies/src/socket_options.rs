@@ -1,5 +1,6 @@
 //! Socket options: which NAPI a socket's packets come from (`SO_INCOMING_NAPI_ID`), which listener
-//! of a reuseport group gets a queue's connections, and who listens on a Unix socket.
+//! of a reuseport group gets a queue's connections, and who is at the other end of a Unix
+//! socket.
 
 #![expect(unsafe_code, reason = "neither rustix nor std has these socket options")]
 
@@ -30,11 +31,11 @@ pub fn incoming_napi_id(socket: &impl AsFd) -> u32 {
     if result == 0 { id } else { 0 }
 }
 
-/// The effective user id that the process at the other end of a Unix stream socket had when it
-/// listened. Not by rustix: its process id is never 0, and the kernel's is for one of another PID
-/// namespace.
+/// Who is at the other end of a Unix stream socket: the process that connected or listened, with the
+/// effective ids that it had then. Its process id is 0 if it is of another PID namespace, for which
+/// rustix's type has no value.
 #[doc(alias = "SO_PEERCRED")]
-pub(crate) fn peer_user(socket: &impl AsFd) -> io::Result<u32> {
+pub fn peer_credentials(socket: &impl AsFd) -> io::Result<libc::ucred> {
     let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut length = size_of::<libc::ucred>() as libc::socklen_t;
     // SAFETY: the option's value is one `ucred`; both pointers are to live values, and `length`
@@ -48,7 +49,7 @@ pub(crate) fn peer_user(socket: &impl AsFd) -> io::Result<u32> {
             &raw mut length,
         )
     };
-    if result == 0 { Ok(found.uid) } else { Err(io::Error::last_os_error()) }
+    if result == 0 { Ok(found) } else { Err(io::Error::last_os_error()) }
 }
 
 /// The most entries of a steering table: a program has at most 4096 instructions

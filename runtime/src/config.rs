@@ -182,7 +182,7 @@ impl Config {
             return workers;
         }
         if self.policy.uses_packing_cores() {
-            return cores.saturating_sub(self.settings.packing_cores.iter().count().max(1)).max(1);
+            return cores.saturating_sub(self.settings.packing_cores.len().max(1)).max(1);
         }
         let Some(interface) = interface.filter(|_| self.policy.busy_polls()) else { return cores };
         let (name, queues) = (&interface.name, interface.queues.len());

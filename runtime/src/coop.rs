@@ -13,8 +13,9 @@ use std::task::{Context, Poll, ready};
 
 /// How many operations one poll of a task may complete.
 pub(crate) const OPERATIONS: u32 = 128;
-/// So many bytes of a stream count as an operation: a poll moves 64 KiB, or one larger read or
-/// write. 64 KiB of the smallest frames of HTTP/2 take 0.3 ms.
+/// A read or write counts as one more operation for each 512 bytes. One poll then moves at most 64
+/// KiB by small reads and writes, or one larger one. Parsing 64 KiB of the smallest HTTP/2 frames
+/// takes 0.3 ms.
 const BYTES: usize = 512;
 /// Outside of a task's poll nothing is counted.
 const UNLIMITED: u32 = u32::MAX;
@@ -93,8 +94,8 @@ pub(crate) fn spend() {
     }
 }
 
-/// Charges the bytes of an operation that has been charged: [`BYTES`] are another one. Bounds what
-/// one connection is given before the others have their turn.
+/// Charges the bytes of a read or write, in addition to the operation itself ([`BYTES`]). This bounds
+/// what one connection moves before other tasks run.
 pub(crate) fn spend_bytes(bytes: usize) {
     if bytes < BYTES {
         return;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-pub use policies::socket_options::steer_by_queue;
+pub use policies::socket_options::{peer_credentials, steer_by_queue};
 
 use crate::driver::readiness::SourceKind;
 pub use crate::driver::uring::socket::{RingListener, RingSocket, sendable};

@@ -68,20 +68,15 @@ fn take_free_queues(
 ) -> PreparedHost {
     let mut prepared =
         PreparedHost { guard: None, notes: vec![in_use.to_string()], own_queues: Some(Vec::new()) };
-    // Of all, and not only of the first ones.
-    let of_all = Plan::new(config.policy, interface, &config.settings);
-    let free = match policies::apply(&of_all, Lifetime::Process, &config.options.journals) {
-        Err(policies::Error::QueuesInUse { free: Some(free), .. }) => free,
-        _ => return prepared,
-    };
+    let policies::Error::QueuesInUse { free: Some(free), .. } = in_use else { return prepared };
     let most = if config.policy.busy_polls() { workers } else { free.len() };
-    let free: Cpus = free.iter().take(most).collect();
-    let queues: Vec<u32> = free.iter().collect();
+    let queues: Vec<u32> = free.iter().take(most).collect();
     let settings = Settings { channels: None, queues: Some(queues.clone()), ..config.settings.clone() };
     let plan = Plan::new(config.policy, interface, &settings);
     match policies::apply(&plan, Lifetime::Process, &config.options.journals) {
         Ok(guard) => {
-            prepared.notes.push(format!("took queues {free} instead"));
+            let taken: Cpus = queues.iter().copied().collect();
+            prepared.notes.push(format!("took queues {taken} instead"));
             (prepared.guard, prepared.own_queues) = (Some(guard), Some(queues));
         }
         // Another process has taken them meanwhile.

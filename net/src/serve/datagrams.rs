@@ -81,9 +81,9 @@ impl UdpSocket {
     ///
     /// The sockets are new, in one reuseport group in place of this one. What this one has received
     /// is dropped; options other than those of binding are set by the handler. If the runtime has
-    /// an interface with a queue for each worker, a program (`SO_ATTACH_REUSEPORT_CBPF`) steers a datagram by its
-    /// receive queue to the worker that owns the queue. Otherwise the kernel spreads datagrams by
-    /// hash ([`UdpServing::steering`]).
+    /// an interface with a queue for each worker, a program (`SO_ATTACH_REUSEPORT_CBPF`) steers a
+    /// datagram by its receive queue to the worker that owns the queue. Otherwise the kernel spreads
+    /// datagrams by hash ([`UdpServing::steering`]).
     ///
     /// When a handler returns or panics, its socket is closed: the kernel gives its datagrams to
     /// others, and not by queue any more. The kernel lets only sockets of one user into a group, so

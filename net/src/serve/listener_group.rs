@@ -23,8 +23,8 @@ impl Listener<Tcp> {
     ///
     /// Each worker gets a listener in one reuseport group. The kernel lets only sockets of one user
     /// into a group, so for a listening socket that another user has made one worker accepts, and
-    /// hands connections over. If the runtime has an interface with a queue for each worker, a program
-    /// (`SO_ATTACH_REUSEPORT_CBPF`) steers a connection by its receive queue to the listener of the
+    /// hands connections over. If the runtime has an interface with a queue for each worker, a
+    /// program (`SO_ATTACH_REUSEPORT_CBPF`) steers a connection by its receive queue to the listener of the
     /// worker that owns the queue. After accept, `SO_INCOMING_NAPI_ID` is checked, and a connection
     /// that came to the wrong worker is handed over. A connection without a NAPI goes to the worker
     /// with the fewest connections, and with fewer queues than workers to the one with the fewest of

@@ -17,9 +17,9 @@ const SENDERS: usize = 6;
 /// How the server reads what the senders send.
 #[derive(Debug, Clone, Copy)]
 enum Reads {
-    /// Into memory of its own.
+    /// By `AsyncRead`, into the task's buffer.
     Blocks,
-    /// From the worker's buffers.
+    /// By `AsyncBufRead`, from the worker's buffers.
     Borrowed,
 }
 

@@ -123,8 +123,8 @@ fn apply(
     format: Format,
 ) -> Result<ExitCode, CommandError> {
     let lifetime = if trial.is_some() { Lifetime::Process } else { Lifetime::Host };
-    // From before the first change on: the terminal of a host that can't be reached any more ends.
-    let hangup = trial
+    // Ignores SIGHUP from before the first change on: losing the terminal must not end the trial.
+    let _hangup = trial
         .map(|_| signals::on_signal(Signal::HUP.as_raw(), || {}))
         .transpose()
         .map_err(CommandError::Signals)?;
@@ -150,36 +150,34 @@ fn apply(
             None => print_line!("to restore: policies restore {}", plan.interface),
         }
     });
-    let has_set = !applied.is_empty();
-    match trial.map(|time| has_set && is_confirmed_within(time)) {
+    match trial {
+        None => drop(guard.keep()),
         // Nothing is to be confirmed, or restored.
-        Some(_) if !has_set => drop(guard),
-        Some(false) => {
-            if let Some(report) = guard.restore() {
-                let reports = [report?];
-                format.print(&json!({ "reports": reports }), || print_restore_reports(&reports, false));
-            }
-        }
-        Some(true) => {
+        Some(_) if applied.is_empty() => drop(guard),
+        Some(time) if is_confirmed_within(time) => {
             guard.keep_for_host()?;
             format.print(&json!({ "kept": true }), || {
                 print_line!("kept; to restore: policies restore {}", plan.interface);
             });
         }
-        None => drop(guard.keep()),
+        Some(_) => {
+            if let Some(report) = guard.restore() {
+                let reports = [report?];
+                format.print(&json!({ "reports": reports }), || print_restore_reports(&reports, false));
+            }
+        }
     }
-    drop(hangup);
     Ok(if complete { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Whether a line comes on standard input within a time. Its end is none.
+/// Whether a line is read from standard input within `time`. End of file doesn't count as one.
 fn is_confirmed_within(time: Duration) -> bool {
     let (confirm, confirmed) = std::sync::mpsc::channel();
     let read = move || {
         let mut line = String::new();
         match std::io::stdin().read_line(&mut line) {
             Ok(1..) => drop(confirm.send(())),
-            // Nobody can confirm. The sender is kept, so that the time is waited for.
+            // Dropping the sender would end the receiver's wait before the time is over.
             _ => std::mem::forget(confirm),
         }
     };

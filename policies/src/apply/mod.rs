@@ -169,10 +169,10 @@ fn check_conflicts(plan: &Plan, lifetime: Lifetime, others: &[Journal]) -> Resul
         if conflict.is_empty() && (lifetime == Lifetime::Process || other.entries.is_empty()) {
             continue;
         }
-        let free: Cpus = plan
-            .queues
+        let all = interface_by_index(plan.ifindex)?.queues;
+        let free: Cpus = all
             .iter()
-            .copied()
+            .map(|queue| queue.index)
             .filter(|queue| !others.iter().any(|other| other.queues.contains(queue)))
             .collect();
         return Err(Error::QueuesInUse {

@@ -15,7 +15,7 @@ use rustix::net::{
 use rustix::process::geteuid;
 
 use crate::host::process::is_in_first_pid_namespace;
-use crate::socket_options::peer_user;
+use crate::socket_options::peer_credentials;
 
 const MOUNT_THE_HOSTS: &str =
     "mount the host's there (docker run -v /run/lull:/run/lull, in Kubernetes a hostPath volume)";
@@ -63,7 +63,7 @@ fn bind_to(name: &str) -> io::Result<Option<OwnedFd>> {
         Err(Errno::ADDRINUSE) => return Ok(None),
         Err(error) => return Err(error.into()),
     }
-    // Whoever asks connects once, and nobody accepts.
+    // Each check connects once, and no connection is accepted: the backlog has to hold them.
     listen(&socket, 4096)?;
     Ok(Some(socket))
 }
@@ -83,7 +83,7 @@ fn is_of_root_or_own_user(name: &str) -> bool {
     let listener = || -> io::Result<_> {
         let socket = unix_socket()?;
         connect(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
-        peer_user(&socket)
+        Ok(peer_credentials(&socket)?.uid)
     };
     // It has ended meanwhile, or is none of this crate's.
     listener().is_ok_and(|user| user == 0 || user == geteuid().as_raw())
@@ -118,8 +118,8 @@ fn is_hosts_network() -> bool {
     Path::new("/proc/sys/net/core/netdev_budget").exists()
 }
 
-/// Whether a directory, or one that it is in, is a part of another file system: of the host's, which
-/// the container's runtime has mounted there. A file system of its own begins at its root.
+/// Whether the mount that a directory is on is a bind mount, which shows a directory of the host: its
+/// root in `/proc/self/mountinfo` is a directory. The root of a new tmpfs or overlay is `/`.
 fn is_bind_mount(mounts: &str, directory: &Path) -> bool {
     let mount = |line: &str| {
         let mut fields = line.split_whitespace().skip(3);

@@ -140,7 +140,8 @@ impl JournalDir {
         }
     }
 
-    /// Whoever names another directory than the default one answers for that all name the same.
+    /// Claims the default directory for an interface. Another directory is not claimed: its callers
+    /// make sure that all processes use the same one ([`JournalDir::at`]).
     fn claim(&self, ifindex: u32) -> io::Result<Option<Claim>> {
         if self.0 != Path::new(DEFAULT) {
             return Ok(None);

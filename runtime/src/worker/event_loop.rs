@@ -181,6 +181,7 @@ impl Worker {
             self.early_logs.log_kept();
             self.take_messages();
             let (ran, output) = self.run_tasks(&mut root, started);
+            self.queue.end_turn();
             if let Some(output) = output {
                 // What was written goes out also if nobody waits in this driver for a while.
                 // An error that lasts is returned by the next wait.
@@ -218,7 +219,6 @@ impl Worker {
             let overran = if next == ROOT {
                 let (overran, polled) = root.poll(self, woken);
                 if let Poll::Ready(output) = polled {
-                    self.queue.end_turn();
                     return (ran, Some(output));
                 }
                 overran
@@ -230,7 +230,6 @@ impl Worker {
                 break;
             }
         }
-        self.queue.end_turn();
         (ran, None)
     }
 

@@ -34,8 +34,8 @@ pub(crate) struct NapiMap {
     plain_numbers: AtomicBool,
     /// The queues that this process polls; all of them unless set.
     own_queues: OnceLock<Vec<u32>>,
-    /// The number of queues, if there are more workers: a queue's connections are shared by every
-    /// so many workers, from its owner on. Else 0.
+    /// The number of queues if there are more workers than queues, else 0. With `n` queues the
+    /// connections of queue `q` are shared by the workers `q`, `q + n`, `q + 2n` and so on.
     sharing: AtomicUsize,
     /// How many unknown ids have come that a thread is to look for.
     unknown: AtomicU32,
@@ -98,9 +98,9 @@ impl NapiMap {
         queues.filter(|own| own.worker == worker && own.napi != polled).map(|own| own.queue).collect()
     }
 
-    /// The worker that serves a connection of a NAPI: the one that owns its queue. Workers without a
-    /// queue share those of the others, round robin: the one with the fewest connections serves it,
-    /// and of several `here`. So does of all workers, where none owns the queue, and for id 0.
+    /// The worker that serves a connection of a NAPI: the one that owns its queue. If several workers
+    /// share the queue, the one of them with the fewest connections; if no worker owns it, and for id
+    /// 0, the one of all workers with the fewest. Of workers with equally many it is `here`.
     ///
     /// An id that did not exist at start belongs to another interface, or to a queue whose link was
     /// reopened (drivers without persistent NAPI configuration). The first connection with such an

@@ -146,7 +146,7 @@ impl Drop for Pair {
 
 #[test]
 fn a_record_that_would_be_lost_with_its_container_is_refused_on_the_hosts_network() {
-    // Elsewhere the namespace of the test is no host's.
+    // If the tests run in a container, their network namespace is not the host's.
     let is_host = Path::new("/proc/sys/net/core/netdev_budget").exists();
     let first = tests::require("the first network namespace", is_host.then_some(()));
     if tests::root().is_none() || first.is_none() || !can_make() {

@@ -168,10 +168,8 @@ impl UringDriver {
 
     /// A zero-copy send posts two completions: how much was sent, and, once the peer has
     /// acknowledged the last byte, a notification.
-    pub(super) fn zero_copied(&self, sending: &(Rc<SocketState>, bytes::Bytes), completion: &cqueue::Entry) {
-        let (state, bytes) = sending;
+    pub(super) fn zero_copied(&self, state: &Rc<SocketState>, completion: &cqueue::Entry) {
         let (result, flags) = (completion.result(), completion.flags());
-        self.state.released.borrow_mut().push(bytes.clone());
         if !cqueue::more(flags) {
             state.zero_copies.set(state.zero_copies.get() - 1);
             // One that waits until nothing uses the socket.

@@ -239,7 +239,7 @@ impl UringDriver {
         match &operation {
             Some(Operation::Receive(state)) => self.received(state, completion, more),
             Some(Operation::WaitingSend(state)) => self.sent(state, completion.result()),
-            Some(Operation::ZeroCopy(sending)) => self.zero_copied(sending, completion),
+            Some(Operation::ZeroCopy(sending)) => self.zero_copied(&sending.0, completion),
             Some(Operation::Accept(state)) => self.accepted(state, completion.result(), more),
             Some(Operation::Epoll) => self.state.epoll_ready.set(true),
             Some(Operation::Eventfd) => self.state.eventfd_watched.set(more),
@@ -274,7 +274,10 @@ impl UringDriver {
         for id in self.operations.borrow().incoming() {
             self.cancel(id);
         }
-        let drain_end = || (Instant::now() + DRAIN).min(deadline.unwrap_or_else(|| Instant::now() + DRAIN));
+        let drain_end = || {
+            let end = Instant::now() + DRAIN;
+            deadline.map_or(end, |deadline| deadline.min(end))
+        };
         let end = drain_end();
         while (self.operations.borrow().has_sends() || !self.state.to_send.borrow().is_empty())
             && Instant::now() < end
