@@ -99,6 +99,8 @@ pub use host::numa::{NumaNode, Topology, nearest_cores};
 pub use host::{Interface, RxQueue, TxQueue};
 #[cfg(fuzzing)]
 pub use journal::fuzzing;
+#[cfg(feature = "tools")]
+pub use journal::{Drift, drift};
 pub use journal::{
     JournalDir, JournalSummary, JournalsOfProcess, LeftJournal, Lifetime, Recovery, RestoreOutcome,
     RestoreReport, journals_of, recover, restore, restore_preview, summaries,

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use loadgen::medians::Interval;
 use policies::Policy;
-use policies::host::Machine;
+use policies::host::{IdleCores, Machine};
 use serde::Serialize;
 
 use crate::cores::CoreAssignment;
@@ -32,6 +32,8 @@ pub struct Comparison {
     pub cores: CoreAssignment,
     pub congestion_control: &'static str,
     pub cores_awake: bool,
+    /// What idle cores do where they are not kept awake.
+    pub idle_cores: String,
     pub minutes: f64,
     pub experiment: Experiment,
     pub verdict: Vec<String>,
@@ -54,6 +56,7 @@ impl Comparison {
             cores,
             congestion_control: CONGESTION_CONTROL,
             cores_awake,
+            idle_cores: IdleCores::read(cores.server).to_string(),
             minutes,
             verdict: Vec::new(),
             notes: Vec::new(),
@@ -229,7 +232,12 @@ impl Comparison {
 
     /// At most 40 lines of 100 columns, of which the last one names the page with everything else.
     pub fn screen(&self, page: &str) -> String {
-        let mut lines = vec![clip(&self.machine_line()), clip(&self.setup_line()), String::new()];
+        let mut lines = vec![
+            clip(&self.machine_line()),
+            clip(&self.setup_line()),
+            clip(&self.idle_line()),
+            String::new(),
+        ];
         lines.extend(self.verdict.iter().flat_map(|sentence| wrap(sentence)).take(12));
         lines.push(String::new());
         let wide = self.screen_table(true);
@@ -258,12 +266,19 @@ impl Comparison {
     fn setup_line(&self) -> String {
         let CoreAssignment { server, client, .. } = self.cores;
         let Experiment { connections, rounds, receiver, .. } = self.experiment;
-        let idle = if self.cores_awake { "idle cores awake" } else { "idle cores asleep" };
         format!(
-            "Server on core {server}, {connections} connections from core {client}; {idle}, receiver {receiver}; {rounds} rounds, \
+            "Server on core {server}, {connections} connections from core {client}; receiver {receiver}; {rounds} rounds, \
              {:.0} min.",
             self.minutes
         )
+    }
+
+    fn idle_line(&self) -> String {
+        if self.cores_awake {
+            "Idle cores are kept awake.".to_owned()
+        } else {
+            format!("Idle cores {}.", self.idle_cores)
+        }
     }
 
     /// The table, with the closed loop where that is not too wide.
@@ -316,6 +331,7 @@ impl Comparison {
                      control {CONGESTION_CONTROL}."
                 ),
                 self.setup_line(),
+                self.idle_line(),
             ],
             sections,
         }

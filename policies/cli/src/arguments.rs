@@ -19,7 +19,7 @@ use crate::watch::WatchArguments;
 #[command(
     name = "policies",
     version,
-    after_help = "Exit codes: 0 success; 1 the command failed, or a value could not be set or restored; 2 invalid arguments; 3 `explain` or `plan`: something prevents the policy"
+    after_help = "Exit codes: 0 success; 1 the command failed, or a value could not be set or restored, or `status` finds one that has changed since; 2 invalid arguments; 3 `explain` or `plan`: something prevents the policy"
 )]
 pub struct Cli {
     /// Output format
@@ -55,6 +55,10 @@ pub enum Command {
         /// terminal doesn't end it
         #[arg(long = "for", value_name = "TIME", value_parser = parse_time)]
         trial: Option<Duration>,
+        /// Apply only if the steps are those of this plan: `policies --format json plan` with the same
+        /// arguments
+        #[arg(long, value_name = "FILE")]
+        as_planned: Option<PathBuf>,
         /// Suppression delays the packets of all programs that block: apply it all the same
         #[arg(long)]
         all_programs: bool,
@@ -70,8 +74,8 @@ pub enum Command {
         #[arg(long)]
         dry_run: bool,
     },
-    /// Show who has set what since when: the journals, their processes, and the modes of their
-    /// queues
+    /// Show who has set what since when: the journals, their processes, the modes of their queues,
+    /// and which values that `apply` has set are others by now
     Status,
     /// Print everything that is read of an interface, without addresses, for `explain --from` and
     /// `plan --from` on another machine

@@ -5,6 +5,7 @@
 mod arguments;
 mod attach;
 mod output;
+mod planned;
 mod status;
 mod watch;
 
@@ -59,12 +60,14 @@ fn run(cli: &Cli) -> Result<ExitCode, CommandError> {
             cli.format.print(&json!(plan), || print_plan(&plan));
             Ok(if plan.is_prevented { PREVENTED.into() } else { ExitCode::SUCCESS })
         }
-        Command::Apply { interface, plan, trial, all_programs } => {
+        Command::Apply { interface, plan, trial, as_planned, all_programs } => {
             if plan.policy == Policy::Suppression && !all_programs {
                 return Err(CommandError::DelaysAllPrograms);
             }
             let subject = Subject::Host(host::interface(interface)?);
-            apply(&plan.plan(&subject)?, *trial, &journals, cli.format)
+            let plan = plan.plan(&subject)?;
+            as_planned.as_deref().map_or(Ok(()), |file| planned::check(&plan, file))?;
+            apply(&plan, *trial, &journals, cli.format)
         }
         Command::Explain { interface, target: Some(target), .. } => {
             attach::explain(target.target(), interface.as_deref(), &journals, cli.format)

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io::{self, Write};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::ValueEnum;
@@ -248,6 +249,13 @@ pub enum CommandError {
     DelaysAllPrograms,
     #[error("there is no core {core}: cores {present} are online")]
     NoSuchCore { core: u32, present: Cpus },
+    #[error("cannot read the plan {}: {reason}", path.display())]
+    UnreadablePlan { path: PathBuf, reason: String },
+    #[error(
+        "the steps are others than those of {}, and nothing was changed: {}; look at `policies plan` again", path.display(),
+        differences.join("; ")
+    )]
+    NotAsPlanned { path: PathBuf, differences: Vec<String> },
     #[error("no command to run")]
     NoCommand,
     #[error("cannot run {program}: {source}")]

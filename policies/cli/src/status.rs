@@ -20,12 +20,14 @@ pub fn print(journals: &JournalDir, format: Format) -> Result<ExitCode, CommandE
             })
             .collect()
     };
+    let drift = policies::drift(journals)?;
     let rows: Vec<_> = found.iter().map(|summary| (summary, modes(summary))).collect();
     let json = json!({
         "journals": rows
             .iter()
             .map(|(summary, modes)| json!({ "journal": summary, "modes": modes }))
             .collect::<Vec<_>>(),
+        "drift": drift,
         "unreadable": unreadable,
     });
     format.print(&json, || {
@@ -49,9 +51,10 @@ pub fn print(journals: &JournalDir, format: Format) -> Result<ExitCode, CommandE
         if found.iter().any(|summary| summary.is_left) {
             print_line!("to restore what ended processes left: policies restore --ended");
         }
+        drift.iter().for_each(|changed| print_line!("changed since: {changed}"));
     });
     unreadable.iter().for_each(write_error);
-    Ok(if unreadable.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if unreadable.is_empty() && drift.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn is_of(thread: i32, pid: u32) -> bool {

@@ -14,6 +14,7 @@
 //! # Ok::<(), policies::Error>(())
 //! ```
 
+mod machine;
 mod nearness;
 
 use serde::Serialize;
@@ -68,8 +69,10 @@ impl Explanation {
         findings.check_permission(interface, &host);
         findings.check_queues(interface, &host);
         findings.check_nearness(interface, &host, &status::workers(journals, interface.index));
+        findings.check_idle_cores(&host);
         findings.check_steering(interface);
         findings.check_moderation(interface);
+        findings.check_link_file(interface);
         findings.check_other_processes(interface, &host, journals)?;
         findings.check_settings(interface, &host);
         Ok(Self { interface: interface.name.clone(), findings: findings.0 })

@@ -4,6 +4,7 @@
 pub(crate) mod device;
 mod discover;
 mod facts;
+mod idle_cores;
 mod interface;
 pub(crate) mod irq;
 mod irq_names;
@@ -18,6 +19,7 @@ pub mod scheduler;
 pub use crate::cpus::{Cpus, InvalidCpus, Pid};
 pub use discover::{interface, interface_of_address, interfaces};
 pub(crate) use discover::{interface_by_index, wait_for_queues};
+pub use idle_cores::IdleCores;
 pub(crate) use interface::sysfs;
 pub use interface::{Interface, NapiThreadSettings, RxQueue, TxQueue};
 pub(crate) use machine::HostFacts;

@@ -3,6 +3,8 @@
 
 mod container;
 mod directory;
+#[cfg(feature = "tools")]
+mod drift;
 mod entries;
 pub(crate) mod files;
 mod found;
@@ -16,6 +18,8 @@ mod tests;
 
 pub use directory::JournalDir;
 pub(crate) use directory::JournalFile;
+#[cfg(feature = "tools")]
+pub use drift::{Drift, drift};
 pub(crate) use entries::Entry;
 #[cfg(test)]
 pub(crate) use entries::OwnedValues;

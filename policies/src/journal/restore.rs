@@ -260,7 +260,7 @@ pub(crate) fn restore_journal(journal: &mut Journal) -> RestoreReport {
 
 /// The journal's device, and whether its link is down. By index: it may have been renamed since the
 /// journal was written.
-fn device_of(journal: &Journal) -> (Device, bool) {
+pub(super) fn device_of(journal: &Journal) -> (Device, bool) {
     let links = route::links().unwrap_or_default();
     let link = links.into_iter().find(|link| link.index == journal.ifindex);
     let down = link.as_ref().is_some_and(|link| !link.up);

@@ -62,3 +62,49 @@ fn suppression_is_applied_only_for_whoever_knows_that_it_delays_all_programs() {
     let known = policies_command(&[&suppression[..], &["--all-programs"]].concat()).output().unwrap();
     assert!(known.status.success() && restore().status.success(), "{known:?}");
 }
+
+#[testbed_test]
+fn status_says_which_values_of_a_policy_others_have_changed() {
+    let _testbed = enter(1);
+    let status = || policies_command(&["status"]).output().unwrap();
+    assert!(policies_command(&APPLY).output().unwrap().status.success());
+    let unchanged = status();
+    assert!(unchanged.status.success(), "{unchanged:?}");
+    // As a driver's reset, or another program.
+    std::fs::write(format!("/sys/class/net/{SERVER_INTERFACE}/gro_flush_timeout"), "777000").unwrap();
+    let changed = status();
+    let text = String::from_utf8_lossy(&changed.stdout);
+    let expected =
+        format!("changed since: {SERVER_INTERFACE}: rx-0 gro-flush-timeout is 777000, and was set to 30000");
+    assert!(!changed.status.success() && text.contains(&expected), "{changed:?}");
+    // The policy's value once more.
+    assert!(policies_command(&APPLY).output().unwrap().status.success());
+    assert!(status().status.success());
+    assert!(restore().status.success());
+    assert!(!Path::new("/run/lull").exists());
+}
+
+#[testbed_test]
+fn a_plan_is_applied_only_as_long_as_it_is_the_one_that_was_looked_at() {
+    let _testbed = enter(1);
+    let fresh = napi();
+    let planned = tempfile::NamedTempFile::new().unwrap();
+    let path = planned.path().to_str().unwrap();
+    let plan = [&["--format", "json", "plan"], &APPLY[1..]].concat();
+    std::fs::write(path, policies_command(&plan).output().unwrap().stdout).unwrap();
+    let apply = || policies_command(&[&APPLY[..], &["--as-planned", path]].concat()).output().unwrap();
+    std::fs::write(format!("/sys/class/net/{SERVER_INTERFACE}/gro_flush_timeout"), "777000").unwrap();
+    let refused = apply();
+    let text = String::from_utf8_lossy(&refused.stderr);
+    let expected = "now napi-gro-flush-timeout (queue 0) from 777000 to 30000";
+    assert!(!refused.status.success() && text.contains(expected), "{refused:?}");
+    assert!(!Path::new("/run/lull").exists());
+    std::fs::write(format!("/sys/class/net/{SERVER_INTERFACE}/gro_flush_timeout"), "0").unwrap();
+    assert_eq!(napi(), fresh);
+    let applied = apply();
+    assert!(applied.status.success(), "{applied:?}");
+    std::fs::write(path, "{}").unwrap();
+    assert!(String::from_utf8_lossy(&apply().stderr).contains("it has no steps"));
+    assert!(restore().status.success());
+    assert_eq!(napi(), fresh);
+}
