@@ -21,8 +21,9 @@ const SETTLED_SHARE: f64 = 0.25;
 /// For how many seconds a load has to stay after a step for its latency to count as settled at the
 /// end.
 const LEAST_SECONDS: f64 = 0.4;
-/// The percentiles that are looked at. A window has too few requests for higher ones.
-const PERCENTILES: [Percentile; 2] = [|it| it.p50, |it| it.p99];
+/// What is compared with the reference in the same window. A window has too few requests for
+/// percentiles between the last two.
+const COMPARED: [Percentile; 3] = [|it| it.p50, |it| it.p99, |it| it.max];
 
 type Percentile = fn(&FleetLatency) -> f64;
 
@@ -47,8 +48,9 @@ pub struct StepRow {
     /// When the median latency settles. `None` where the load does not stay for long enough.
     pub settled_p50: Option<Settling>,
     pub settled_p99: Option<Settling>,
-    /// By how much the 50th and the 99th percentile are beyond the reference's in the same window of
-    /// the same round, µs, in their worst window. Empty for the reference.
+    /// By how much the 50th and the 99th percentile and the longest latency are beyond the
+    /// reference's in the same window of the same round, µs, in their worst window. Empty for the
+    /// reference.
     pub excess: Vec<Interval>,
 }
 
@@ -91,7 +93,7 @@ fn step_row(
     let first = if step == Step::Up { 0 } else { rate.windows() };
     let windows = first..first + rate.windows();
     let median_of = |at: usize| {
-        let medians = rounds.iter().filter_map(|round| latency(round, index, at, PERCENTILES[0]));
+        let medians = rounds.iter().filter_map(|round| latency(round, index, at, COMPARED[0]));
         median_interval(&medians.collect::<Vec<_>>())
     };
     let settled = |percentile: Percentile| {
@@ -100,7 +102,7 @@ fn step_row(
         let has_turns = rounds.iter().any(|round| round[index].is_some());
         (stays && has_turns).then(|| Settling::of(&ratios, rate.window_seconds * 1e3))
     };
-    let [settled_p50, settled_p99] = PERCENTILES.map(settled);
+    let [settled_p50, settled_p99, _] = COMPARED.map(settled);
     let excess = |percentile: Percentile| {
         let compared = windows.clone().map(|at| {
             let of = |round: &Round<'_>, contender: usize| latency(round, contender, at, percentile);
@@ -119,7 +121,7 @@ fn step_row(
         last_p50_us: median_of(windows.end - 1),
         settled_p50,
         settled_p99,
-        excess: PERCENTILES.into_iter().filter(|_| index != reference).filter_map(excess).collect(),
+        excess: COMPARED.into_iter().filter(|_| index != reference).filter_map(excess).collect(),
     }
 }
 
@@ -179,6 +181,7 @@ pub fn steps_section(steps: &[LoadSteps]) -> Section {
         "settled p99 ms",
         "p50 over vanilla µs",
         "p99 over vanilla µs",
+        "longest over vanilla µs",
     ];
     let table = |load: &LoadSteps| {
         let title = format!("{}{}", load.load, class_suffix(load.class));
@@ -192,7 +195,7 @@ pub fn steps_section(steps: &[LoadSteps]) -> Section {
             "settled: the end of the last window whose percentile is not within {SETTLED_WITHIN} times that of the last \
              quarter, by medians of the rounds [at the earliest, at the latest]"
         ),
-        "over vanilla: the percentile minus that of the reference in the same window and round, in the worst window"
+        "over vanilla: the latency minus that of the reference in the same window and round, in the worst window"
             .to_owned(),
     ];
     section
@@ -208,7 +211,7 @@ fn cells(row: &StepRow) -> Vec<String> {
         settling_text(row.settled_p99),
     ];
     cells.extend(row.excess.iter().map(|excess| interval_text(excess, 0)));
-    cells.resize(8, "-".to_owned());
+    cells.resize(9, "-".to_owned());
     cells
 }
 
@@ -250,7 +253,7 @@ mod tests {
 
     /// A turn whose windows have these latencies in all percentiles, µs.
     fn turn(latencies: [f64; 8]) -> Turn {
-        let window = |us| FleetWindow { requests: 10, latency: FleetLatency { p50: us, p99: us } };
+        let window = |us| FleetWindow { requests: 10, latency: FleetLatency { p50: us, p99: us, max: us } };
         Turn { windows: latencies.map(window).into(), ..Turn::default() }
     }
 

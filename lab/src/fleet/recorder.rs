@@ -14,12 +14,13 @@ const LONGEST: u64 = 60_000_000_000;
 pub struct FleetLatency {
     pub p50: f64,
     pub p99: f64,
+    pub max: f64,
 }
 
 impl FleetLatency {
     pub(super) fn of(histogram: &Histogram<u64>) -> Self {
         let at = |quantile: f64| histogram.value_at_quantile(quantile) as f64 / 1e3;
-        Self { p50: at(0.5), p99: at(0.99) }
+        Self { p50: at(0.5), p99: at(0.99), max: at(1.0) }
     }
 }
 

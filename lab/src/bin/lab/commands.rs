@@ -1,7 +1,7 @@
 //! The subcommands: which contenders under which loads, and where the report goes.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use lab::Error;
@@ -60,16 +60,18 @@ pub fn peers(flags: &PeerFlags) -> Result<(), Error> {
     run("peers", experiment, &flags.run)?.write()
 }
 
+fn installed_memcached(path: PathBuf) -> Result<ServerCommand, Error> {
+    let server = ServerCommand::memcached(path);
+    let hint = "install it (Debian: apt-get install memcached), or name another path or server to `lab attach`, with \
+                --memcached or --server";
+    server.check_installed(hint)?;
+    Ok(server)
+}
+
 pub fn attach(flags: &AttachFlags) -> Result<(), Error> {
     let server = match &flags.server {
         Some(command) => ServerCommand::shell(command)?,
-        None => {
-            let server = ServerCommand::memcached(flags.memcached.clone());
-            let hint = "install it (Debian: apt-get install memcached), or name another path with --memcached or \
-                        another server with --server";
-            server.check_installed(hint)?;
-            server
-        }
+        None => installed_memcached(flags.memcached.clone())?,
     };
     let contenders = Contender::attached(&server, &flags.poll_interval);
     let quick = flags.run.quick;
@@ -98,6 +100,9 @@ pub fn steps(flags: &StepsFlags) -> Result<(), Error> {
     if !flags.run.rates.is_empty() {
         return Err("--rates has no effect on `lab steps`, whose rates are shares of a capacity; name one with --capacity".into());
     }
+    if flags.run.turn.is_some() {
+        return Err("--turn has no effect on `lab steps`, whose turns are as long as its steps".into());
+    }
     let quick = flags.run.quick;
     let alternation = |seconds, low, window_seconds, cycles| {
         let shares = AlternatingRate { high: 0.9, low, seconds, window_seconds };
@@ -111,14 +116,19 @@ pub fn steps(flags: &StepsFlags) -> Result<(), Error> {
     } else {
         vec![steps(0.5), bursts(0.001, 200), bursts(0.01, 20), bursts(0.1, 3), bursts(1.0, 1)]
     };
-    let twos = flags.contenders.len() as f64 / 2.0;
+    let contenders = if flags.attach.is_empty() {
+        flags.contenders.clone()
+    } else {
+        Contender::attached(&installed_memcached("memcached".into())?, &flags.attach)
+    };
+    let twos = contenders.len() as f64 / 2.0;
     let experiment = Experiment {
         references: vec![0],
         loads,
         given_capacity: flags.capacity.map(f64::from),
         capacity_share: 0.35,
         time_limit: Duration::from_secs_f64(if quick { 120.0 } else { 360.0 } * twos.max(1.0)),
-        ..Experiment::new(flags.contenders.clone(), quick)
+        ..Experiment::new(contenders, quick)
     };
     let report = run("steps", experiment, &flags.run)?;
     let Comparison { experiment, outcome, .. } = &report.comparison;

@@ -78,6 +78,10 @@ pub struct RunFlags {
     /// Rounds of each load; fewer than six give no interval [default: 12]
     #[arg(long, value_parser = clap::value_parser!(u8).range(1..=100))]
     pub rounds: Option<u8>,
+    /// Seconds of a turn: from 2 s on a pause of the machine seldom decides its 99th percentile
+    /// [default: 0.25; attach: 0.3]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u8).range(1..=60))]
+    pub turn: Option<u8>,
     /// Rates to measure, in requests per second, instead of the capacity and shares of it
     #[arg(long, value_delimiter = ',', value_name = "LIST", value_parser = clap::value_parser!(u32).range(100..=2_000_000))]
     pub rates: Vec<u32>,
@@ -111,6 +115,11 @@ impl RunFlags {
         }
         if let Some(rounds) = self.rounds {
             (experiment.rounds, experiment.capacity_rounds) = (rounds.into(), rounds.into());
+        }
+        if let Some(seconds) = self.turn {
+            let seconds = f64::from(seconds);
+            experiment.time_limit = experiment.time_limit.mul_f64(seconds / experiment.duration);
+            experiment.duration = seconds;
         }
         if let Some(micros) = self.capacity_p99 {
             experiment.capacity_p99_us = micros.into();
@@ -177,6 +186,10 @@ pub struct StepsFlags {
     /// What to compare, as for `compare`; the first one is what the others are compared with
     #[arg(long, value_delimiter = ',', value_name = "LIST", default_value = "vanilla,kernel-polling")]
     pub contenders: Vec<Contender>,
+    /// Compare a memcached of the machine's with the same under `policies attach` instead, once for
+    /// each of these poll intervals, in microseconds from 10 to 1000
+    #[arg(long, value_delimiter = ',', value_name = "LIST", conflicts_with = "contenders")]
+    pub attach: Vec<PollInterval>,
     /// Capacity that the rates are shares of, in requests per second, instead of the first
     /// contender's, which is searched
     #[arg(long, value_name = "RATE", value_parser = clap::value_parser!(u32).range(1000..=2_000_000))]
