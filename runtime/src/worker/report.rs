@@ -339,6 +339,10 @@ pub(crate) fn preset(napi: &Napi) -> QueueSettings {
 
 /// The driver polls a veth by its NAPI only with GRO.
 fn without_napi(interface: &str) -> String {
+    const LOOPBACK: u32 = 1;
+    if Netdev::open().and_then(|mut netdev| netdev.napis(LOOPBACK)).is_err() {
+        return format!("this kernel doesn't tell which NAPIs {interface} has (netdev netlink, Linux 6.8)");
+    }
     format!(
         "{interface} has no NAPI for this worker; if it is a veth, `ethtool -K {interface} gro on` gives it one"
     )

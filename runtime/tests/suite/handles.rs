@@ -95,8 +95,8 @@ fn blocking_work_has_a_limited_number_of_threads_and_what_is_aborted_never_begin
             let aborted = runtime::spawn_blocking(move || counted.fetch_add(1, Ordering::SeqCst));
             assert!(Handle::current().blocking_metrics().threads <= 2);
             aborted.abort();
-            open.store(true, Ordering::SeqCst);
             assert!(aborted.await.unwrap_err().is_cancelled());
+            open.store(true, Ordering::SeqCst);
             for task in work {
                 runtime::timeout(LIMIT, task).await.expect("a closure was lost").unwrap();
             }

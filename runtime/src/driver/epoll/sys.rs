@@ -64,7 +64,8 @@ pub(crate) fn epoll_wait(
         return epoll_wait_millis(epoll, events, timeout);
     }
     let timespec = timeout.map(|timeout| libc::timespec {
-        tv_sec: libc::time_t::try_from(timeout.as_secs()).unwrap_or(libc::time_t::MAX),
+        // 68 years at most: `time_t` has 32 bits on some platforms.
+        tv_sec: i32::try_from(timeout.as_secs()).unwrap_or(i32::MAX).into(),
         tv_nsec: timeout.subsec_nanos().into(),
     });
     let timespec_pointer =

@@ -24,7 +24,6 @@ const LOW: u16 = BUFFERS / 4;
 pub(super) const GROUP: u16 = 0;
 /// `IOU_PBUF_RING_INC`: buffers are filled incrementally (Linux 6.12).
 const INCREMENTAL: u16 = 2;
-const PAGE: usize = 4096;
 
 /// Memory that the kernel may write to at any time. References are made only to the parts that the
 /// kernel has handed over.
@@ -35,8 +34,9 @@ struct SharedMemory {
 
 impl SharedMemory {
     fn new(size: usize) -> Self {
-        // The sizes are constants: some pages, aligned to one.
-        let layout = Layout::from_size_align(size, PAGE).expect("a few pages");
+        // The kernel takes whole pages, of which arm64 has some of 16 and 64 KiB.
+        let page = rustix::param::page_size();
+        let layout = Layout::from_size_align(size.max(page), page).expect("a few pages");
         // SAFETY: the layout's size is not zero.
         let start = unsafe { alloc_zeroed(layout) };
         let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
@@ -77,7 +77,7 @@ impl BufferPool {
     /// could take a buffer.
     pub(super) unsafe fn register(submitter: &Submitter<'_>) -> io::Result<Rc<Self>> {
         let mut pool = Self {
-            entries: SharedMemory::new(PAGE.max(usize::from(BUFFERS) * size_of::<BufRingEntry>())),
+            entries: SharedMemory::new(usize::from(BUFFERS) * size_of::<BufRingEntry>()),
             data: SharedMemory::new(usize::from(BUFFERS) * SIZE),
             tail: Cell::new(0),
             buffers: RefCell::new([Buffer::default(); BUFFERS as usize]),
