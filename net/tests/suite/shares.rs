@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures_util::{AsyncBufReadExt, AsyncReadExt};
-use net::TcpStream;
+use net::{TcpStream, UnixStream};
 
 use crate::common::with_std_peer;
 use crate::drivers::{drivers, one_worker};
@@ -87,7 +87,9 @@ async fn beside_fast_senders(reads: Reads) -> Seen {
             while !stop.load(Ordering::Relaxed) && peer.write_all(&block).is_ok() {}
         }));
     }
-    let (mut stream, mut peer) = with_std_peer().await;
+    // What is written to a Unix socket has come when the write returns.
+    let (peer, other) = std::os::unix::net::UnixStream::pair().unwrap();
+    let (mut stream, mut peer) = (UnixStream::from_std(other).unwrap(), peer);
     // Until all of them send.
     while taken.iter().any(|taken| taken.all.get() < 4 << 20) {
         runtime::yield_now().await;
@@ -96,7 +98,6 @@ async fn beside_fast_senders(reads: Reads) -> Seen {
     let mut greatest = 0;
     for _ in 0..100 {
         let begun = turns();
-        // Over loopback it has come when this returns.
         peer.write_all(b"x").unwrap();
         stream.read_exact(&mut [0]).await.unwrap();
         greatest = greatest.max(turns() - begun);
@@ -121,8 +122,8 @@ fn a_request_beside_fast_senders_waits_for_few_turns_and_none_of_them_gets_much_
         for reads in [Reads::Blocks, Reads::Borrowed] {
             let Seen { turns, most, .. } = one_worker(driver).block_on(beside_fast_senders(reads));
             println!("{driver}, {reads:?}: {turns} turns, at most {most} bytes in one");
-            // On a ring it may wait for buffers in one turn, and gets one in the next.
-            assert!(turns <= 4, "{driver}, {reads:?}: a request waited for {turns} turns");
+            // On a ring it may wait for buffers, in the worst case behind a receive of each sender.
+            assert!(turns <= SENDERS as u64 + 2, "{driver}, {reads:?}: a request waited for {turns} turns");
             // A poll ends after 64 KiB, or a read of 512 KiB. A ring's first receive has all buffers.
             assert!(most <= 600 << 10, "{driver}, {reads:?}: a sender has got {most} bytes in a turn");
         }

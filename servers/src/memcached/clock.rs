@@ -54,12 +54,13 @@ impl Clock {
         self.epoch + i64::from(second)
     }
 
-    /// Converts a protocol's expiry to this clock: 0 is never, and an expiry in the past becomes 1.
-    pub fn expiry(&self, expiry: i64) -> u32 {
+    /// Converts a protocol's expiry, as of the second `now`, to this clock: 0 is never, and an expiry
+    /// in the past becomes 1.
+    pub fn expiry(&self, expiry: i64, now: u32) -> u32 {
         match expiry {
             0 => 0,
             ..0 => EXPIRED,
-            1..=MAX_RELATIVE => self.now().saturating_add(u32::try_from(expiry).unwrap_or(u32::MAX)),
+            1..=MAX_RELATIVE => now.saturating_add(u32::try_from(expiry).unwrap_or(u32::MAX)),
             absolute => match absolute - self.epoch {
                 ..=0 => EXPIRED,
                 relative => u32::try_from(relative).unwrap_or(u32::MAX),
@@ -83,12 +84,12 @@ mod tests {
     #[test]
     fn an_expiry_is_never_relative_absolute_or_past() {
         let clock = Clock::start();
-        assert_eq!(clock.expiry(0), 0);
-        assert_eq!(clock.expiry(-1), 1);
-        assert_eq!(clock.expiry(i64::MIN), 1);
-        assert_eq!(clock.expiry(10), clock.now() + 10);
-        assert_eq!(clock.expiry(MAX_RELATIVE + 1), 1);
-        assert_eq!(clock.expiry(clock.unix() + 100), clock.now() + 100);
-        assert_eq!(clock.expiry(i64::MAX), u32::MAX);
+        assert_eq!(clock.expiry(0, clock.now()), 0);
+        assert_eq!(clock.expiry(-1, clock.now()), 1);
+        assert_eq!(clock.expiry(i64::MIN, clock.now()), 1);
+        assert_eq!(clock.expiry(10, clock.now()), clock.now() + 10);
+        assert_eq!(clock.expiry(MAX_RELATIVE + 1, clock.now()), 1);
+        assert_eq!(clock.expiry(clock.unix() + 100, clock.now()), clock.now() + 100);
+        assert_eq!(clock.expiry(i64::MAX, clock.now()), u32::MAX);
     }
 }

@@ -331,6 +331,8 @@ fn a_datagram_changes_nothing_and_gets_a_short_answer_unless_asked() {
         let server = Memcached::start(&[&["-A", "-U", &port.to_string()][..], flags].concat());
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         socket.connect(("127.0.0.1", port)).unwrap();
+        // It may take TCP connections before datagrams.
+        wait_until("it answers datagrams", || !ask_in_vain(&socket, b"get none\r\n").is_empty());
         (server, socket)
     };
     let (server, socket) = start(&[]);

@@ -9,16 +9,20 @@ use rustix::process::{Resource, Rlimit, geteuid, getrlimit, setrlimit};
 
 /// Allocations from this size on, in bytes, are mapped individually and returned to the kernel when
 /// freed.
+#[cfg(target_env = "gnu")]
 const MMAP_THRESHOLD: i32 = 128 << 10;
 
 /// Fixes the allocator's mmap threshold. By default it rises whenever a large allocation is freed,
 /// and then the hash tables that the store outgrows stay resident in addition to the limit
-/// (`mallopt(3)`, `M_MMAP_THRESHOLD`).
+/// (`mallopt(3)`, `M_MMAP_THRESHOLD`). musl's is fixed.
 #[allow(unsafe_code)]
 pub fn fix_mmap_threshold() {
+    #[cfg(target_env = "gnu")]
     // SAFETY: sets a parameter of the allocator before other threads use it. Fails without effect
     // if another allocator is linked.
-    unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, MMAP_THRESHOLD) };
+    unsafe {
+        libc::mallopt(libc::M_MMAP_THRESHOLD, MMAP_THRESHOLD)
+    };
 }
 
 /// The listening sockets that systemd passes (socket activation).

@@ -149,7 +149,7 @@ impl<'a> Session<'a> {
 
     /// Converts an expiry as sent to the store's clock.
     fn expiry(&self, sent: impl Into<i64>) -> u32 {
-        self.store().clock.expiry(sent.into())
+        self.store().clock.expiry(sent.into(), self.now)
     }
 
     /// Reads the store's clock and executes a delayed flush that is due.
