@@ -103,7 +103,7 @@ pub use journal::fuzzing;
 pub use journal::{Drift, drift};
 pub use journal::{
     JournalDir, JournalSummary, JournalsOfProcess, LeftJournal, Lifetime, Recovery, RestoreOutcome,
-    RestoreReport, journals_of, recover, restore, restore_preview, summaries,
+    RestoreReport, journals_of, recover, restore, restore_preview, summaries, summaries_everywhere,
 };
 pub use knob::permission::{NotPermitted, may_set};
 pub use knob::{Knob, Value};

@@ -3,17 +3,18 @@
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
-use policies::{JournalDir, JournalSummary, Lifetime, status, summaries};
+use policies::{JournalDir, JournalSummary, Lifetime, status, summaries_everywhere};
 use serde_json::json;
 
 use crate::output::CommandError;
 use crate::output::{Format, print_line, table, write_error};
 
 pub fn print(journals: &JournalDir, format: Format) -> Result<ExitCode, CommandError> {
-    let (found, unreadable) = summaries(journals)?;
+    let (found, unreadable) = summaries_everywhere(journals)?;
     let modes = |summary: &JournalSummary| -> Vec<String> {
         let of_process = status::workers(journals, summary.ifindex).into_iter();
         of_process
+            .filter(|_| !summary.elsewhere)
             .filter(|worker| is_of(worker.thread, summary.pid))
             .filter_map(|worker| {
                 worker.queue.map(|queue| format!("{}: {}", worker.worker, queue.mode_text()))
@@ -38,7 +39,11 @@ pub fn print(journals: &JournalDir, format: Format) -> Result<ExitCode, CommandE
         let mut table = table(&["interface", "policy", "queues", "by", "since", "settings", "modes"]);
         for (summary, modes) in &rows {
             table.add_row([
-                summary.interface.clone(),
+                format!(
+                    "{}{}",
+                    summary.interface,
+                    if summary.elsewhere { ", in another namespace" } else { "" }
+                ),
                 summary.policy.to_string(),
                 summary.queues.to_string(),
                 owner(summary),

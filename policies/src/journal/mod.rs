@@ -32,4 +32,4 @@ pub use record::Lifetime;
 pub(crate) use record::{Journal, Originals};
 pub use restore::{Recovery, RestoreReport, recover, restore, restore_preview};
 pub(crate) use restore::{restore_journal, restore_where};
-pub use summary::{JournalSummary, JournalsOfProcess, journals_of, summaries};
+pub use summary::{JournalSummary, JournalsOfProcess, journals_of, summaries, summaries_everywhere};

@@ -87,7 +87,8 @@ pub fn restore(directory: &JournalDir, interface: Option<&str>, ended: bool) -> 
     restore_everywhere(directory, index, |found| is_selected(found, interface, index, ended))
 }
 
-/// What [`restore`] would do now in this network namespace. Changes nothing, and needs no privilege.
+/// What [`restore`] would do now. Changes nothing, and needs no privilege but for journals of other
+/// network namespaces.
 ///
 /// # Errors
 /// [`Error::Journal`] if the directory of journals can't be read.
@@ -96,16 +97,31 @@ pub fn restore_preview(
     interface: Option<&str>,
     ended: bool,
 ) -> Result<Recovery, Error> {
-    let index = index_of(interface);
-    let contents = directory.read()?;
-    let selected = contents.journals.iter().filter(|found| is_selected(found, interface, index, ended));
-    let own = network_namespace();
+    let (index, own) = (index_of(interface), network_namespace());
+    let contents = directory.read_all()?;
     let unreadable =
         contents.unreadable.iter().filter(|it| it.is_held != Some(true) && it.may_concern(own, index));
-    Ok(Recovery {
-        reports: selected.map(|found| preview(&found.journal)).collect(),
+    let mut recovery = Recovery {
+        reports: Vec::new(),
         left: unreadable.map(|unreadable| unreadable.left.clone()).collect(),
-    })
+    };
+    let is_chosen = |it: &&FoundJournal| is_there(it, own) && is_selected(it, interface, index, ended);
+    for FoundJournal { journal, path, .. } in contents.journals.iter().filter(is_chosen) {
+        if journal.namespace == own {
+            recovery.reports.push(preview(journal));
+            continue;
+        }
+        let Some(namespace) = NetNamespace::find(journal.namespace) else { continue };
+        match namespace.run(|| preview(journal)) {
+            Ok(report) => recovery.reports.push(report),
+            Err(error) => recovery.left.push(LeftJournal::new(path, not_entered(&error), "look as root")),
+        }
+    }
+    Ok(recovery)
+}
+
+fn not_entered(error: &io::Error) -> String {
+    format!("the network namespace of an attached process can't be entered: {error}")
 }
 
 /// `index`: that of the interface, which may have been renamed since.
@@ -181,8 +197,7 @@ fn restore_everywhere(
                 recovery.left.extend(restored.left);
             }
             Err(error) => {
-                let reason =
-                    format!("the network namespace of an attached process can't be entered: {error}");
+                let reason = not_entered(&error);
                 let left = paths.iter().map(|path| LeftJournal::new(path, &reason, "restore as root"));
                 recovery.left.extend(left);
             }
@@ -194,7 +209,7 @@ fn restore_everywhere(
 /// Whether a journal is restored from here: one of this network namespace, or one that records
 /// something of other processes. The namespaces in which `policies attach` runs are those of its
 /// targets.
-fn is_there(found: &FoundJournal, own: u64) -> bool {
+pub(super) fn is_there(found: &FoundJournal, own: u64) -> bool {
     found.journal.namespace == own || !found.journal.is_own()
 }
 

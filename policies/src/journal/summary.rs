@@ -2,12 +2,13 @@
 
 use std::path::PathBuf;
 
-use super::directory::JournalDir;
+use super::directory::{Contents, JournalDir};
 use super::found::{FoundJournal, LeftJournal};
 use super::record::Lifetime;
+use super::restore::is_there;
 use crate::error::Error;
 use crate::host::Cpus;
-use crate::host::process::ProcessStat;
+use crate::host::process::{ProcessStat, network_namespace};
 use crate::policy::Policy;
 
 /// A journal in short: who has set what since when.
@@ -19,6 +20,8 @@ pub struct JournalSummary {
     /// The interface's name when the policy was applied.
     pub interface: String,
     pub ifindex: u32,
+    /// Whether the interface is in another network namespace, whose server `policies attach` polls.
+    pub elsewhere: bool,
     pub policy: Policy,
     pub queues: Cpus,
     /// Until when it stays applied.
@@ -46,7 +49,19 @@ impl JournalSummary {
 
 /// The journals of this network namespace, the newest first, and those that can't be read.
 pub fn summaries(journals: &JournalDir) -> Result<(Vec<JournalSummary>, Vec<LeftJournal>), Error> {
-    let contents = journals.read()?;
+    Ok(summaries_of(journals.read()?))
+}
+
+/// Like [`summaries`], with what is set in other network namespaces to attach to servers there.
+pub fn summaries_everywhere(journals: &JournalDir) -> Result<(Vec<JournalSummary>, Vec<LeftJournal>), Error> {
+    let (mut contents, own) = (journals.read_all()?, network_namespace());
+    contents.journals.retain(|found| is_there(found, own));
+    contents.unreadable.retain(|unreadable| unreadable.may_concern(own, None));
+    Ok(summaries_of(contents))
+}
+
+fn summaries_of(contents: Contents) -> (Vec<JournalSummary>, Vec<LeftJournal>) {
+    let own = network_namespace();
     let summary = |found: &FoundJournal| {
         let journal = &found.journal;
         let pid = journal.writer.pid;
@@ -55,6 +70,7 @@ pub fn summaries(journals: &JournalDir) -> Result<(Vec<JournalSummary>, Vec<Left
             path: found.path.clone(),
             interface: journal.interface.clone(),
             ifindex: journal.ifindex,
+            elsewhere: journal.namespace != own,
             policy: journal.policy,
             queues: journal.queues.iter().copied().collect(),
             lifetime: journal.lifetime,
@@ -67,7 +83,7 @@ pub fn summaries(journals: &JournalDir) -> Result<(Vec<JournalSummary>, Vec<Left
         }
     };
     let unreadable = contents.unreadable.into_iter().map(|unreadable| unreadable.left);
-    Ok((contents.journals.iter().map(summary).collect(), unreadable.collect()))
+    (contents.journals.iter().map(summary).collect(), unreadable.collect())
 }
 
 /// The journals of processes with one id, in this network namespace, for settings of a process's

@@ -102,7 +102,12 @@ impl Settings {
     pub fn limit_queues(&mut self, policy: Policy, interface: &Interface, workers: usize) {
         let count = self.channels.map_or(interface.queues.len(), |count| count as usize);
         if policy.busy_polls() && self.queues.is_none() && workers > 0 && count > workers {
-            self.queues = Some(interface.queues.iter().map(|queue| queue.index).take(workers).collect());
+            // Of a number of channels that is still to be set not all queues exist yet.
+            let all = match self.channels {
+                Some(count) => (0..count).collect(),
+                None => interface.queues.iter().map(|queue| queue.index).collect::<Vec<_>>(),
+            };
+            self.queues = Some(all.into_iter().take(workers).collect());
         }
     }
 }
@@ -122,5 +127,23 @@ impl Default for Settings {
             irq_suspend_timeout: Self::IRQ_SUSPEND_TIMEOUT,
             peak_packet_rate: None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queues_that_channels_will_make_are_polled_too() {
+        let loopback = crate::host::interface("lo").unwrap();
+        let queues = |channels, policy, workers| {
+            let mut settings = Settings { channels, ..Settings::default() };
+            settings.limit_queues(policy, &loopback, workers);
+            settings.queues
+        };
+        assert_eq!(queues(Some(8), Policy::KernelPolling, 6), Some((0..6).collect()));
+        assert_eq!(queues(Some(4), Policy::KernelPolling, 6), None);
+        assert_eq!(queues(Some(8), Policy::Vanilla, 6), None);
     }
 }
