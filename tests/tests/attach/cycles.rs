@@ -204,11 +204,17 @@ fn a_server_in_another_network_namespace_is_attached_there_and_recovered_from_ou
     server.wait_polls();
     let recovery = policies::recover(&JournalDir::default()).unwrap();
     assert!(recovery.reports.is_empty() && !recovery.failed(), "it runs: {recovery:?}");
+    let journals = JournalDir::default();
+    let (found, _) = policies::summaries_everywhere(&journals).unwrap();
+    assert!(found.iter().any(|it| it.elsewhere && it.interface == SERVER_INTERFACE), "{found:?}");
+    assert!(policies::summaries(&journals).unwrap().0.is_empty(), "only of this namespace");
     attached.attachment.detach();
     assert!(!server.polls());
 
     // Killed, and recovered from this namespace.
     AttachCommand::to(&server).kill();
+    let preview = policies::restore_preview(&journals, None, false).unwrap();
+    assert!(preview.reports.iter().any(|report| report.interface == SERVER_INTERFACE), "{preview:?}");
     let recovery = policies::recover(&JournalDir::default()).unwrap();
     assert!(recovery.reports.iter().any(|report| report.interface == SERVER_INTERFACE), "{recovery:?}");
     assert!(!recovery.failed(), "{recovery:?}");
