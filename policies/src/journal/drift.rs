@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::directory::JournalDir;
-use super::entries::{Entry, OwnedValues};
+use super::entries::OwnedValues;
 use super::record::Lifetime;
 use super::restore::device_of;
 use crate::error::Error;
@@ -39,18 +39,22 @@ pub fn drift(directory: &JournalDir) -> Result<Vec<Drift>, Error> {
         let (device, _) = device_of(&journal);
         for entry in journal.entries.iter().filter(|entry| entry.own != OwnedValues::Any) {
             let now = entry.knob.read(&device).ok();
-            if !now.as_ref().is_some_and(|now| is_in_effect(entry, now)) {
+            // A device may have refused the value, as `apply` has said. A NAPI takes any, and loses
+            // them when its driver makes it anew.
+            let is_napis = matches!(
+                entry.knob,
+                Knob::NapiDeferHardIrqs { .. }
+                    | Knob::NapiGroFlushTimeout { .. }
+                    | Knob::NapiIrqSuspendTimeout { .. }
+            );
+            let may_be = |now: &Value| entry.owns(now) || !is_napis && entry.old.as_ref() == Some(now);
+            if !now.as_ref().is_some_and(may_be) {
                 let (knob, set) = (entry.knob.clone(), entry.new.clone());
                 found.push(Drift { interface: journal.interface.clone(), knob, set, now });
             }
         }
     }
     Ok(found)
-}
-
-/// Also what the device has made of the value; not the one from before.
-fn is_in_effect(entry: &Entry, now: &Value) -> bool {
-    *now == entry.new || entry.owns(now) && entry.old.as_ref() != Some(now)
 }
 
 impl fmt::Display for Drift {
