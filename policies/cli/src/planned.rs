@@ -52,7 +52,7 @@ fn steps(steps: &Value) -> Vec<String> {
     let text = |step: &Value| {
         let mut knob = step.as_object().cloned().unwrap_or_default();
         let [from, to] = ["current", "target"].map(|field| knob.remove(field).unwrap_or_default());
-        // What it is for, and whether whoever planned may set it.
+        // The text, and the planner's permission: `plan` may run without privileges.
         knob.remove("purpose");
         knob.remove("forbidden");
         let name = knob.remove("knob").unwrap_or_default();

@@ -22,6 +22,9 @@ pub struct IdleCores {
     pub frequency_governor: Option<String>,
 }
 
+/// The driver that halts a virtual core, after some time of polling.
+const HALTPOLL: &str = "haltpoll";
+
 impl IdleCores {
     /// That of one core. What can't be read is `None`.
     pub fn read(core: u32) -> Self {
@@ -41,7 +44,7 @@ impl IdleCores {
             is_enabled.then(|| Some((file("name")?, latency)))?
         };
         let idle_driver = text(&cpus.join("cpuidle/current_driver"));
-        let is_virtual = idle_driver.as_deref() == Some("haltpoll");
+        let is_virtual = idle_driver.as_deref() == Some(HALTPOLL);
         let states = fs::read_dir(own.join("cpuidle")).into_iter().flatten().flatten().filter_map(state);
         Self {
             deepest: states.max_by_key(|(_, latency)| *latency).filter(|_| !is_virtual),
@@ -63,10 +66,10 @@ impl fmt::Display for IdleCores {
                 }
                 f.write_str(")")?;
             }
-            (None, Some(driver)) => {
+            (None, Some(driver)) if driver == HALTPOLL => {
                 write!(f, "halt ({driver}), and the hypervisor decides how deep they sleep")?
             }
-            (None, None) => f.write_str("halt, or poll: the kernel lists no idle states")?,
+            (None, _) => f.write_str("halt, or poll: the kernel lists no idle states")?,
         }
         match &self.frequency_governor {
             Some(governor) => write!(f, ", frequency governor {governor}"),

@@ -39,8 +39,8 @@ pub fn drift(directory: &JournalDir) -> Result<Vec<Drift>, Error> {
         let (device, _) = device_of(&journal);
         for entry in journal.entries.iter().filter(|entry| entry.own != OwnedValues::Any) {
             let now = entry.knob.read(&device).ok();
-            // A device may have refused the value, as `apply` has said. A NAPI takes any, and loses
-            // them when its driver makes it anew.
+            // The old value may mean that the device has refused the new one, which `apply` has
+            // reported. A NAPI refuses none; it has the old one after the driver has recreated it.
             let is_napis = matches!(
                 entry.knob,
                 Knob::NapiDeferHardIrqs { .. }
