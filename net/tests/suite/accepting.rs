@@ -229,6 +229,23 @@ async fn a_listener_goes_to_the_standard_library_with_what_was_accepted_ahead() 
 }
 
 #[runtime::test]
+async fn of_a_full_backlog_one_accept_takes_16_connections_at_most() {
+    const CLIENTS: usize = 300;
+    let listener = TcpListener::bind(local()).unwrap();
+    let address = listener.local_addr().unwrap();
+    let connect = |_| std::net::TcpStream::connect(address).unwrap();
+    let clients: Vec<_> = (0..CLIENTS).map(connect).collect();
+    let _first = listener.accept().await.unwrap();
+    runtime::sleep(Duration::from_millis(2)).await;
+    let (listener, ahead) = listener.into_std().unwrap();
+    assert!(ahead.len() < 16, "{} connections were accepted that nobody asked for", ahead.len());
+    for _ in 1 + ahead.len()..CLIENTS {
+        listener.accept().expect("the others wait in the backlog");
+    }
+    drop(clients);
+}
+
+#[runtime::test]
 async fn a_stream_with_zero_linger_is_reset_by_its_close() {
     let (client, mut server) = crate::common::pair().await;
     client.set_keepalive(Some(net::TcpKeepalive::new().with_interval(Duration::from_secs(7)))).unwrap();

@@ -110,7 +110,7 @@ impl UringDriver {
             features.push("MSG_RING");
         }
         // `Ring::new` has checked for SEND_ZC.
-        features.extend(["ACCEPT_MULTISHOT", "RECV_MULTISHOT", "SEND_ZC"]);
+        features.extend(["RECV_MULTISHOT", "SEND_ZC"]);
         features.push(if pool.incremental { "PBUF_RING_INC" } else { "PBUF_RING" });
         Ok(Rc::new(Self {
             ring: RefCell::new(ring),

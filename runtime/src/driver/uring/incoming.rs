@@ -1,16 +1,17 @@
-//! Receives, armed once per socket, and accepts, armed once per listener: what their completions
-//! bring.
+//! Receives and accepts: how they are armed, and what their completions bring.
 
 use std::io;
 use std::num::NonZeroU64;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::ptr;
 use std::rc::Rc;
 
+use io_uring::types::CancelBuilder;
 use io_uring::{cqueue, opcode, squeue, types};
 
 use crate::driver::uring::buffers;
 use crate::driver::uring::driver::UringDriver;
-use crate::driver::uring::operations::Operation;
+use crate::driver::uring::operations::{CANCEL, Operation};
 use crate::driver::uring::socket_state::{ListenerState, SocketState};
 
 impl UringDriver {
@@ -117,30 +118,40 @@ impl UringDriver {
     }
 }
 
-/// The number of accepted connections that nobody has taken above which the accept is cancelled:
-/// further connections wait in the backlog, as if nobody had called accept.
-const UNTAKEN_LIMIT: usize = 64;
+/// How many accepts of a listener are in flight at most, and so how many connections are accepted
+/// that no task has asked for. Further ones wait in the backlog.
+///
+/// A multishot accept would take the whole backlog before it can be cancelled.
+const ACCEPTS: usize = 16;
 
 impl UringDriver {
-    pub(super) fn arm_accept(&self, state: &Rc<ListenerState>) {
+    /// Called when a task waits for a connection.
+    pub(super) fn arm_accepts(&self, state: &Rc<ListenerState>) {
         let fd = types::Fd(state.fd().as_raw_fd());
-        let id = self.operations.borrow_mut().insert(Operation::Accept(Rc::clone(state)));
-        state.accepts.borrow_mut().operation = NonZeroU64::new(id);
         let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-        let entry = opcode::AcceptMulti::new(fd).flags(flags).build().user_data(id);
-        // SAFETY: the entry has no pointers, and the table's entry keeps the descriptor open.
+        let armed = std::mem::replace(&mut state.accepts.borrow_mut().armed, ACCEPTS);
+        for _ in armed..ACCEPTS {
+            let id = self.operations.borrow_mut().insert(Operation::Accept(Rc::clone(state)));
+            let entry = opcode::Accept::new(fd, ptr::null_mut(), ptr::null_mut());
+            let entry = entry.flags(flags).build().user_data(id);
+            // SAFETY: the entry's pointers are null, and the table's entry keeps the descriptor open.
+            unsafe { self.ring.borrow_mut().push(entry) };
+        }
+    }
+
+    /// Cancels all accepts of a listener.
+    pub(super) fn cancel_accepts(&self, state: &ListenerState) {
+        let of_listener = CancelBuilder::fd(types::Fd(state.fd().as_raw_fd())).all();
+        let entry = opcode::AsyncCancel2::new(of_listener).build().user_data(CANCEL);
+        // SAFETY: the entry has no pointers.
         unsafe { self.ring.borrow_mut().push(entry) };
     }
 
-    /// An accept has completed; `more`: it stays armed.
-    pub(super) fn accepted(&self, state: &ListenerState, result: i32, more: bool) {
+    /// An accept has completed.
+    pub(super) fn accepted(&self, state: &ListenerState, result: i32) {
         self.state.progress.set(true);
         let mut accepts = state.accepts.borrow_mut();
-        let operation = accepts.operation;
-        if !more {
-            accepts.operation = None;
-            accepts.cancelled = false;
-        }
+        accepts.armed -= 1;
         match RawFd::from(result) {
             fd @ 0.. => {
                 // SAFETY: the kernel has just opened it for this completion, and nobody else knows
@@ -154,14 +165,8 @@ impl UringDriver {
             code if [libc::ECANCELED, libc::EINTR, libc::EAGAIN].contains(&-code) => {}
             code => accepts.failed = Some(io::Error::from_raw_os_error(-code)),
         }
-        let full = accepts.untaken.len() >= UNTAKEN_LIMIT
-            && more
-            && !std::mem::replace(&mut accepts.cancelled, true);
         let waker = accepts.waker.take();
         drop(accepts);
-        if full && let Some(operation) = operation {
-            self.cancel(operation.get());
-        }
         let mut wakers = self.state.wakers.borrow_mut();
         wakers.extend(waker);
         wakers.extend(state.waiters.take());

@@ -389,8 +389,8 @@ const MAX_STOP_ENTERS: usize = 100;
 
 /// A listening socket on a worker's ring.
 ///
-/// The first accept arms a multishot operation, so a few more connections may be accepted than were
-/// asked for. [`RingListener::stop`] returns those that nobody has taken. Dropping the listener
+/// Up to 16 accepts are in flight while a task waits, so a few more connections may be accepted than
+/// were asked for. [`RingListener::stop`] returns those that nobody has taken. Dropping the listener
 /// closes them, as closing a listening socket closes those in its backlog.
 pub struct RingListener {
     driver: Rc<UringDriver>,
@@ -432,25 +432,21 @@ impl RingListener {
             return Poll::Ready(Err(runtime_has_ended()));
         }
         wait(&mut accepts);
-        if accepts.operation.is_none() {
-            drop(accepts);
-            self.driver.arm_accept(&self.state);
-        }
+        drop(accepts);
+        self.driver.arm_accepts(&self.state);
         Poll::Pending
     }
 
     /// Takes the socket off the ring, and returns the connections that were accepted and that
     /// nobody has taken. Further ones stay in the socket's backlog.
     pub fn stop(&self) -> Vec<OwnedFd> {
-        let operation = self.state.accepts.borrow().operation;
-        if let Some(operation) = operation
-            && !self.driver.is_closed()
-        {
-            self.driver.cancel(operation.get());
-            // Submitted at once: until it completes, the socket listens and its address is in use.
+        let armed = || self.state.accepts.borrow().armed;
+        if armed() > 0 && !self.driver.is_closed() {
+            self.driver.cancel_accepts(&self.state);
+            // Submitted at once: until they complete, the socket listens and its address is in use.
             // An enter may have other work to do first. If an enter fails, a later one submits it.
             for _ in 0..MAX_STOP_ENTERS {
-                if self.state.accepts.borrow().operation.is_none() || self.driver.enter(0, None).is_err() {
+                if armed() == 0 || self.driver.enter(0, None).is_err() {
                     break;
                 }
             }

@@ -310,9 +310,8 @@ impl ListenerState {
 
 #[derive(Default)]
 pub(super) struct AcceptState {
-    pub(super) operation: Option<NonZeroU64>,
-    /// Whether that is cancelled, and will complete for the last time.
-    pub(super) cancelled: bool,
+    /// Operations in flight.
+    pub(super) armed: usize,
     /// Accepted connections that nobody has taken yet.
     pub(super) untaken: VecDeque<OwnedFd>,
     pub(super) failed: Option<io::Error>,

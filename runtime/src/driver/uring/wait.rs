@@ -240,7 +240,7 @@ impl UringDriver {
             Some(Operation::Receive(state)) => self.received(state, completion, more),
             Some(Operation::WaitingSend(state)) => self.sent(state, completion.result()),
             Some(Operation::ZeroCopy(sending)) => self.zero_copied(&sending.0, completion),
-            Some(Operation::Accept(state)) => self.accepted(state, completion.result(), more),
+            Some(Operation::Accept(state)) => self.accepted(state, completion.result()),
             Some(Operation::Epoll) => self.state.epoll_ready.set(true),
             Some(Operation::Eventfd) => self.state.eventfd_watched.set(more),
             Some(Operation::WakeMessage(message)) if completion.result() < 0 => {
