@@ -14,7 +14,7 @@ use policies::{Affinity, Applied, QueueRequests, Supervisor, host};
 
 use crate::config::{BuildError, Config, Hooks};
 use crate::counters::{Metrics, WorkerCounters};
-use crate::driver::{Driver, DriverKind, QueuePolling};
+use crate::driver::rings::Rings;
 use crate::handle::Handle;
 use crate::host_policy::{HostHooks, PreparedHost, adaptable_queues, prepare_host, supervise};
 use crate::thread_settings::with_settings_from_before;
@@ -77,11 +77,10 @@ impl Runtime {
             let queues = napis.own_queues(&host::interface(name)?);
             napis.assign(&queues, &workers);
         }
-        let state = Arc::new(RuntimeState::new(config, hooks, workers, napis, host_state));
+        let rings = Rings::prepare(config.driver, count, &config.options.ring).map_err(worker_0_failed)?;
+        let state = Arc::new(RuntimeState::new(config, hooks, workers, rings, napis, host_state));
         let mut runtime =
             Self { worker: None, _local: PhantomData, state, threads: Vec::new(), supervisor: None };
-        // Worker 0 opens its driver in `block_on`, which can't return an error.
-        runtime.probe_driver().map_err(worker_0_failed)?;
         for index in 1..count {
             // On an error `runtime` is dropped, which stops the workers that did start.
             let handle = start_worker(&runtime.state, index)
@@ -162,19 +161,6 @@ impl Runtime {
         // Shut down by its own thread, with that thread's settings, as the others are.
         drop(self.worker.take());
         drop(thread);
-    }
-
-    /// Whether a driver that was asked for by name is available; `auto` always finds one.
-    fn probe_driver(&self) -> io::Result<()> {
-        let config = &self.state.config;
-        match config.driver {
-            DriverKind::Auto | DriverKind::Epoll => Ok(()),
-            named => {
-                let wake = &self.state.workers[0].wake;
-                Driver::open(named, QueuePolling::None, config.options.max_events, &config.options.ring, wake)
-                    .map(drop)
-            }
-        }
     }
 
     /// The runtime for other threads.

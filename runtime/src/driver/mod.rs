@@ -2,6 +2,7 @@
 
 pub(crate) mod epoll;
 pub(crate) mod readiness;
+pub(crate) mod rings;
 /// The io_uring driver: receives and sends of streams are operations of a ring; everything else is
 /// registered in an epoll instance, which the ring watches.
 ///
@@ -36,8 +37,7 @@ use policies::epoll_params::EpollParams;
 
 use self::epoll::EpollDriver;
 use self::epoll::instance::Instance;
-use self::uring::driver::UringDriver;
-use self::uring::ring::RingOptions;
+use self::uring::driver::{PreparedRing, UringDriver};
 use self::wait::{POLLING_TASK_BUDGET, POLLING_TURN_LIMIT, TURN_LIMIT, Wait, WaitOutcome};
 use crate::wake_handle::WakeHandle;
 
@@ -76,8 +76,7 @@ pub(crate) enum QueuePolling {
 }
 
 impl Driver {
-    /// Opens the driver that was asked for. `auto` takes epoll if io_uring is not available; the
-    /// second value says why.
+    /// Opens the driver that was asked for; `auto` is `epoll` without a ring.
     ///
     /// `polling`: whether and how the policy busy-polls an interface's queue. `wake`: wakes this
     /// driver's worker.
@@ -85,32 +84,18 @@ impl Driver {
         asked: DriverKind,
         polling: QueuePolling,
         max_events: usize,
-        ring: &RingOptions,
-        wake: &Arc<WakeHandle>,
-    ) -> io::Result<(Self, Option<String>)> {
+        ring: Option<PreparedRing>,
+        wake: Arc<WakeHandle>,
+    ) -> io::Result<Self> {
         let polls = polling != QueuePolling::None;
-        let open_epoll = || EpollDriver::new(polls, max_events, Arc::clone(wake)).map(Self::Epoll);
-        let by_epoll = match asked {
-            DriverKind::Epoll => true,
-            DriverKind::Uring => false,
-            // Only epoll's waits suspend interrupts, which values that nobody adapts need
-            // (`napi_suspend_irqs` has one caller, `fs/eventpoll.c`).
-            DriverKind::Auto => polling == QueuePolling::Fixed,
-        };
-        if by_epoll {
-            return Ok((open_epoll()?, None));
-        }
-        let instance = Instance::new(false, max_events)?;
-        match UringDriver::new(polls, instance, Arc::clone(wake), ring.clone()) {
-            Ok(ring) => Ok((Self::Uring(ring), None)),
-            Err(error) => {
-                let why = explain(&error);
-                if asked != DriverKind::Auto {
-                    let message = format!("the {asked} driver is not available: {why}; use epoll or auto");
-                    return Err(io::Error::new(error.kind(), message));
-                }
-                Ok((open_epoll()?, Some(why)))
+        // Only epoll's waits suspend interrupts, which values that nobody adapts need
+        // (`napi_suspend_irqs` has one caller, `fs/eventpoll.c`).
+        let takes_ring = asked != DriverKind::Auto || polling != QueuePolling::Fixed;
+        match ring.filter(|_| takes_ring) {
+            Some(ring) => {
+                UringDriver::new(polls, Instance::new(false, max_events)?, wake, ring).map(Self::Uring)
             }
+            None => EpollDriver::new(polls, max_events, wake).map(Self::Epoll),
         }
     }
 
@@ -264,22 +249,5 @@ impl Driver {
         if let Self::Uring(ring) = self {
             ring.close(deadline);
         }
-    }
-}
-
-/// Why io_uring is not available, in words.
-fn explain(error: &io::Error) -> String {
-    match error.raw_os_error() {
-        Some(libc::ENOSYS) => "the kernel has no io_uring, or a seccomp filter hides it".to_owned(),
-        Some(libc::EPERM) => {
-            "io_uring is forbidden (sysctl kernel.io_uring_disabled, or a seccomp filter)".to_owned()
-        }
-        Some(libc::ENOMEM) => {
-            "there is no memory for the ring; the limit on locked memory (ulimit -l) may be too low"
-                .to_owned()
-        }
-        None if error.kind() == io::ErrorKind::Unsupported => error.to_string(),
-        Some(libc::EINVAL) => "the kernel's io_uring is too old (Linux 6.0 is needed)".to_owned(),
-        _ => format!("io_uring can't be set up: {error}"),
     }
 }

@@ -11,6 +11,7 @@ use crate::blocking::BlockingPool;
 use crate::config::Config;
 use crate::config::Hooks;
 use crate::counters::Metrics;
+use crate::driver::rings::Rings;
 use crate::worker::napi_map::NapiMap;
 use crate::worker::report::WorkerReport;
 use crate::worker::worker_handle::WorkerHandle;
@@ -20,6 +21,7 @@ pub(crate) struct RuntimeState {
     pub(crate) config: Config,
     pub(crate) hooks: Hooks,
     pub(crate) workers: Vec<Arc<WorkerHandle>>,
+    pub(crate) rings: Rings,
     pub(crate) napis: Arc<NapiMap>,
     pub(crate) host: HostState,
     pub(crate) blocking: Arc<BlockingPool>,
@@ -54,6 +56,7 @@ impl RuntimeState {
         config: Config,
         hooks: Hooks,
         workers: Vec<Arc<WorkerHandle>>,
+        rings: Rings,
         napis: NapiMap,
         host: HostState,
     ) -> Self {
@@ -66,6 +69,7 @@ impl RuntimeState {
             config,
             hooks,
             workers,
+            rings,
             napis: Arc::new(napis),
             host,
             failure: Mutex::default(),

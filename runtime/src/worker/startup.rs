@@ -36,13 +36,10 @@ pub(crate) fn make_worker(runtime: &Arc<RuntimeState>, index: usize) -> io::Resu
     let handle = Arc::clone(&runtime.workers[index]);
     let napi_id = handle.napi.load(Ordering::Relaxed);
     let adaptation = adaptation(runtime, index, napi_id);
-    let (driver, driver_note) = Driver::open(
-        config.driver,
-        adaptation.polling(),
-        config.options.max_events,
-        &config.options.ring,
-        &handle.wake,
-    )?;
+    let (ring, wake) = (runtime.rings.take(index), Arc::clone(&handle.wake));
+    let polling = adaptation.polling();
+    let driver = Driver::open(config.driver, polling, config.options.max_events, ring, wake)?;
+    let driver_note = runtime.rings.missing.clone().filter(|_| polling != QueuePolling::Fixed);
     driver.publish_ring()?;
     let (control, polling) = begin_polling(config, &driver, napi_id, adaptation)?;
     let report = ReportInputs {

@@ -73,6 +73,11 @@ impl Memcached {
         server
     }
 
+    /// What it has written to standard error.
+    pub fn log(&self) -> String {
+        self.log.read()
+    }
+
     /// Connects, with a read timeout of 60 seconds.
     pub fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(self.address).expect("a connection");

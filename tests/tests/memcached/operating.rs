@@ -5,13 +5,13 @@ use std::io::{Read, Write};
 use std::net::{TcpStream, UdpSocket};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use serial_test::parallel;
 use tests::KillOnDrop;
-use tests::memcached::{Memcached, command, expect, free_port, uninterrupted, wait_until};
+use tests::memcached::{Memcached, binary, command, expect, free_port, uninterrupted, wait_until};
 
 #[test]
 #[parallel]
@@ -167,6 +167,29 @@ fn a_server_that_serves_has_written_its_ports_and_its_pid() {
     rustix::process::kill_process(rustix::process::Pid::from_child(&server), Signal::TERM).unwrap();
     wait_until("the server exits", || server.try_wait().unwrap().is_some());
     assert!(!pidfile.exists());
+}
+
+/// One of two rings fits into the limit: a worker on each driver would be the worst of both.
+#[test]
+#[parallel]
+fn a_limit_on_locked_memory_takes_the_rings_of_all_workers() {
+    let (Some(setpriv), Some(_)) = (tests::program("setpriv"), tests::root()) else { return };
+    let drivers = |limit: &str| {
+        let port = free_port();
+        let mut server = Command::new("sh");
+        server.args(["-c", "ulimit -l $1; shift; exec \"$@\"", "sh", limit]).arg(&setpriv);
+        server.args(["--bounding-set=-ipc_lock", "--inh-caps=-all"]).arg(binary());
+        server.args(["-u", "root", "-t", "2", "-v", "-p", &port.to_string()]);
+        Memcached::run(&mut server, port).log()
+    };
+    let log = drivers("150");
+    let why = "the limit on locked memory (ulimit -l) is 150 KiB for all processes of the user, \
+               and the rings of 2 workers lock 208 KiB";
+    for worker in 0..2 {
+        assert!(log.contains(&format!("worker {worker}: vanilla on epoll (no io_uring: {why})")), "{log}");
+    }
+    let log = drivers("unlimited");
+    assert!((0..2).all(|worker| log.contains(&format!("worker {worker}: vanilla on uring"))), "{log}");
 }
 
 #[test]

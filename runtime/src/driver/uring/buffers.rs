@@ -44,6 +44,9 @@ impl SharedMemory {
     }
 }
 
+// SAFETY: it owns its memory, which any thread may free.
+unsafe impl Send for SharedMemory {}
+
 impl Drop for SharedMemory {
     fn drop(&mut self) {
         // SAFETY: allocated in `new` with this layout, and freed once.
@@ -75,7 +78,7 @@ impl BufferPool {
     /// # Safety
     /// The pool must live until the ring of `submitter` is closed, or has no operation left that
     /// could take a buffer.
-    pub(super) unsafe fn register(submitter: &Submitter<'_>) -> io::Result<Rc<Self>> {
+    pub(super) unsafe fn register(submitter: &Submitter<'_>) -> io::Result<Self> {
         let mut pool = Self {
             entries: SharedMemory::new(usize::from(BUFFERS) * size_of::<BufRingEntry>()),
             data: SharedMemory::new(usize::from(BUFFERS) * SIZE),
@@ -97,7 +100,7 @@ impl BufferPool {
             result => result?,
         }
         (0..BUFFERS).for_each(|buffer| pool.provide(buffer));
-        Ok(Rc::new(pool))
+        Ok(pool)
     }
 
     /// Whether few buffers are free, so that readers should hold none.

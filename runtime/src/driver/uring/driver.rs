@@ -31,6 +31,26 @@ use crate::wake_handle::WakeHandle;
 /// to do more of the same in a row.
 pub(super) const TASK_BUDGET: usize = 512;
 
+/// A ring for a worker that has not started, and the memory that it shares with the kernel.
+pub(crate) struct PreparedRing {
+    // Fields are dropped in order: the ring first.
+    ring: Ring,
+    pool: BufferPool,
+    features: Vec<&'static str>,
+    options: RingOptions,
+}
+
+impl PreparedRing {
+    pub(crate) fn new(options: RingOptions) -> io::Result<Self> {
+        let (ring, features) = Ring::new(options.submissions)?;
+        // SAFETY: here and in the driver the ring is dropped before the pool. Others that send the
+        // ring messages may keep it open for a while, but with receives left over the pool is not
+        // freed (`Drop`).
+        let pool = unsafe { BufferPool::register(&ring.submitter()) }?;
+        Ok(Self { ring, pool, features, options })
+    }
+}
+
 /// A worker's ring, and the epoll instance beside it.
 pub(crate) struct UringDriver {
     // Fields are dropped in order: the ring first, then what its operations point to.
@@ -97,14 +117,15 @@ impl UringDriver {
         polls: bool,
         instance: Instance,
         wake: Arc<WakeHandle>,
-        options: RingOptions,
+        mut prepared: PreparedRing,
     ) -> io::Result<Rc<Self>> {
         let polling = Polling::new(polls)?;
-        let (ring, mut features) = Ring::new(options.submissions)?;
-        // SAFETY: from here on nothing fails. The driver drops its ring before the pool. Others
-        // that send the ring messages may keep it open for a while, but with receives left over the
-        // pool is not freed (`Drop`).
-        let pool = unsafe { BufferPool::register(&ring.submitter()) }?;
+        let registered = prepared.ring.enable()?;
+        // From here on nothing fails.
+        let PreparedRing { ring, pool, mut features, options } = prepared;
+        if registered {
+            features.push("REGISTERED_RING");
+        }
         let has_msg_ring = ring.supports(opcode::MsgRingData::CODE);
         if has_msg_ring {
             features.push("MSG_RING");
@@ -115,7 +136,7 @@ impl UringDriver {
         Ok(Rc::new(Self {
             ring: RefCell::new(ring),
             operations: RefCell::default(),
-            pool,
+            pool: Rc::new(pool),
             features,
             options,
             has_msg_ring,

@@ -42,6 +42,19 @@ impl Default for RingOptions {
 impl RingOptions {
     /// The least bytes that a connection may hold in either direction.
     pub(crate) const LEAST: usize = 4 << 10;
+
+    /// The memory that a ring shares with the kernel, which counts it as locked (from Linux 6.14
+    /// on): its two queues and the entries' indices, the submissions, and the list of buffers.
+    pub(crate) fn locked_bytes(&self) -> usize {
+        let page = rustix::param::page_size();
+        let submissions = self.submissions.next_power_of_two() as usize;
+        let completions = submissions * COMPLETIONS_PER_SUBMISSION as usize;
+        // The queues have one header (`struct io_rings`), and the list of buffers is below a page.
+        let header = 512;
+        let queues = header + completions * size_of::<cqueue::Entry>() + submissions * size_of::<u32>();
+        let submissions = submissions * size_of::<squeue::Entry>();
+        queues.next_multiple_of(page) + submissions.next_multiple_of(page) + page
+    }
 }
 
 #[cfg(test)]
@@ -69,8 +82,8 @@ struct ResourceUpdate {
 }
 
 impl Ring {
-    /// Sets up a ring with the most useful flags that this kernel accepts. Also returns the
-    /// features that it uses, by the kernel's names.
+    /// Sets up a ring with the most useful flags that this kernel accepts, for a thread that
+    /// [enables](Self::enable) it. Also returns the features that it uses, by the kernel's names.
     pub(super) fn new(submissions: u32) -> io::Result<(Self, Vec<&'static str>)> {
         let (ring, mut features) = build(submissions)?;
         if !ring.params().is_feature_ext_arg() || !ring.params().is_feature_skip_cqe_on_success() {
@@ -80,15 +93,19 @@ impl Ring {
         if !supports(&ring, opcode::SendZc::CODE) {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
         }
-        let registered = register_ring(ring.as_raw_fd());
-        if registered.is_some() {
-            features.push("REGISTERED_RING");
-        }
         let no_iowait = ring.params().is_feature_no_iowait();
         if no_iowait {
             features.push("NO_IOWAIT");
         }
-        Ok((Self { ring, registered, backlog: VecDeque::new(), no_iowait }, features))
+        Ok((Self { ring, registered: None, backlog: VecDeque::new(), no_iowait }, features))
+    }
+
+    /// Makes the calling thread the only one that submits and waits. Returns whether the ring's
+    /// descriptor is registered with it.
+    pub(super) fn enable(&mut self) -> io::Result<bool> {
+        self.ring.submitter().register_enable_rings()?;
+        self.registered = register_ring(self.ring.as_raw_fd());
+        Ok(self.registered.is_some())
     }
 
     pub(super) fn supports(&self, operation: u8) -> bool {
@@ -226,6 +243,7 @@ fn build(submissions: u32) -> io::Result<(IoUring, Vec<&'static str>)> {
     let mut refused = io::Error::from(io::ErrorKind::Unsupported);
     for (mut builder, flags) in attempts {
         builder.setup_cqsize(submissions.saturating_mul(COMPLETIONS_PER_SUBMISSION)).setup_clamp();
+        builder.setup_r_disabled();
         match builder.build(submissions) {
             Ok(ring) => return Ok((ring, flags)),
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => refused = error,
