@@ -68,7 +68,16 @@ pub(crate) fn is_in_task() -> bool {
 
 /// Runs what no task's code follows in this poll.
 pub(crate) fn after_task<R>(action: impl FnOnce() -> R) -> R {
-    let before = IN_TASK.try_with(|in_task| in_task.replace(false));
+    with_in_task(false, action)
+}
+
+/// Runs a hook of the application, which may go on for long or block, like a task.
+pub(crate) fn as_task<R>(action: impl FnOnce() -> R) -> R {
+    with_in_task(true, action)
+}
+
+fn with_in_task<R>(in_task: bool, action: impl FnOnce() -> R) -> R {
+    let before = IN_TASK.try_with(|cell| cell.replace(in_task));
     let result = action();
     if let Ok(before) = before {
         IN_TASK.set(before);

@@ -159,7 +159,7 @@ impl Worker {
         if !self.begun.replace(true)
             && let Some(hook) = &self.runtime.hooks.on_worker_start
         {
-            hook(self.handle.index);
+            coop::as_task(|| hook(self.handle.index));
         }
     }
 
@@ -438,7 +438,7 @@ impl Worker {
         self.handle.counters.stalls.add(1);
         self.early_logs.warn(stall.to_string());
         if let Some(hook) = &self.runtime.hooks.on_stall {
-            contain_panic(|| hook(&stall));
+            contain_panic(|| coop::as_task(|| hook(&stall)));
         }
     }
 

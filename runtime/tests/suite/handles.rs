@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex, mpsc};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use runtime::{Builder, DriverKind, Handle, Runtime};
@@ -142,6 +143,40 @@ fn hooks_run_on_each_worker_at_its_start_and_at_its_stop() {
         let mut calls = calls.lock().unwrap().clone();
         calls.sort_unstable();
         assert_eq!(calls, [(0, "start"), (0, "stop"), (1, "start"), (1, "stop")], "on {driver}");
+    }
+}
+
+#[test]
+fn a_hook_may_wait_for_what_it_asks_of_another_worker() {
+    for driver in drivers() {
+        let asked = Arc::new((AtomicBool::new(false), futures_util::task::AtomicWaker::new()));
+        let asking = Arc::clone(&asked);
+        let (answer, answered) = mpsc::channel();
+        let answered = Mutex::new(answered);
+        let (outcome, outcomes) = mpsc::channel();
+        let mut runtime = builder(driver)
+            .on_worker_start(move |worker| {
+                if worker == 0 {
+                    asking.0.store(true, Ordering::SeqCst);
+                    asking.1.wake();
+                    outcome.send(answered.lock().unwrap().recv_timeout(LIMIT)).unwrap();
+                }
+            })
+            .build()
+            .unwrap();
+        let (waits, waiting) = mpsc::channel();
+        let task = runtime.handle().spawn_on(1, move || async move {
+            waits.send(()).unwrap();
+            std::future::poll_fn(|context| {
+                asked.1.register(context.waker());
+                if asked.0.load(Ordering::SeqCst) { Poll::Ready(()) } else { Poll::Pending }
+            })
+            .await;
+            answer.send(()).unwrap();
+        });
+        waiting.recv().unwrap();
+        runtime.block_on(task).unwrap();
+        assert_eq!(outcomes.recv().unwrap(), Ok(()), "on {driver}");
     }
 }
 
