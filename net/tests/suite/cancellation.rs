@@ -1,8 +1,12 @@
 //! Futures, streams and listeners that are dropped at random points lose no byte and leak no
 //! descriptor.
 
+use std::cell::Cell;
 use std::future::Future;
 use std::io::ErrorKind;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
 use futures_util::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
@@ -200,4 +204,44 @@ fn connections_that_arrive_while_a_listener_is_dropped_leak_no_descriptor() {
             assert_eq!(before, open_descriptors(), "on {driver}");
         });
     }
+}
+
+thread_local! {
+    /// What a waker does with its socket when it is dropped.
+    static USE_SOCKET: Cell<Option<Box<dyn Fn(&mut Context<'_>)>>> = const { Cell::new(None) };
+}
+
+/// A waker that uses the socket that holds it when it is dropped, as one does that owns a task.
+struct UsesSocket;
+
+impl Wake for UsesSocket {
+    fn wake(self: Arc<Self>) {}
+}
+
+impl Drop for UsesSocket {
+    fn drop(&mut self) {
+        if let Some(action) = USE_SOCKET.take() {
+            action(&mut Context::from_waker(Waker::noop()));
+        }
+    }
+}
+
+/// Polls with a waker that uses the socket when it is replaced by the next one.
+fn use_when_replaced<S: 'static>(socket: S, poll: fn(&S, &mut Context<'_>)) {
+    let socket = Rc::new(socket);
+    poll(&socket, &mut Context::from_waker(&Arc::new(UsesSocket).into()));
+    let again = Rc::clone(&socket);
+    USE_SOCKET.set(Some(Box::new(move |context| poll(&again, context))));
+    poll(&socket, &mut Context::from_waker(Waker::noop()));
+    assert!(USE_SOCKET.take().is_none(), "the replaced waker was not dropped");
+}
+
+#[runtime::test]
+async fn a_waker_that_is_replaced_may_use_the_same_socket() {
+    use_when_replaced(TcpListener::bind(local()).unwrap(), |listener, context| {
+        assert!(listener.poll_accept(context).is_pending());
+    });
+    use_when_replaced(net::UdpSocket::bind(local()).unwrap(), |socket, context| {
+        assert!(socket.poll_recv(context, &mut [0]).is_pending());
+    });
 }

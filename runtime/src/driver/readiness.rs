@@ -125,12 +125,20 @@ impl Readiness {
 
     /// Stores the waker of the one task that polls without a place.
     pub(crate) fn wait(&self, direction: Direction, context: &Context<'_>) {
-        let mut slot = self.side(direction).waker.borrow_mut();
-        match &mut *slot {
-            Some(waker) => waker.clone_from(context.waker()),
-            None => *slot = Some(context.waker().clone()),
-        }
+        let replaced = store_waker(&mut self.side(direction).waker.borrow_mut(), context);
+        drop(replaced);
     }
+}
+
+/// Stores the waker of the task that waits. Returns the one that was there, to be dropped when
+/// nothing is borrowed: it may be foreign code, which may use the same socket.
+#[must_use]
+pub(crate) fn store_waker(slot: &mut Option<Waker>, context: &Context<'_>) -> Option<Waker> {
+    let waker = context.waker();
+    if slot.as_ref().is_some_and(|stored| stored.will_wake(waker)) {
+        return None;
+    }
+    slot.replace(waker.clone())
 }
 
 /// Any number of waiting futures, each with a place until it is dropped. Without any it takes no

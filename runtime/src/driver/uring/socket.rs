@@ -4,16 +4,16 @@ use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
 use crate::coop;
+use crate::driver::readiness::store_waker;
 use crate::driver::uring::driver::UringDriver;
 use crate::driver::uring::socket_state::{
     AcceptState, ListenerState, Received, SendBuffer, SendState, SocketState, copy_error, runtime_has_ended,
-    store_waker,
 };
 
 /// A write of at least this many bytes, to a connection without unsent bytes, is sent at once and
@@ -67,7 +67,8 @@ impl RingSocket {
                 Poll::Ready(result)
             }
             None => {
-                self.state.receive.borrow_mut().wait(context);
+                let replaced = self.state.receive.borrow_mut().wait(context);
+                drop(replaced);
                 self.ensure_receiving();
                 Poll::Pending
             }
@@ -123,8 +124,9 @@ impl RingSocket {
             coop::spend();
             return Poll::Ready(());
         }
-        receive.wait(context);
+        let replaced = receive.wait(context);
         drop(receive);
+        drop(replaced);
         self.ensure_receiving();
         Poll::Pending
     }
@@ -171,7 +173,7 @@ impl RingSocket {
     pub fn poll_quiesce(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_flush(context))?;
         if self.state.zero_copies.get() > 0 {
-            store_waker(&mut self.state.send.borrow_mut().waker, context);
+            self.wait_to_send(context);
             return Poll::Pending;
         }
         ready!(self.poll_set_aside(context));
@@ -191,7 +193,8 @@ impl RingSocket {
             drop(stale);
             return Poll::Ready(());
         };
-        receive.wait(context);
+        // There is none: it is taken above.
+        let _none = receive.wait(context);
         receive.stopping = true;
         let cancel = !std::mem::replace(&mut receive.cancelled, true);
         drop(receive);
@@ -230,6 +233,12 @@ impl RingSocket {
         self.check_open()
     }
 
+    /// Stores the waker of the task that waits for room, or for the end of what is sent.
+    fn wait_to_send(&self, context: &Context<'_>) {
+        let replaced = store_waker(&mut self.state.send.borrow_mut().waker, context);
+        drop(replaced);
+    }
+
     /// Copies bytes to be sent, and returns how many. Waits while as much is unsent as
     /// [`Builder::ring_unsent_limit`](crate::Builder::ring_unsent_limit) says. One task may wait at
     /// a time. The error is that of an earlier send, that of `sendmsg(2)` for a write that is sent
@@ -238,7 +247,7 @@ impl RingSocket {
         ready!(coop::poll_budget(context));
         match self.try_write(buffers) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                store_waker(&mut self.state.send.borrow_mut().waker, context);
+                self.wait_to_send(context);
                 Poll::Pending
             }
             result => {
@@ -303,12 +312,13 @@ impl RingSocket {
     /// time, here or in [`RingSocket::poll_write`].
     pub fn poll_writable(&self, context: &mut Context<'_>) -> Poll<()> {
         ready!(coop::poll_budget(context));
-        let mut send = self.state.send.borrow_mut();
+        let send = self.state.send.borrow();
         if send.unsent() < self.driver.options.unsent_limit || self.check_writable(&send).is_err() {
             coop::spend();
             return Poll::Ready(());
         }
-        store_waker(&mut send.waker, context);
+        drop(send);
+        self.wait_to_send(context);
         Poll::Pending
     }
 
@@ -342,13 +352,14 @@ impl RingSocket {
     /// Waits until the kernel has taken everything that was written. The error is that of an
     /// earlier send.
     pub fn poll_flush(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let mut send = self.state.send.borrow_mut();
+        let send = self.state.send.borrow();
         send.check()?;
         if send.unsent() == 0 {
             return Poll::Ready(Ok(()));
         }
         self.check_open()?;
-        store_waker(&mut send.waker, context);
+        drop(send);
+        self.wait_to_send(context);
         Poll::Pending
     }
 }
@@ -362,19 +373,20 @@ impl Drop for RingSocket {
         }
         let mut receive = self.state.receive.borrow_mut();
         receive.dropped = true;
-        receive.waker = None;
+        let waker = receive.waker.take();
         let unread = receive.take_unread();
         let operation = receive.operation;
         drop(receive);
-        drop(unread);
+        drop((waker, unread));
         let mut send = self.state.send.borrow_mut();
-        send.waker = None;
+        let waker = send.waker.take();
         if send.unsent() > 0 || self.state.zero_copies.get() > 0 {
             // No task is left that could give up on a peer that takes nothing. Has no effect on
             // Unix sockets, whose peers are on this machine.
             let _ = rustix::net::sockopt::set_tcp_user_timeout(self.state.fd(), DROPPED_TIMEOUT_MS);
         }
         drop(send);
+        drop(waker);
         self.state.shutdown_if_dropped();
         if let Some(operation) = operation
             && !self.driver.is_closed()
@@ -406,7 +418,11 @@ impl RingListener {
     /// may wait. After an error of `accept(2)` further connections may be accepted.
     pub async fn accept(&self) -> io::Result<OwnedFd> {
         let mut waiting = self.state.waiters.enter();
-        std::future::poll_fn(|context| self.accept_or(context, |_| waiting.wait(context))).await
+        let mut wait = |context: &Context<'_>| {
+            waiting.wait(context);
+            None
+        };
+        std::future::poll_fn(|context| self.accept_or(context, |_| wait(context))).await
     }
 
     /// [`RingListener::accept`] for one task at a time; a second one replaces the first.
@@ -417,7 +433,7 @@ impl RingListener {
     fn accept_or(
         &self,
         context: &Context<'_>,
-        wait: impl FnOnce(&mut AcceptState),
+        wait: impl FnOnce(&mut AcceptState) -> Option<Waker>,
     ) -> Poll<io::Result<OwnedFd>> {
         ready!(coop::poll_budget(context));
         let mut accepts = self.state.accepts.borrow_mut();
@@ -431,8 +447,9 @@ impl RingListener {
         if self.driver.is_closed() {
             return Poll::Ready(Err(runtime_has_ended()));
         }
-        wait(&mut accepts);
+        let replaced = wait(&mut accepts);
         drop(accepts);
+        drop(replaced);
         self.driver.arm_accepts(&self.state);
         Poll::Pending
     }

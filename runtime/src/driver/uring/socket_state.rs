@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::task::{Context, Waker};
 
-use crate::driver::readiness::Waiters;
+use crate::driver::readiness::{Waiters, store_waker};
 use crate::driver::uring::buffers::BufferSlice;
 
 /// Received bytes: in the kernel's buffer if they are read soon, else in a copy. Dereferences to
@@ -140,9 +140,11 @@ impl ReceiveState {
         (!self.copied.is_empty()).then(|| Received(ReceivedBytes::Copy(std::mem::take(&mut self.copied))))
     }
 
-    /// Stores who is to be woken when bytes are unread, or the receive has ended.
-    pub(super) fn wait(&mut self, context: &Context<'_>) {
-        store_waker(&mut self.waker, context);
+    /// Stores who is to be woken when bytes are unread, or the receive has ended
+    /// ([`store_waker`]).
+    #[must_use]
+    pub(super) fn wait(&mut self, context: &Context<'_>) -> Option<Waker> {
+        store_waker(&mut self.waker, context)
     }
 
     pub(super) fn unread(&self) -> usize {
@@ -281,13 +283,6 @@ pub(super) fn copy_error(error: &io::Error) -> io::Error {
 /// The error of sockets that outlive their runtime.
 pub(super) fn runtime_has_ended() -> io::Error {
     io::Error::new(io::ErrorKind::NotConnected, "the runtime of this socket has ended")
-}
-
-pub(super) fn store_waker(slot: &mut Option<Waker>, context: &Context<'_>) {
-    match slot {
-        Some(waker) => waker.clone_from(context.waker()),
-        None => *slot = Some(context.waker().clone()),
-    }
 }
 
 /// A listener's descriptor, which stays open until the accept operation has completed, and what it
