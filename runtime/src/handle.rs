@@ -13,9 +13,10 @@ use crate::metrics::Snapshot;
 use crate::task::{JoinHandle, spawn_local, spawn_on_runtime};
 use crate::task_core::identity::Identity;
 use crate::task_core::span::TaskSpan;
+use crate::worker::current::{self, EnteredRuntime};
 use crate::worker::report::WorkerReport;
 use crate::worker::runtime_state::RuntimeState;
-use crate::worker::{current, thread_wait};
+use crate::worker::thread_wait;
 
 /// A running runtime, for threads that are not its workers: it spawns tasks, waits for them, and
 /// can be cloned and sent. It doesn't keep the runtime running: tasks that are spawned afterwards
@@ -43,8 +44,13 @@ impl Handle {
     /// [`Handle::current`] and the functions that read the runtime's state work on this thread, as
     /// long as the guard lives. Sockets, timers and [`spawn`](crate::spawn) need a worker's thread.
     #[must_use = "the runtime is left when the guard is dropped"]
+    #[track_caller]
     pub fn enter(&self) -> EnterGuard<'_> {
-        let previous = current::enter_runtime(Some(Arc::clone(&self.0)));
+        self.enter_at(Location::caller())
+    }
+
+    fn enter_at(&self, caller: &'static Location<'static>) -> EnterGuard<'_> {
+        let previous = current::enter_runtime(Some(EnteredRuntime { runtime: Arc::clone(&self.0), caller }));
         EnterGuard { previous, _handle: PhantomData }
     }
 
@@ -125,9 +131,9 @@ impl Handle {
         T: Send + 'static,
     {
         let handle = self.clone();
-        let span = TaskSpan::blocking(identity, size_of::<F>());
+        let (span, caller) = (TaskSpan::blocking(identity, size_of::<F>()), identity.spawned);
         self.0.blocking.spawn(move || {
-            let _entered = handle.enter();
+            let _entered = handle.enter_at(caller);
             let _in_span = span.enter();
             work()
         })
@@ -168,7 +174,7 @@ opaque_debug!(Handle, "Handle", |it| "workers" = it.workers());
 /// The runtime is [entered](Handle::enter) while this lives.
 #[must_use = "the runtime is left when the guard is dropped"]
 pub struct EnterGuard<'a> {
-    previous: Option<Arc<RuntimeState>>,
+    previous: Option<EnteredRuntime>,
     /// It belongs to its thread.
     _handle: PhantomData<(&'a Handle, *const ())>,
 }

@@ -18,8 +18,15 @@ use crate::worker::worker_handle::{Message, WorkerHandle};
 
 thread_local! {
     static CURRENT: RefCell<Option<Rc<Worker>>> = const { RefCell::new(None) };
-    /// The runtime that a thread without a worker has entered.
-    static ENTERED: RefCell<Option<Arc<RuntimeState>>> = const { RefCell::new(None) };
+    static ENTERED: RefCell<Option<EnteredRuntime>> = const { RefCell::new(None) };
+}
+
+/// The runtime that a thread without a worker has entered.
+#[derive(Clone)]
+pub(crate) struct EnteredRuntime {
+    pub(crate) runtime: Arc<RuntimeState>,
+    /// Who has: a future that needs a worker panics in this crate, and no frame names its caller.
+    pub(crate) caller: &'static Location<'static>,
 }
 
 /// Runs `action` with this thread's worker.
@@ -34,14 +41,17 @@ pub(crate) fn with<R>(action: impl FnOnce(&Rc<Worker>) -> R) -> R {
 #[cold]
 #[track_caller]
 fn no_worker() -> ! {
-    panic!("{}", if try_runtime().is_some() { NO_WORKER } else { NO_RUNTIME })
+    match entered() {
+        Some(entered) => panic!(
+            "this needs a worker's thread, and the calling thread, which has entered the runtime at {}, is not one: call it before, or within a task: Handle::current().block_on(runtime::spawn_on(0, || async {{ … }}))",
+            entered.caller
+        ),
+        None => panic!("{NO_RUNTIME}"),
+    }
 }
 
 const NO_RUNTIME: &str =
     "this needs a Lull runtime: call it from #[runtime::main], Runtime::block_on or a spawned task";
-/// On threads that have entered a runtime, as those of `spawn_blocking`.
-const NO_WORKER: &str = "this needs a worker's thread, and the calling thread is not one, as those of spawn_blocking: call it \
-    before, or within a task: Handle::current().block_on(runtime::spawn_on(0, || async { … }))";
 
 /// The runtime of this thread's worker, else the one that the thread has entered.
 #[track_caller]
@@ -50,12 +60,15 @@ pub(crate) fn runtime() -> Arc<RuntimeState> {
 }
 
 pub(crate) fn try_runtime() -> Option<Arc<RuntimeState>> {
-    let entered = || ENTERED.try_with(|entered| entered.borrow().clone()).ok().flatten();
-    try_with(|worker| Arc::clone(&worker.runtime)).or_else(entered)
+    try_with(|worker| Arc::clone(&worker.runtime)).or_else(|| entered().map(|entered| entered.runtime))
+}
+
+fn entered() -> Option<EnteredRuntime> {
+    ENTERED.try_with(|entered| entered.borrow().clone()).ok().flatten()
 }
 
 /// Enters a runtime on a thread that need not be a worker. Returns the one that was entered before.
-pub(crate) fn enter_runtime(runtime: Option<Arc<RuntimeState>>) -> Option<Arc<RuntimeState>> {
+pub(crate) fn enter_runtime(runtime: Option<EnteredRuntime>) -> Option<EnteredRuntime> {
     ENTERED.try_with(|entered| entered.replace(runtime)).ok().flatten()
 }
 

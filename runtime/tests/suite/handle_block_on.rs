@@ -104,6 +104,23 @@ fn a_worker_may_not_block_on_its_runtime() {
 }
 
 #[test]
+fn what_needs_a_worker_names_the_line_that_waits_for_it_elsewhere() {
+    let runtime = build(DriverKind::Epoll, WaitStrategy::Adaptive);
+    let handle = runtime.handle();
+    let refused =
+        |action: &dyn Fn()| *catch_unwind(AssertUnwindSafe(action)).unwrap_err().downcast().unwrap();
+    let of_sleep: String = refused(&|| handle.block_on(runtime::sleep(Duration::from_millis(1))));
+    let of_spawn: String = refused(&|| {
+        let _entered = handle.enter();
+        drop(runtime::spawn(async {}));
+    });
+    for (message, line) in [(of_sleep, line!() - 5), (of_spawn, line!() - 3)] {
+        let place = format!("entered the runtime at runtime/tests/suite/handle_block_on.rs:{line}:");
+        assert!(message.contains(&place) && message.contains("spawn_on"), "{message}");
+    }
+}
+
+#[test]
 fn a_task_of_a_runtime_that_ends_is_joined_as_cancelled() {
     let runtime = build(DriverKind::Epoll, WaitStrategy::Adaptive);
     let handle = runtime.handle();
