@@ -18,7 +18,7 @@ use runtime::Sleep;
 
 use super::first_bytes::{FirstBytes, InspectedStream, Spoken, SpokenCell};
 use super::http_socket::{HttpSocket, SocketUsage};
-use super::idle::{Idle, IdleLimit, Requests};
+use super::idle::{Idle, IdleLimit, Leaving, Requests};
 use super::listen::{BoxError, MakeService, Peer};
 use super::rt::Executor;
 use super::service::ConnectionService;
@@ -42,6 +42,8 @@ pub(super) struct ConnectionContext<M> {
     pub(super) h2_required: bool,
 }
 
+const SHUT_DOWN: &str = "the server has shut down";
+
 /// Serves a connection until it ends, and what it was upgraded to until that is dropped.
 pub(super) async fn serve_connection<K: 'static, M: MakeService>(
     stream: Stream<K>,
@@ -54,7 +56,14 @@ pub(super) async fn serve_connection<K: 'static, M: MakeService>(
     if let Some(acceptor) = &context.tls {
         // Boxed, so that connections without TLS don't reserve memory for its state.
         let served = Box::pin(async {
-            let stream = acceptor.accept(stream).await?;
+            let mut shutdown = ShutdownListener::new(Arc::clone(&context.shutdown));
+            let mut accepting = pin!(acceptor.accept(stream));
+            // A client that has not agreed on TLS has no request in progress.
+            let accepted = poll_fn(|task| match shutdown.poll(task) {
+                Poll::Ready(()) => Poll::Ready(None),
+                Poll::Pending => accepting.as_mut().poll(task).map(Some),
+            });
+            let stream = accepted.await.ok_or(SHUT_DOWN)??;
             let h2_agreed = stream.alpn_protocol() == Some(b"h2");
             if context.h2_required && !h2_agreed {
                 return Err("the client has not agreed to HTTP/2 in its TLS handshake (ALPN)".into());
@@ -86,9 +95,12 @@ where
     let service = ConnectionService::new(context.make.make(peer), Rc::clone(&requests), peer.is_encrypted());
     let (lender, borrowed) = lend(stream);
     let mut shutdown = ShutdownListener::new(Arc::clone(&context.shutdown));
+    let new_idle_limit = |limit| IdleLimit::new(limit, Rc::clone(&usage), Rc::clone(&requests));
     let limits = Limits {
         first_bytes: context.first_bytes_limit.map(runtime::sleep),
-        idle: context.idle_limit.map(|limit| IdleLimit::new(limit, usage, requests)),
+        idle: context.idle_limit.map(new_idle_limit),
+        usage: (usage, requests),
+        leaving: None,
     };
     // It is dropped when it is ready: unless it was upgraded, that returns the stream.
     let ended = run(&context.builder, borrowed, service, &mut shutdown, &spoken, limits).await;
@@ -107,6 +119,9 @@ struct Limits {
     first_bytes: Option<Sleep>,
     /// Afterwards, on a connection of HTTP/2.
     idle: Option<IdleLimit>,
+    usage: (Rc<SocketUsage>, Rc<Requests>),
+    /// Since the shutdown.
+    leaving: Option<Leaving>,
 }
 
 async fn run<I, S, B>(
@@ -130,6 +145,8 @@ where
         {
             shutdown = None;
             connection.as_mut().graceful_shutdown();
+            let (socket, requests) = limits.usage.clone();
+            limits.leaving = Some(Leaving::new(LINGER_LIMIT, socket, requests));
         }
         if let Poll::Ready(ended) = connection.as_mut().poll(task) {
             return Poll::Ready(ended);
@@ -140,6 +157,9 @@ where
             } else if Pin::new(sleep).poll(task).is_ready() {
                 return Poll::Ready(Err("the client has not begun a request in time".into()));
             }
+        }
+        if limits.leaving.as_mut().is_some_and(|leaving| leaving.poll(task).is_ready()) {
+            return Poll::Ready(Err(SHUT_DOWN.into()));
         }
         // hyper itself limits the connections of HTTP/1.
         if spoken.get() == Spoken::Http1 {
@@ -160,7 +180,8 @@ where
     .await
 }
 
-/// How long a client may take to read the response and to close its side.
+/// How long a client may take to read the response and to close its side, or after a shutdown has
+/// begun to send a request that is on its way.
 const LINGER_LIMIT: Duration = Duration::from_secs(2);
 
 /// Takes a stream whose side that writes is closed. Reads what the client still sends, and drops

@@ -34,10 +34,11 @@ pub(super) struct HttpSocket<K> {
     usage: Rc<SocketUsage>,
 }
 
-/// What is done on a socket, for the limit on idle connections.
+/// What is done on a socket, to find out whether its connection is idle.
 #[derive(Debug, Default)]
 pub(super) struct SocketUsage {
     pub(super) reads: Cell<u64>,
+    pub(super) writes: Cell<u64>,
     /// Whether bytes wait until the peer takes others.
     pub(super) write_waits: Cell<bool>,
 }
@@ -67,6 +68,7 @@ impl<K> HttpSocket<K> {
     fn limited<T>(&mut self, context: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         self.usage.write_waits.set(written.is_pending());
         if written.is_ready() {
+            self.usage.writes.set(self.usage.writes.get().wrapping_add(1));
             if self.stalled.is_some() {
                 self.stalled = None;
             }

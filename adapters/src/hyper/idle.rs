@@ -1,4 +1,5 @@
-//! The limit on idle connections of HTTP/2, those whose clients only ping included.
+//! Idle connections: the limit of HTTP/2's, those whose clients only ping included, and the end of
+//! all of them in a shutdown.
 
 use std::cell::Cell;
 use std::pin::Pin;
@@ -93,6 +94,39 @@ impl IdleLimit {
                 Some(asked) if asked == reads || asks_for_nothing => return Poll::Ready(Idle::End),
                 _ => {}
             }
+        }
+    }
+}
+
+/// Ready when a connection that a shutdown has asked to end waits for its client alone: it has no
+/// request in progress, and for one to two intervals nothing of a response was written. Such a client
+/// has sent a part of a head, or doesn't answer HTTP/2's PING, which the end of a connection waits
+/// for.
+#[derive(Debug)]
+pub(super) struct Leaving {
+    interval: Duration,
+    sleep: Sleep,
+    socket: Rc<SocketUsage>,
+    requests: Rc<Requests>,
+    written: u64,
+}
+
+impl Leaving {
+    pub(super) fn new(interval: Duration, socket: Rc<SocketUsage>, requests: Rc<Requests>) -> Self {
+        let written = socket.writes.get();
+        Self { interval, sleep: runtime::sleep(interval), socket, requests, written }
+    }
+
+    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        loop {
+            ready!(Pin::new(&mut self.sleep).poll(context));
+            let written = self.socket.writes.get();
+            let is_busy = self.requests.in_progress.get() > 0 || self.socket.write_waits.get();
+            if !is_busy && written == self.written {
+                return Poll::Ready(());
+            }
+            self.written = written;
+            self.sleep = runtime::sleep(self.interval);
         }
     }
 }

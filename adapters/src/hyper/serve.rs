@@ -16,7 +16,8 @@ use super::shutdown::Shutdown;
 
 /// How long [`Serve::with_graceful_shutdown`] waits for requests in progress, unless
 /// [`Serve::shutdown_limit`] sets another time.
-const SHUTDOWN_LIMIT: Duration = Duration::from_secs(30);
+/// Less than Kubernetes waits before it kills (30 s, `terminationGracePeriodSeconds`).
+const SHUTDOWN_LIMIT: Duration = Duration::from_secs(25);
 /// hyper's own limit for the head of a request, which begins only when the version is known.
 const FIRST_BYTES_LIMIT: Duration = Duration::from_secs(30);
 /// How long a connection of HTTP/1 may be idle: longer than proxies keep theirs, which is 60 s
@@ -111,7 +112,7 @@ impl<L: Listen, M: MakeService> Serve<L, M> {
     }
 
     /// How long a graceful shutdown waits for requests and upgraded connections before it drops
-    /// them. Default: 30 s.
+    /// them, and logs how many. Default: 25 s.
     pub fn shutdown_limit(mut self, limit: Duration) -> Self {
         self.shutdown_limit = limit;
         self
@@ -284,8 +285,9 @@ impl Server {
     }
 
     /// Accepts no more, answers the requests in progress, and closes each connection after its last
-    /// answer. What has not ended after `limit` is dropped. An upgraded connection, such as a
-    /// WebSocket, ends by itself or at `limit`.
+    /// answer. One without a request in progress is closed after two seconds, or four, also if its
+    /// client does nothing. What has not ended after `limit` is dropped, and a warning says how
+    /// many. An upgraded connection, such as a WebSocket, ends by itself or at `limit`.
     pub async fn shutdown(mut self, limit: Duration) -> ShutdownReport {
         self.serving.stop_accepting().await;
         let open = self.serving.connections();
@@ -294,6 +296,10 @@ impl Server {
         let mut report = ShutdownReport::default();
         report.aborted = self.serving.connections();
         report.finished = open.saturating_sub(report.aborted);
+        if report.aborted > 0 {
+            let (aborted, finished) = (report.aborted, report.finished);
+            tracing::warn!(aborted, finished, ?limit, "the shutdown's limit has ended open connections");
+        }
         self.serving.shutdown(Duration::ZERO).await;
         report
     }

@@ -123,6 +123,41 @@ async fn a_shutdown_lets_requests_in_progress_finish_and_closes_the_rest() {
     }
 }
 
+/// The clients have sent no whole request. That of HTTP/2 takes the GOAWAY, and doesn't answer the
+/// PING beside it.
+#[runtime::test]
+async fn clients_without_a_request_in_progress_dont_hold_a_shutdown() {
+    let authority = crate::authority::Authority::new();
+    let acceptor = adapters::tls::Acceptor::builder(authority.certificates("a", "localhost")).http().open();
+    let acceptor = acceptor.unwrap();
+    let half_a_head = "GET / HT";
+    let preface_and_settings = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+    let half_a_client_hello = "\x16\x03\x01\x01";
+    for (tls, begun) in
+        [(None, vec!["", half_a_head, preface_and_settings]), (Some(acceptor), vec!["", half_a_client_hello])]
+    {
+        let listener = listener();
+        let address = listener.local_addr().unwrap();
+        let server = serve(listener, counting);
+        let server = match tls {
+            Some(acceptor) => server.tls(acceptor),
+            None => server,
+        };
+        let server = server.start().unwrap();
+        let mut clients = Vec::new();
+        for begun in begun {
+            let mut client = TcpStream::connect(address).await.unwrap();
+            client.write_all(begun.as_bytes()).await.unwrap();
+            clients.push(client);
+        }
+        while server.connections() < clients.len() {
+            runtime::sleep(Duration::from_millis(5)).await;
+        }
+        settle().await;
+        assert_eq!(server.shutdown(Duration::from_secs(60)).await.aborted, 0);
+    }
+}
+
 #[runtime::test]
 async fn a_request_that_outlives_the_shutdown_is_dropped() {
     let listener = listener();

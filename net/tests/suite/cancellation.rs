@@ -206,9 +206,11 @@ fn connections_that_arrive_while_a_listener_is_dropped_leak_no_descriptor() {
     }
 }
 
+type SocketUse = Box<dyn Fn(&mut Context<'_>)>;
+
 thread_local! {
     /// What a waker does with its socket when it is dropped.
-    static USE_SOCKET: Cell<Option<Box<dyn Fn(&mut Context<'_>)>>> = const { Cell::new(None) };
+    static USE_SOCKET: Cell<Option<SocketUse>> = const { Cell::new(None) };
 }
 
 /// A waker that uses the socket that holds it when it is dropped, as one does that owns a task.

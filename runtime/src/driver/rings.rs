@@ -52,7 +52,7 @@ fn explain(error: &io::Error, workers: usize, options: &RingOptions) -> String {
             "io_uring is forbidden (sysctl kernel.io_uring_disabled, or a seccomp filter)".to_owned()
         }
         Some(libc::ENOMEM) => {
-            let needed = workers * options.locked_bytes() >> 10;
+            let needed = (workers * options.locked_bytes()) >> 10;
             match getrlimit(Resource::Memlock).current {
                 Some(limit) => format!(
                     "the limit on locked memory (ulimit -l) is {} KiB for all processes of the user, and \
