@@ -138,7 +138,7 @@ pub struct FuzzedServer {
 impl FuzzedServer {
     /// A server that holds no items yet.
     pub fn new(setup: Setup) -> Self {
-        Self { context: ServerContext::new(&setup.config(), 1).expect("the file of users is valid") }
+        Self { context: ServerContext::open(&setup.config(), 1).expect("the file of users is valid") }
     }
 
     /// A new connection.

@@ -9,7 +9,8 @@
 //!     let server = servers::memcached::Server::start(&servers::memcached::Config {
 //!         port: Some(0),
 //!         ..Default::default()
-//!     })?;
+//!     })
+//!     .await?;
 //!     let config = Config {
 //!         servers: vec![server.addresses()[0].into()],
 //!         connections: 4,

@@ -11,7 +11,7 @@ use servers::memcached::{Config, Server};
 #[runtime::main(workers = 1)]
 async fn main() -> Result<(), Box<dyn Error>> {
     let config = Config { port: Some(0), memory: 16 << 20, ..Config::default() };
-    let server = Server::start(&config)?;
+    let server = Server::start(&config).await?;
     println!("listening on {}", server.addresses()[0]);
 
     let mut client = TcpStream::connect(server.addresses()[0]).await?;

@@ -9,7 +9,7 @@
 //! #[runtime::main(workers = 1)]
 //! async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //!     let config = Config { port: Some(0), ..Config::default() };
-//!     let server = Server::start(&config)?;
+//!     let server = Server::start(&config).await?;
 //!     let mut client = TcpStream::connect(server.addresses()[0]).await?;
 //!     client.write_all(b"set greeting 0 0 5\r\nhello\r\nget greeting\r\n").await?;
 //!     let expected = b"STORED\r\nVALUE greeting 0 5\r\nhello\r\nEND\r\n";
@@ -75,7 +75,7 @@ pub mod memcached {
     pub use adapters::tls::{ClientCertificates, Error as TlsError};
     pub use auth::UsersFileError;
     pub use config::{Config, Port, Protocol, TlsConfig, VERSION};
-    pub use context::{ReloadError, StartError};
+    pub use context::{Credentials, ReloadError, StartError};
     pub use net::ShutdownReport;
     pub use server::Server;
 }

@@ -76,7 +76,7 @@ fn run_server(builder: Builder, address: IpAddr, memory: u64) -> Result<(), Erro
         ..Config::default()
     };
     runtime.block_on(async move {
-        let server = Server::start(&config)?;
+        let server = Server::start(&config).await?;
         let report = worker_report()?;
         let policy = RunningPolicy { ran: report.running.to_string(), steps_down: report.steps_down };
         send(&ServerReady { address: server.addresses()[0], policy: Some(policy) })?;

@@ -45,6 +45,25 @@ pub enum ReloadError {
     Tls(#[from] TlsError),
 }
 
+/// What is read of files: the users, and the certificates with their keys.
+#[derive(Debug)]
+pub struct Credentials {
+    users: Option<Users>,
+    tls: Option<Acceptor>,
+}
+
+impl Credentials {
+    /// Reads the files that a configuration names.
+    ///
+    /// # Errors
+    /// If a file cannot be read or is invalid.
+    pub fn read(config: &Config) -> Result<Self, StartError> {
+        let users = config.users_file.as_deref().map(Users::open).transpose()?;
+        let tls = config.tls.as_ref().map(TlsConfig::open).transpose()?;
+        Ok(Self { users, tls })
+    }
+}
+
 #[derive(Debug)]
 pub struct ServerContext {
     pub store: Store,
@@ -67,10 +86,9 @@ pub struct ServerContext {
 }
 
 impl ServerContext {
-    pub fn new(config: &Config, workers: usize) -> Result<Self, StartError> {
-        let users = config.users_file.as_deref().map(Users::open).transpose()?;
-        let tls = config.tls.as_ref().map(TlsConfig::open).transpose()?;
-        Ok(Self {
+    pub fn new(config: &Config, credentials: Credentials, workers: usize) -> Self {
+        let Credentials { users, tls } = credentials;
+        Self {
             store: Store::new(config, workers),
             counters: Counters::new(workers),
             config: config.clone(),
@@ -84,7 +102,12 @@ impl ServerContext {
             tls,
             listen_addresses: Mutex::default(),
             shutdown: Semaphore::new(0),
-        })
+        }
+    }
+
+    #[cfg(any(test, fuzzing))]
+    pub fn open(config: &Config, workers: usize) -> Result<Self, StartError> {
+        Ok(Self::new(config, Credentials::read(config)?, workers))
     }
 
     /// The time since the start, by the precise clock of the runtime's timers. It stands still

@@ -18,24 +18,10 @@ use super::context::StartError;
 const FREE_WITHIN: Duration = Duration::from_secs(1);
 const RETRY: Duration = Duration::from_millis(2);
 
-/// Tries for a while what needs a free address. It blocks the thread, which is harmless before the
-/// server serves.
-fn while_in_use<T>(mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
-    let deadline = Instant::now() + FREE_WITHIN;
-    loop {
-        match attempt() {
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < deadline => {
-                std::thread::sleep(RETRY);
-            }
-            result => return result,
-        }
-    }
-}
-
-/// Listens on an address. An IPv6 address takes IPv6 only, as memcached's do.
-pub fn bind(address: SocketAddr, backlog: i32) -> io::Result<TcpListener> {
+/// Listens on an address, as soon as it is free. An IPv6 address takes IPv6 only, as memcached's do.
+pub async fn bind(address: SocketAddr, backlog: i32) -> io::Result<TcpListener> {
     let options = BindOptions::new().backlog(backlog).only_v6(true);
-    while_in_use(|| TcpListener::bind_with(address, &options))
+    TcpListener::bind_within(address, &options, FREE_WITHIN).await
 }
 
 /// Refuses a publicly reachable address if clients need not authenticate.
@@ -60,18 +46,23 @@ fn is_public(ip: IpAddr) -> bool {
 
 /// Removes a Unix socket that no server listens on, as a killed server leaves it behind. Anything
 /// else at the path is an error.
-pub fn remove_stale_socket(path: &Path) -> io::Result<()> {
+pub async fn remove_stale_socket(path: &Path) -> io::Result<()> {
     match std::fs::symlink_metadata(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(error),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
         Ok(metadata) if !metadata.file_type().is_socket() => {
-            Err(io::Error::new(io::ErrorKind::AlreadyExists, "the path exists and is not a socket"))
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "the path exists and is not a socket"));
         }
-        Ok(_) => while_in_use(|| match UnixStream::connect(path) {
-            Ok(_) => Err(io::Error::new(io::ErrorKind::AddrInUse, "another server listens on it")),
-            Err(_) => std::fs::remove_file(path),
-        }),
+        Ok(_) => {}
     }
+    let deadline = Instant::now() + FREE_WITHIN;
+    while UnixStream::connect(path).is_ok() {
+        if Instant::now() >= deadline {
+            return Err(io::Error::new(io::ErrorKind::AddrInUse, "another server listens on it"));
+        }
+        runtime::sleep(RETRY).await;
+    }
+    std::fs::remove_file(path)
 }
 
 #[derive(Debug)]

@@ -14,7 +14,7 @@ use net::{
 };
 
 use super::config::Config;
-use super::context::{ReloadError, ServerContext, StartError};
+use super::context::{Credentials, ReloadError, ServerContext, StartError};
 use super::listen::{BoundPath, bind, check_address, remove_stale_socket};
 use super::{connection, udp};
 
@@ -34,18 +34,28 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts to listen, on every worker of the current runtime.
+    /// Starts to listen, on every worker of the current runtime. An address that is in use is
+    /// waited for, for a second: a killed server's socket stays open for a moment.
     ///
     /// # Errors
     /// If an address cannot be listened on or is not protected, or if the users or the certificates
     /// cannot be read.
-    pub fn start(config: &Config) -> Result<Self, StartError> {
-        let context = Arc::new(ServerContext::new(config, runtime::workers())?);
+    pub async fn start(config: &Config) -> Result<Self, StartError> {
+        Self::start_with(config, Credentials::read(config)?).await
+    }
+
+    /// As [`start`](Self::start), with credentials that were read before: a program may read them as
+    /// root, and then give root up.
+    ///
+    /// # Errors
+    /// If an address cannot be listened on or is not protected.
+    pub async fn start_with(config: &Config, credentials: Credentials) -> Result<Self, StartError> {
+        let context = Arc::new(ServerContext::new(config, credentials, runtime::workers()));
         let (serving, addresses, udp) = (Vec::new(), Vec::new(), Vec::new());
         let mut server = Self { context, serving, addresses, udp, unix_socket: None };
         match &config.unix_socket {
-            Some(path) => server.listen_on_path(path, config)?,
-            None => server.listen_on_addresses(config)?,
+            Some(path) => server.listen_on_path(path, config).await?,
+            None => server.listen_on_addresses(config).await?,
         }
         let context = Arc::downgrade(&server.context);
         drop(runtime::spawn(repeat(MAINTENANCE_INTERVAL, context, |context| {
@@ -54,9 +64,9 @@ impl Server {
         Ok(server)
     }
 
-    fn listen_on_path(&mut self, path: &Path, config: &Config) -> Result<(), StartError> {
+    async fn listen_on_path(&mut self, path: &Path, config: &Config) -> Result<(), StartError> {
         let failed = cannot_listen(path.display());
-        remove_stale_socket(path).map_err(&failed)?;
+        remove_stale_socket(path).await.map_err(&failed)?;
         let options = BindOptions::new().backlog(config.backlog).mode(config.unix_mode & 0o777);
         let listener = UnixListener::bind_with(path, &options).map_err(&failed)?;
         self.unix_socket = Some(BoundPath::of(path).map_err(&failed)?);
@@ -75,14 +85,14 @@ impl Server {
         (Arc::clone(&self.context), name)
     }
 
-    fn listen_on_addresses(&mut self, config: &Config) -> Result<(), StartError> {
+    async fn listen_on_addresses(&mut self, config: &Config) -> Result<(), StartError> {
         // All addresses are bound before any is served.
         let mut listeners = Vec::new();
         for &(ip, port) in &config.listen {
             check_address(config, ip)?;
             if let Some(port) = port.or(config.port) {
                 let address = SocketAddr::new(ip, port);
-                let listener = bind(address, config.backlog).map_err(cannot_listen(address))?;
+                let listener = bind(address, config.backlog).await.map_err(cannot_listen(address))?;
                 listeners.push((address, listener));
             }
             if let Some(port) = config.udp_port {

@@ -36,7 +36,7 @@ pub fn serve<T: Send + 'static>(
         ..Config::default()
     };
     runtime.block_on(async move {
-        let server = Server::start(&config).unwrap();
+        let server = Server::start(&config).await.unwrap();
         let report = runtime::reports().remove(0);
         let polls = report.running == Running::KernelPolling;
         assert_eq!(polls, policy == Policy::KernelPolling, "{report}");

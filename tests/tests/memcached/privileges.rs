@@ -1,6 +1,7 @@
 //! A server that is started by root: the user that it runs as, and what it can still do as that
 //! user.
 
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 
 use serial_test::parallel;
@@ -33,6 +34,25 @@ fn a_server_started_by_root_runs_as_the_user_of_its_flag() {
             assert_eq!(words(set)[0].trim_start_matches('0'), "", "capabilities are left in {set}");
         }
     }
+}
+
+#[test]
+#[parallel]
+fn files_that_only_root_may_read_are_read_before_root_is_given_up() {
+    let Some(()) = tests::root() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: String| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+        path.display().to_string()
+    };
+    let certified = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let (chain, key) =
+        (write("chain", certified.cert.pem()), write("key", certified.signing_key.serialize_pem()));
+    let files = format!("ssl_chain_cert={chain},ssl_key={key}");
+    drop(Memcached::start(&["-u", "nobody", "-Z", "-o", &files]));
+    drop(Memcached::start(&["-u", "nobody", "-Y", &write("users", "ann:secret\n".to_owned())]));
 }
 
 #[test]

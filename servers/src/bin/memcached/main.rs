@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use futures_util::future::{Either, select};
 use runtime::signal::SignalKind;
-use servers::memcached::{Config, Server, VERSION, logging};
+use servers::memcached::{Config, Credentials, Server, VERSION, logging};
 
 use flags::{Flags, interface_of};
 use process::{PidFile, RunAsUser, inherited_listeners, raise_descriptor_limit};
@@ -113,10 +113,11 @@ async fn serve(flags: &Flags, mut config: Config, user: Option<RunAsUser>) -> Re
         config.port = None;
         config.unix_socket = None;
     }
-    // Only the policy needs root, and it is applied. Drop root before anything is written or
-    // served.
+    // A key may be root's alone. Otherwise only the policy needs root, and it is applied. Drop root
+    // before anything is written or served.
+    let credentials = Credentials::read(&config)?;
     user.as_ref().map_or(Ok(()), RunAsUser::switch)?;
-    let mut server = Server::start(&config)?;
+    let mut server = Server::start_with(&config, credentials).await?;
     for listener in inherited.drain(..) {
         server.add_listener(listener)?;
     }

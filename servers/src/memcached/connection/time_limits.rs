@@ -137,7 +137,7 @@ mod tests {
     /// Serves a client whose requests arrive at some times after the start. Returns when it was
     /// disconnected.
     async fn disconnected_after(config: Config, arrivals: &[(Duration, &'static [u8])]) -> Duration {
-        let context = Arc::new(ServerContext::new(&config, 1).unwrap());
+        let context = Arc::new(ServerContext::open(&config, 1).unwrap());
         let authenticated = (!config.requires_authentication()).into();
         let connection = ConnectionInfo { authenticated, ..ConnectionInfo::default() };
         record_progress(&context, &connection);
@@ -252,7 +252,7 @@ mod tests {
         const SECONDS: u64 = 60;
         const LOGIN: &[(Duration, &[u8])] = &[(Duration::ZERO, b"set x 0 0 10\r\nann secret\r\n")];
         runtime::time::pause();
-        let context = Arc::new(ServerContext::new(&config, 1).unwrap());
+        let context = Arc::new(ServerContext::open(&config, 1).unwrap());
         let infos: Vec<Arc<ConnectionInfo>> = (0..10_000).map(|_| Arc::default()).collect();
         let clients: Vec<_> = infos
             .iter()

@@ -5,7 +5,7 @@ use crate::memcached::stats::connections::ListedConnection;
 use crate::memcached::stats::counters::CounterTotals;
 
 fn context(config: &Config) -> ServerContext {
-    ServerContext::new(config, 1).unwrap()
+    ServerContext::open(config, 1).unwrap()
 }
 
 fn small_context() -> ServerContext {
