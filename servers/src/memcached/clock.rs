@@ -46,6 +46,11 @@ impl Clock {
         now
     }
 
+    #[cfg(test)]
+    pub fn advance(&self, seconds: u32) {
+        self.second.fetch_add(seconds, Ordering::Relaxed);
+    }
+
     pub fn unix(&self) -> i64 {
         self.epoch + i64::from(self.now())
     }

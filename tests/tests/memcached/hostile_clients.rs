@@ -186,3 +186,36 @@ fn half_of_ten_thousand_connections_are_hostile_and_the_others_do_not_wait_twice
     last.read_exact(&mut answer).unwrap();
     assert_eq!(&answer, b"MN\r\n");
 }
+
+/// Each reads another version of a value, which the store has replaced since then.
+#[test]
+#[serial]
+fn slow_readers_of_replaced_values_are_disconnected_and_others_go_on() {
+    const READERS: usize = 60;
+    for driver in tests::drivers(["uring", "epoll"]) {
+        let server = Memcached::start(&["-m", "64", "-I", "2m", "--driver", driver]);
+        let big = set_request("big", 1_000_000);
+        let mut writer = server.connect();
+        let mut set = |request: &[u8]| {
+            writer.write_all(request).unwrap();
+            expect(&mut writer, b"STORED\r\n").unwrap();
+        };
+        let readers: Vec<_> = (0..READERS)
+            .map(|_| {
+                set(&big);
+                let mut reader = server.connect_with_small_buffer(4096);
+                reader.write_all(&b"get big\r\n".repeat(20)).unwrap();
+                reader.read_exact(&mut [0; 100]).unwrap();
+                reader
+            })
+            .collect();
+        for _ in 0..200 {
+            set(&set_request("other", 64 << 10));
+        }
+        // Those that hold a quarter of the memory stay. The rest is the present values, and segments.
+        assert!(server.stat("bytes_memory") <= server.stat("limit_maxbytes"));
+        wait_until("most readers are disconnected", || server.stat("bytes_memory") <= 24 << 20);
+        assert!(server.stat("curr_connections") > 12, "more were disconnected than needed");
+        drop(readers);
+    }
+}

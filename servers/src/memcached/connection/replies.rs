@@ -3,7 +3,8 @@
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use futures_util::{AsyncWrite, AsyncWriteExt};
 
@@ -11,9 +12,13 @@ use super::time_limits::record_progress;
 use crate::memcached::context::ServerContext;
 use crate::memcached::session::{BufferCharge, FREE_BUFFER, Session};
 use crate::memcached::stats::connections::ConnectionInfo;
+use crate::memcached::store::LargeValue;
 
 /// What a ring holds of a connection's unsent bytes, at most. TLS holds as much before that.
 const MOST_HELD: usize = 64 << 10;
+
+/// How often a client that does not read a value is looked at.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Where a connection's replies go. A ring, and TLS, accept bytes up to a limit and send them
 /// later; a flush says when. So they are counted here: who has more than little unsent is not
@@ -60,7 +65,7 @@ impl<'a, W: AsyncWrite + Unpin> Replies<'a, W> {
             while session.has_replies() {
                 let mut buffer = session.take_buffer();
                 let mut sent = buffer.len();
-                self.write_all(&buffer, buffer.capacity()).await?;
+                self.write_all(&buffer, buffer.capacity(), None).await?;
                 buffer.clear();
                 if buffer.capacity() <= FREE_BUFFER || !session.has_replies() {
                     session.lend_buffer(buffer);
@@ -71,7 +76,7 @@ impl<'a, W: AsyncWrite + Unpin> Replies<'a, W> {
                 if let Some(large) = session.take_large_value() {
                     sent += large.bytes().len();
                     // The store counts large values itself.
-                    self.write_all(large.bytes(), 0).await?;
+                    self.write_all(large.bytes(), 0, Some(&large)).await?;
                 }
                 session.counters.bytes_written.add(sent as u64);
             }
@@ -84,9 +89,15 @@ impl<'a, W: AsyncWrite + Unpin> Replies<'a, W> {
     }
 
     /// Writes all bytes. A client that takes some of them is not idle. While it must wait, a buffer
-    /// of `capacity` bytes, and what the writer holds, count against the store's limit.
-    fn write_all(&mut self, mut bytes: &[u8], capacity: usize) -> impl Future<Output = io::Result<()>> {
-        let mut charge = BufferCharge::default();
+    /// of `capacity` bytes, and what the writer holds, count against the store's limit. A client that
+    /// does not read a value which was replaced meanwhile may be disconnected.
+    fn write_all(
+        &mut self,
+        mut bytes: &[u8],
+        capacity: usize,
+        large: Option<&LargeValue>,
+    ) -> impl Future<Output = io::Result<()>> {
+        let (mut charge, mut next_check) = (BufferCharge::default(), None);
         poll_fn(move |task| {
             while !bytes.is_empty() {
                 let polled = Pin::new(&mut self.writer).poll_write(task, bytes);
@@ -94,7 +105,10 @@ impl<'a, W: AsyncWrite + Unpin> Replies<'a, W> {
                 let Poll::Ready(written) = polled? else {
                     self.update_held(task);
                     self.count(&mut charge, capacity)?;
-                    return Poll::Pending;
+                    return match large {
+                        Some(large) => self.poll_replaced(large, &mut next_check, task).map(Err),
+                        None => Poll::Pending,
+                    };
                 };
                 if written == 0 {
                     return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
@@ -123,6 +137,25 @@ impl<'a, W: AsyncWrite + Unpin> Replies<'a, W> {
             }
             polled
         })
+    }
+
+    /// Ready when the memory of a value that the client does not read is needed. Boxed, as few
+    /// clients are waited for.
+    fn poll_replaced(
+        &self,
+        value: &LargeValue,
+        next_check: &mut Option<Box<runtime::Sleep>>,
+        task: &mut Context<'_>,
+    ) -> Poll<io::Error> {
+        loop {
+            let sleep = next_check.get_or_insert_with(|| Box::new(runtime::sleep(CHECK_INTERVAL)));
+            ready!(Pin::new(sleep).poll(task));
+            *next_check = None;
+            if value.is_replaced() && self.context.store.shards.memory.has_too_many_replaced() {
+                let message = "the client does not read a value that was replaced, whose memory is needed";
+                return Poll::Ready(no_memory(message));
+            }
+        }
     }
 
     fn count(&self, charge: &mut BufferCharge, capacity: usize) -> io::Result<()> {

@@ -1,6 +1,7 @@
 //! Executes commands of the binary protocol.
 
-use super::{Outcome, Session, SessionStep, stats};
+use super::stats::{self, Written};
+use super::{Outcome, Session, SessionStep};
 use crate::memcached::config::VERSION;
 use crate::memcached::mutation::{self, Condition, Delta, DeltaOutcome, StoreRequest};
 use crate::memcached::protocol::binary::{self, Command, Request, Status, Unparsed, u32_at, u64_at};
@@ -58,12 +59,14 @@ impl Session<'_> {
             Command::Noop => header.write_success(0, replies),
             Command::Version => header.write_response(Status::OK, 0, &[], VERSION.as_bytes(), replies),
             Command::Stat => {
-                let known = stats::write_section(self.context, request.key, &mut |name, value| {
+                let done = &mut self.conns_done;
+                let written = stats::write_section(self.context, request.key, done, &mut |name, value| {
                     header.write_response(Status::OK, 0, name.as_bytes(), value.as_bytes(), replies);
                 });
-                match known {
-                    true => header.write_response(Status::OK, 0, &[], &[], replies),
-                    false => header.write_error(Status::NOT_FOUND, replies),
+                match written {
+                    Written::All => header.write_response(Status::OK, 0, &[], &[], replies),
+                    Written::Part => return Err(SessionStep::Send),
+                    Written::Nothing => header.write_error(Status::NOT_FOUND, replies),
                 }
             }
             Command::SaslList if self.context.config.sasl => {

@@ -114,6 +114,8 @@ pub struct Session<'a> {
     scanned: usize,
     /// Bytes of the current get's keys that were executed.
     keys_done: usize,
+    /// Lines of the current `stats conns` that were written.
+    conns_done: usize,
     /// The list of keys that is being sent. Boxed, as few connections have one.
     dump: Option<Box<KeyDump<'a>>>,
     turn_requests_left: u32,
@@ -134,6 +136,7 @@ impl<'a> Session<'a> {
             large_value: None,
             scanned: 0,
             keys_done: 0,
+            conns_done: 0,
             dump: None,
             turn_requests_left: 0,
             now: 0,

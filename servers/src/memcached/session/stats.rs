@@ -32,8 +32,8 @@ const GENERAL: &str = "\
 
 /// All items are in slab class 1, and not counted by queue.
 const ITEMS: &str = "\
-    number number_hot=0 number_warm=0 number_cold age_hot=0 age_warm=0 age=0 mem_requested evicted \
-    evicted_nonzero=0 evicted_time=0 outofmemory tailrepairs=0 reclaimed expired_unfetched evicted_unfetched \
+    number number_hot=0 number_warm=0 number_cold age_hot=0 age_warm=0 age mem_requested evicted \
+    evicted_nonzero=0 evicted_time outofmemory tailrepairs=0 reclaimed expired_unfetched evicted_unfetched \
     evicted_active=0 crawler_reclaimed crawler_items_checked lrutail_reflocked=0 moves_to_cold=0 \
     moves_to_warm=0 moves_within_lru direct_reclaims=0 hits_to_hot=0 hits_to_warm=0 hits_to_cold \
     hits_to_temp=0";
@@ -60,9 +60,23 @@ const SETTINGS: &str = "\
 
 type Write<'a> = dyn FnMut(&str, &str) + 'a;
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Written {
+    All,
+    /// The rest follows when others have run.
+    Part,
+    /// There is no such section.
+    Nothing,
+}
+
 /// Calls `write` with each name and value of a section. The empty section is the general one.
-/// Returns false if there is no such section.
-pub fn write_section(context: &ServerContext, section: &[u8], write: &mut Write<'_>) -> bool {
+/// `conns_done`: how much of `conns` was written by the calls before.
+pub fn write_section(
+    context: &ServerContext,
+    section: &[u8],
+    conns_done: &mut usize,
+    write: &mut Write<'_>,
+) -> Written {
     match section {
         b"" => {
             let figures = Figures::of(context);
@@ -85,15 +99,15 @@ pub fn write_section(context: &ServerContext, section: &[u8], write: &mut Write<
         // There is none, as in a memcached that was not given any.
         b"extstore" => {}
         b"sizes" => write("sizes_status", "disabled"),
-        b"conns" => connections(context, write),
+        b"conns" => return connections(context, conns_done, write),
         // Lull's own section.
         b"policy" => {
             worker_lines(&context.counters).for_each(|(name, value)| write(&name, &value));
             write("busy_poll_share", &context.busy_poll_share.latest());
         }
-        _ => return false,
+        _ => return Written::Nothing,
     }
-    true
+    Written::All
 }
 
 /// Writes what a list names: `name=value`, or a name whose `value` is looked up, if it has one.
@@ -109,14 +123,23 @@ fn write_names(prefix: &str, names: &str, write: &mut Write<'_>, value: impl Fn(
     }
 }
 
-fn connections(context: &ServerContext, write: &mut Write<'_>) {
+/// The connections of `stats conns` that are listed before others run.
+const CONNS_PER_TURN: usize = 200;
+
+/// The numbers of connections begin after those of the listening addresses.
+fn connections(context: &ServerContext, done: &mut usize, write: &mut Write<'_>) -> Written {
     let now = context.store.clock.now();
     let listening = context.listen_addresses().clone();
-    for (number, address) in listening.iter().enumerate() {
+    for (number, address) in listening.iter().enumerate().skip(*done) {
         write(&format!("{number}:addr"), address);
         write(&format!("{number}:state"), "conn_listening");
     }
-    for (number, connection) in context.connections.all() {
+    let from = std::mem::take(done).saturating_sub(listening.len());
+    let part = context.connections.some_from(from, CONNS_PER_TURN);
+    if part.len() == CONNS_PER_TURN {
+        *done = listening.len() + part.last().map_or(0, |(number, _)| number + 1);
+    }
+    for (number, connection) in part {
         let number = number + listening.len();
         let since = now.saturating_sub(connection.last_request.load());
         write(&format!("{number}:addr"), &connection.peer);
@@ -124,6 +147,7 @@ fn connections(context: &ServerContext, write: &mut Write<'_>) {
         write(&format!("{number}:state"), connection.state());
         write(&format!("{number}:secs_since_last_cmd"), &since.to_string());
     }
+    if *done > 0 { Written::Part } else { Written::All }
 }
 
 /// What the sections on items and requests are made of.
@@ -181,6 +205,8 @@ impl<'a> Figures<'a> {
             "expired_unfetched" => counted.expired_unfetched,
             "evicted_unfetched" => counted.evicted_unfetched,
             "evictions" | "evicted" => counted.evictions,
+            "evicted_time" => counted.evicted_after.into(),
+            "age" => usage.oldest.map_or(0, |oldest| store.clock.now().saturating_sub(oldest)).into(),
             "reclaimed" => counted.expired,
             "crawler_reclaimed" => counted.expired - counted.found_expired,
             "crawler_items_checked" => counted.crawled,

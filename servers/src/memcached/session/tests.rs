@@ -139,7 +139,7 @@ fn connections_come_and_go_while_they_are_listed() {
     let _listed = [add(), add()];
     let mut listed = 0;
     std::thread::scope(|scope| {
-        stats::write_section(&context, b"conns", &mut |_, _| {
+        stats::write_section(&context, b"conns", &mut 0, &mut |_, _| {
             listed += 1;
             let (done, is_done) = std::sync::mpsc::channel();
             scope.spawn(move || {
@@ -151,6 +151,61 @@ fn connections_come_and_go_while_they_are_listed() {
         });
     });
     assert_eq!(listed, 8);
+}
+
+#[test]
+fn a_long_list_of_connections_is_written_in_turns() {
+    for (protocol, request) in [
+        (Protocol::Ascii, b"stats conns\r\n".to_vec()),
+        (Protocol::Binary, [&[0x80, 0x10, 0, 5][..], &[0; 7], &[5], &[0; 12], b"conns"].concat()),
+    ] {
+        let context = context(&Config { protocol, ..Config::default() });
+        let listed: Vec<_> =
+            (0..1500).map(|_| ListedConnection::add(&context.connections, Default::default())).collect();
+        let mut session = Session::new(&context, context.counters.worker(0));
+        let (mut replies, mut turns, mut unread) = (Vec::new(), 0, &request[..]);
+        while let (used, SessionStep::Send | SessionStep::Yield) = session.feed(unread) {
+            unread = &unread[used..];
+            let part = session.take_buffer();
+            assert!(
+                shown(&part).matches(":state").count() <= 200,
+                "{protocol:?}: one turn has written too many"
+            );
+            replies.extend(part);
+            turns += 1;
+        }
+        replies.extend(session.take_buffer());
+        let replies = shown(&replies);
+        assert_eq!((replies.matches(":state").count(), turns), (1500, 7), "{protocol:?}");
+        for number in [0, 199, 200, 1499] {
+            assert!(replies.contains(&format!("{number}:secs_since_last_cmd")), "{protocol:?}: {number}");
+        }
+        drop(listed);
+    }
+}
+
+#[test]
+fn items_have_ages() {
+    let context = Config { memory: 4 << 20, ..Config::default() };
+    let context = self::context(&context);
+    let age = |name: &str| {
+        let (replies, _) = converse(&context, b"stats items\r\n", 100);
+        let prefix = format!("STAT items:1:{name} ");
+        shown(&replies).lines().find_map(|line| line.strip_prefix(&prefix)?.parse::<u32>().ok()).unwrap()
+    };
+    let fill = |keys: std::ops::Range<u32>| {
+        for key in keys {
+            let request = format!("set key-{key} 0 0 100\r\n{}\r\n", "v".repeat(100));
+            assert_eq!(converse(&context, request.as_bytes(), 1000).0, b"STORED\r\n");
+        }
+    };
+    converse(&context, b"set first 0 0 1\r\nv\r\n", 100);
+    context.store.clock.advance(7);
+    assert_eq!((age("age"), age("evicted_time")), (7, 0));
+    fill(0..40_000);
+    context.store.clock.advance(5);
+    fill(40_000..50_000);
+    assert_eq!((age("age"), age("evicted_time")), (5, 5));
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Executes the classic text commands: storage, administration, authentication.
 
-use super::{Outcome, Session, SessionStep, stats};
+use super::stats::{self, Written};
+use super::{Outcome, Session, SessionStep};
 use crate::memcached::config::VERSION;
 use crate::memcached::logging;
 use crate::memcached::mutation::{self, Delta, DeltaOutcome, StoreRequest};
@@ -297,15 +298,17 @@ impl Session<'_> {
             b"detail" => b"CLIENT_ERROR stats detail not allowed\r\n",
             b"cachedump" => return self.cachedump(&tokens[2..]),
             _ => {
-                let known = stats::write_section(self.context, section, &mut |name, value| {
+                let done = &mut self.conns_done;
+                let written = stats::write_section(self.context, section, done, &mut |name, value| {
                     for part in ["STAT ", name, " ", value, "\r\n"] {
                         replies.extend_from_slice(part.as_bytes());
                     }
                 });
-                match (known, section) {
-                    (false, _) => ERROR,
-                    (true, b"reset") => b"RESET\r\n",
-                    (true, _) => b"END\r\n",
+                match (written, section) {
+                    (Written::Nothing, _) => ERROR,
+                    (Written::Part, _) => return Err(SessionStep::Send),
+                    (Written::All, b"reset") => b"RESET\r\n",
+                    (Written::All, _) => b"END\r\n",
                 }
             }
         };

@@ -13,10 +13,13 @@ impl ConnectionList {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// All connections with their numbers. What is done with them delays nobody who connects or
-    /// disconnects meanwhile.
-    pub fn all(&self) -> Vec<(usize, Arc<ConnectionInfo>)> {
-        self.lock().iter().map(|(number, connection)| (number, Arc::clone(connection))).collect()
+    /// At most `max` connections from a number on, with their numbers. What is done with them delays
+    /// nobody who connects or disconnects meanwhile.
+    pub fn some_from(&self, from: usize, max: usize) -> Vec<(usize, Arc<ConnectionInfo>)> {
+        let connections = self.lock();
+        let numbers = from..from.max(connections.capacity());
+        let found = numbers.filter_map(|number| Some((number, Arc::clone(connections.get(number)?))));
+        found.take(max).collect()
     }
 }
 

@@ -16,11 +16,15 @@ pub struct OutOfMemory;
 pub struct MemoryBudget {
     pub used: AtomicCell<u64>,
     pub limit: AtomicCell<u64>,
+    /// With less memory left than this the store is full: two segments for each shard, so that each
+    /// frees one before it needs it, also when an index grows.
+    pub margin: u64,
     /// Part of `used`: all large values, whether stored, being received or being sent.
     pub large: AtomicCell<u64>,
-    /// Part of `used`: large values that are being received, or were replaced while being sent, and
-    /// buffers of connections.
+    /// Part of `used`: large values that are being received, and buffers of connections.
     pub unstored: AtomicCell<u64>,
+    /// Part of `used`: large values that were replaced or removed while they were being sent.
+    pub replaced: AtomicCell<u64>,
     /// All reserved buffers of connections. The first ones are not part of `used`.
     pub(super) buffers: AtomicCell<u64>,
 }
@@ -30,6 +34,16 @@ impl MemoryBudget {
     pub fn try_reserve(&self, bytes: u64) -> bool {
         let within = |used: u64| used.checked_add(bytes).filter(|&sum| sum <= self.limit.load());
         self.used.fetch_update(within).is_ok()
+    }
+
+    pub fn is_full(&self) -> bool {
+        self.used.load() + self.margin > self.limit.load()
+    }
+
+    /// Whether clients that read slowly hold more replaced values than a store should lose: then they
+    /// are disconnected.
+    pub fn has_too_many_replaced(&self) -> bool {
+        self.replaced.load() > self.limit.load() / REPLACED_DIVISOR
     }
 
     pub fn is_over_limit(&self) -> bool {
@@ -67,9 +81,19 @@ const PAGE: u64 = 4096;
 pub struct LargeValue {
     map: MmapMut,
     length: usize,
-    stored: AtomicCell<bool>,
+    state: AtomicCell<ValueState>,
     memory: Arc<MemoryBudget>,
 }
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ValueState {
+    Received,
+    Stored,
+    Replaced,
+}
+
+/// The share of the limit that replaced values may take.
+const REPLACED_DIVISOR: u64 = 4;
 
 /// The memory that a large value of `length` bytes takes, in bytes.
 pub fn footprint(length: usize) -> u64 {
@@ -86,20 +110,31 @@ impl LargeValue {
         };
         memory.large.fetch_add(footprint(length));
         memory.unstored.fetch_add(footprint(length));
-        Ok(Self { map, length, stored: AtomicCell::new(false), memory: Arc::clone(memory) })
+        Ok(Self { map, length, state: AtomicCell::new(ValueState::Received), memory: Arc::clone(memory) })
     }
 
     pub(super) fn mark_stored(&self) {
-        if !self.stored.swap(true) {
-            self.memory.unstored.fetch_sub(footprint(self.length));
-        }
+        self.change_state(ValueState::Stored);
     }
 
     /// Marks the value as removed from the store. Connections may still be sending it.
     pub(super) fn mark_removed(&self) {
-        if self.stored.swap(false) {
-            self.memory.unstored.fetch_add(footprint(self.length));
-        }
+        self.change_state(ValueState::Replaced);
+    }
+
+    pub fn is_replaced(&self) -> bool {
+        self.state.load() == ValueState::Replaced
+    }
+
+    fn change_state(&self, to: ValueState) {
+        let counter = |state| match state {
+            ValueState::Received => Some(&self.memory.unstored),
+            ValueState::Stored => None,
+            ValueState::Replaced => Some(&self.memory.replaced),
+        };
+        let bytes = footprint(self.length);
+        counter(to).map(|counter| counter.fetch_add(bytes));
+        counter(self.state.swap(to)).map(|counter| counter.fetch_sub(bytes));
     }
 
     pub fn bytes(&self) -> &[u8] {

@@ -5,6 +5,7 @@
 //! their own pages and are shared by reference count, so a value that is being sent stays intact
 //! when it is replaced.
 
+mod index;
 mod item;
 mod memory;
 mod reclaim;
@@ -41,6 +42,8 @@ pub struct StoreUsage {
     /// Bytes of hash tables and ghost queues.
     pub tables: u64,
     pub segments: u64,
+    /// The second of the last access to the item that was stored or moved first, of some shard.
+    pub oldest: Option<u32>,
     pub counters: StoreCounters,
 }
 
@@ -64,11 +67,14 @@ const MIN_SHARD_MEMORY: u64 = 4 << 20;
 const MAX_SHARD_MEMORY: u64 = 8 << 30;
 const SEGMENTS_PER_SHARD: u64 = 64;
 /// The smallest and the largest segment, in bytes.
-const SEGMENT_SIZES: (u64, u64) = (16 << 10, 4 << 20);
+const SEGMENT_SIZES: (u64, u64) = (16 << 10, 1 << 20);
+/// A shard's memory for each part of its index: a part of the smallest items grows with 4,000 entries,
+/// by 50 KiB.
+const INDEX_PART_MEMORY: u64 = 128 << 10;
 /// Items that a walk examines under one lock.
 const WALK_STEP: usize = 1000;
-/// A shard needs a segment for each queue, one for moving items, and one that is being freed.
-const MIN_SEGMENTS: usize = 4;
+/// A shard needs a segment for each queue, three free ones, and one that is being freed.
+const MIN_SEGMENTS: usize = 6;
 
 /// The item store. All methods may be called from several threads at once.
 #[derive(Debug)]
@@ -91,8 +97,9 @@ impl Store {
         let shards = (workers.max(1) as u64 * 4).min(most).max(least);
         let segment = 1 << (config.memory / shards / SEGMENTS_PER_SHARD).max(1).ilog2();
         let segment_size = SEGMENT_SIZES.1.min(segment).max(SEGMENT_SIZES.0) as usize;
+        let index_parts = (config.memory / shards / INDEX_PART_MEMORY).max(1) as usize;
         Self {
-            shards: ShardSet::new(shards, segment_size, config.memory, config.evict),
+            shards: ShardSet::new(shards, segment_size, index_parts, config.memory, config.evict),
             clock: Clock::start(),
             last_cas: AtomicU64::new(0),
             cas: config.cas,
@@ -177,9 +184,10 @@ impl Store {
         for shard in self.shards.each() {
             sum.items += shard.item_count() as u64;
             sum.bytes += shard.log.segments().map(|(_, segment)| segment.live as u64).sum::<u64>();
-            sum.tables += shard.table_bytes;
+            sum.tables += shard.index_bytes();
             sum.segments += shard.log.segment_count() as u64;
             sum.counters += shard.counters;
+            sum.oldest = sum.oldest.into_iter().chain(shard.oldest_access()).min();
         }
         sum
     }

@@ -6,12 +6,16 @@
 //! stored again soon enters the main queue directly (S3-FIFO: Yang et al., "FIFO queues are all you
 //! need for cache eviction", SOSP 2023). Bytes of deleted and replaced items are reclaimed first:
 //! segments with enough of them are compacted by moving their live items.
+//!
+//! A segment may hold ten thousands of items, and the shard is locked meanwhile. So they are worked
+//! on in steps: an item that is stored in a full store pays for a step, which is several times its
+//! size, so that the next segment is free before the present one is full.
 
 use std::hash::BuildHasher;
 
 use super::item::{self, ItemBits, ItemHeader};
-use super::segment_log::{ItemLocation, Queue, Segment, live_items};
-use super::shard::Shard;
+use super::segment_log::{ItemLocation, Queue, Segment};
+use super::shard::{FREE_SEGMENTS_AHEAD, Shard};
 
 /// The small queue's share of all segments: one in this many.
 const SMALL_QUEUE_SHARE: usize = 10;
@@ -21,30 +25,93 @@ const PROMOTE_AT: u8 = 1;
 const COMPACT_AT: usize = 3;
 /// A segment with expired items is compacted if at most this many quarters of it remain.
 const COMPACT_EXPIRED_AT: usize = 2;
+/// The bytes of a segment that are worked on for each byte that is stored. A segment of the main queue
+/// is worked on twice, and may free a quarter of itself: eight. The rest is for those that become
+/// free, and whose items are moved to others.
+const WORK_PER_BYTE: usize = 16;
+/// The same while the store has more memory than its limit, because its index has grown.
+const WORK_PER_BYTE_OVER_LIMIT: usize = 64;
+/// The bytes that maintenance works on while the shard is locked.
+const CRAWL_STEP: usize = 64 << 10;
+
+/// Work on a segment that is under way.
+#[derive(Debug)]
+pub struct Walk {
+    segment: u32,
+    /// Of the next item.
+    offset: usize,
+    task: Task,
+}
+
+#[derive(Debug)]
+enum Task {
+    /// Removes expired items.
+    Expire,
+    /// Adds up the bytes of the main queue's items, by access count.
+    Weigh([usize; 4]),
+    /// Moves the live items; with `retained` only those that were accessed, and of the main queue's
+    /// at most so many bytes, by access count.
+    Free { retained: Option<[usize; 4]> },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reclaimed {
+    /// There is nothing to free.
+    Nothing,
+    Step,
+    Segment,
+}
 
 impl Shard {
-    /// Frees some memory: of dead items first, of live ones if `evict` is set. False if nothing was
-    /// freed.
-    pub fn reclaim(&mut self, now: u32, evict: bool) -> bool {
-        let limit = self.log.segment_size * COMPACT_AT / 4;
-        if self.emptiest_segment().is_none_or(|(_, occupied)| occupied > limit) {
-            // Expired items count as live until they are removed.
-            let due = self.log.segments().find(|(_, segment)| segment.first_expiry <= now);
-            if let Some(index) = due.map(|(index, _)| index) {
-                self.expire_segment(index, now);
+    /// Frees a segment: of dead items first, of live ones if `evict` is set. False if there is none.
+    pub fn reclaim_segment(&mut self, now: u32, evict: bool) -> bool {
+        loop {
+            match self.reclaim(now, evict, usize::MAX) {
+                Reclaimed::Nothing => return false,
+                Reclaimed::Step => {}
+                Reclaimed::Segment => return true,
             }
         }
-        let freed = match self.emptiest_segment() {
-            Some((index, occupied)) if occupied <= limit => self.free_segment(index, false, now),
-            _ => {
-                let candidate = self.eviction_candidate().filter(|_| evict);
-                candidate.is_some_and(|index| self.free_segment(index, true, now))
-            }
-        };
-        if self.memory.is_over_limit() {
+    }
+
+    /// Goes on with freeing a segment, by about so many bytes.
+    pub fn reclaim(&mut self, now: u32, evict: bool, bytes: usize) -> Reclaimed {
+        if self.walk.is_none() && !self.choose_walk(now, evict) {
+            return Reclaimed::Nothing;
+        }
+        let reclaimed = self.step(now, evict, bytes);
+        if reclaimed == Reclaimed::Segment && self.memory.is_over_limit() {
             self.release_free_segments(usize::MAX);
         }
-        freed
+        reclaimed
+    }
+
+    /// After `stored` bytes were stored in a full store: works on the next segments to free.
+    pub fn reclaim_ahead(&mut self, now: u32, stored: usize) {
+        if self.memory.is_over_limit() {
+            self.release_free_segments(usize::MAX);
+            self.reclaim(now, true, stored * WORK_PER_BYTE_OVER_LIMIT);
+        } else if self.log.free_segments.len() < FREE_SEGMENTS_AHEAD && self.memory.is_full() {
+            self.reclaim(now, true, stored * WORK_PER_BYTE);
+        }
+    }
+
+    fn choose_walk(&mut self, now: u32, evict: bool) -> bool {
+        let limit = self.log.segment_size * COMPACT_AT / 4;
+        let emptiest = self.emptiest_segment().filter(|(_, occupied)| *occupied <= limit);
+        // Expired items count as live until they are removed.
+        let due = || self.log.segments().find(|(_, segment)| segment.first_expiry <= now);
+        let (segment, task) = match (emptiest, due()) {
+            (Some((index, _)), _) => (index, Task::Free { retained: None }),
+            (None, Some((index, _))) => (index, Task::Expire),
+            (None, None) => match self.eviction_candidate().filter(|_| evict) {
+                Some((index, Queue::Small)) => (index, Task::Free { retained: Some([0; 4]) }),
+                Some((index, Queue::Main)) => (index, Task::Weigh([0; 4])),
+                None => return false,
+            },
+        };
+        self.begin_walk(segment, task);
+        true
     }
 
     /// The closed segment with the fewest occupied bytes.
@@ -54,67 +121,136 @@ impl Shard {
         closed.map(|(index, segment)| (index, segment.occupied_bytes(size))).min_by_key(|(_, bytes)| *bytes)
     }
 
-    fn eviction_candidate(&self) -> Option<u32> {
+    fn eviction_candidate(&self) -> Option<(u32, Queue)> {
         let (small, main) = (self.log.queue(Queue::Small), self.log.queue(Queue::Main));
         let share = self.log.segment_count() / SMALL_QUEUE_SHARE;
-        let queue = if small.len() > share.max(1) || main.is_empty() { small } else { main };
-        queue.front().copied()
+        let queue = if small.len() > share.max(1) || main.is_empty() { Queue::Small } else { Queue::Main };
+        self.log.queue(queue).front().map(|index| (*index, queue))
     }
 
-    /// Frees a segment. Moves its live items, with `evict` only those that were accessed. False if
-    /// the kernel has no memory for the move.
-    fn free_segment(&mut self, index: u32, evict: bool, now: u32) -> bool {
-        let Some(queue) = self.log.segment(index).map(|segment| segment.queue) else { return false };
-        let Some((map, used)) = self.log.detach_segment(index) else { return false };
-        self.generation += 1;
-        let mut budget = match (evict, queue) {
-            (true, Queue::Main) => retained_bytes(&map, used, self.log.segment_size * COMPACT_AT / 4),
-            _ => [0; 4],
+    fn begin_walk(&mut self, segment: u32, task: Task) {
+        match task {
+            // Set again by the items that remain, and by those that are stored meanwhile.
+            Task::Expire => self.log.set_first_expiry(segment, u32::MAX),
+            // What is stored or moved meanwhile goes elsewhere.
+            Task::Free { .. } => self.log.close(segment),
+            Task::Weigh(_) => {}
+        }
+        self.walk = Some(Walk { segment, offset: 0, task });
+    }
+
+    /// Works on about so many bytes of the walk's segment.
+    fn step(&mut self, now: u32, evict: bool, bytes: usize) -> Reclaimed {
+        let Some(mut walk) = self.walk.take() else { return Reclaimed::Nothing };
+        let Some(queue) = self.log.segment(walk.segment).map(|segment| segment.queue) else {
+            return Reclaimed::Step;
         };
-        for (offset, header) in live_items(&map, used) {
-            let item = &map[offset..offset + header.size()];
-            let from = self.log.location(index, offset);
-            let hash = self.hasher.hash_one(item::key(item));
-            let accesses = header.bits.access_count();
-            let expired = header.has_expired(now);
-            let (target, bits) = match (evict, queue) {
-                _ if expired => (None, header.bits),
-                (false, queue) => (Some(queue), header.bits),
-                (true, Queue::Small) => {
-                    ((accesses >= PROMOTE_AT).then_some(Queue::Main), header.bits.with_access_count(0))
-                }
-                (true, Queue::Main) => {
-                    let left = &mut budget[usize::from(accesses)];
-                    let retained = accesses > 0 && header.size() <= *left;
-                    *left -= if retained { header.size() } else { 0 };
-                    let bits = header.bits.with_access_count(accesses.saturating_sub(1));
-                    (retained.then_some(Queue::Main), bits)
-                }
-            };
-            let to = target.and_then(|queue| self.append_moved(queue, &header));
-            self.relocate(hash, from, to);
-            if let Some(to) = to {
-                self.counters.moved += 1;
-                let copy = &mut self.log.item_mut(to)[..item.len()];
-                copy.copy_from_slice(item);
-                item::update(copy, |header| header.bits = bits);
-                self.log.note_expiry(to, header.expiry);
-                continue;
+        self.generation += 1;
+        let end = walk.offset.saturating_add(bytes);
+        let moves = matches!(walk.task, Task::Free { .. });
+        while let Some(segment) = self.log.segment(walk.segment)
+            && walk.offset < segment.used
+            && !(moves && segment.live == 0)
+        {
+            if walk.offset >= end {
+                self.walk = Some(walk);
+                return Reclaimed::Step;
             }
-            if header.bits.contains(ItemBits::LARGE) {
-                self.remove_large_value(item::large_value_number(item, &header));
-            }
-            if expired {
-                self.count_expired(&header);
-            } else {
-                self.counters.evictions += 1;
-                self.counters.evicted_unfetched += u64::from(!header.bits.contains(ItemBits::FETCHED));
-                if queue == Queue::Small {
-                    self.ghosts.insert(hash);
+            let location = self.log.location(walk.segment, walk.offset);
+            let header = self.header(location);
+            let is_live = !header.bits.contains(ItemBits::DEAD);
+            match &mut walk.task {
+                _ if !is_live => {}
+                Task::Expire => self.expire_item(location, &header, now),
+                Task::Weigh(bytes) => bytes[usize::from(header.bits.access_count())] += header.size(),
+                Task::Free { retained } => {
+                    let bits = target_of(queue, &header, now, retained);
+                    if !self.free_item(location, &header, bits, (now, evict)) {
+                        // The kernel has no memory, and nothing may be evicted.
+                        self.log.put_back(walk.segment);
+                        return Reclaimed::Nothing;
+                    }
                 }
+            }
+            walk.offset += header.size();
+        }
+        self.end_walk(&walk)
+    }
+
+    fn end_walk(&mut self, walk: &Walk) -> Reclaimed {
+        let (index, size) = (walk.segment, self.log.segment_size);
+        match walk.task {
+            Task::Expire => {
+                let occupied =
+                    self.log.segment(index).map_or(usize::MAX, |segment| segment.occupied_bytes(size));
+                // An open segment continues to be filled unless nothing in it is live.
+                let limit = if self.log.is_open(index) { 0 } else { size * COMPACT_EXPIRED_AT / 4 };
+                if occupied <= limit {
+                    self.begin_walk(index, Task::Free { retained: None });
+                }
+                Reclaimed::Step
+            }
+            Task::Weigh(bytes) => {
+                let retained = Some(retained_bytes(bytes, size * COMPACT_AT / 4));
+                self.begin_walk(index, Task::Free { retained });
+                Reclaimed::Step
+            }
+            Task::Free { .. } => {
+                self.log.free(index);
+                Reclaimed::Segment
             }
         }
-        self.log.recycle_segment(index, map);
+    }
+
+    fn expire_item(&mut self, location: ItemLocation, header: &ItemHeader, now: u32) {
+        self.counters.crawled += 1;
+        if header.has_expired(now) {
+            self.remove(self.hash_of(location), location);
+            self.count_expired(header);
+        } else {
+            self.log.note_expiry(location, header.expiry);
+        }
+    }
+
+    fn hash_of(&self, location: ItemLocation) -> u64 {
+        self.hasher.hash_one(item::key(self.log.item(location)))
+    }
+
+    /// Moves an item to another segment, or removes it. False if it stays where it is: it is to be
+    /// moved, there is no memory for that, and nothing may be evicted.
+    fn free_item(
+        &mut self,
+        from: ItemLocation,
+        header: &ItemHeader,
+        target: Option<(Queue, ItemBits)>,
+        (now, evict): (u32, bool),
+    ) -> bool {
+        let hash = self.hash_of(from);
+        let to = target.and_then(|(queue, bits)| Some((self.append_moved(queue, header)?, bits)));
+        if let Some((to, bits)) = to {
+            self.counters.moved += 1;
+            self.log.copy(from, to, header.size());
+            item::update(self.log.item_mut(to), |header| header.bits = bits);
+            self.log.note_expiry(to, header.expiry);
+            self.index.relocate(hash, from, Some(to));
+            self.log.mark_dead(from, header);
+            return true;
+        }
+        if target.is_some() && !evict {
+            return false;
+        }
+        let was_small = self.log.queue_of(from) == Queue::Small;
+        self.remove(hash, from);
+        if header.has_expired(now) {
+            self.count_expired(header);
+        } else {
+            self.counters.evictions += 1;
+            self.counters.evicted_unfetched += u64::from(!header.bits.contains(ItemBits::FETCHED));
+            self.counters.evicted_after = now.saturating_sub(header.accessed);
+            if was_small {
+                self.index.note_ghost(hash);
+            }
+        }
         true
     }
 
@@ -128,61 +264,57 @@ impl Shard {
         })
     }
 
-    fn expire_segment(&mut self, index: u32, now: u32) {
-        let Some(segment) = self.log.segment(index) else { return };
-        let (mut first, mut checked) = (u32::MAX, 0);
-        let mut expired = Vec::new();
-        let map = self.log.item(self.log.location(index, 0));
-        for (offset, header) in live_items(map, segment.used) {
-            checked += 1;
-            let expiry = header.expiry;
-            match expiry {
-                0 => {}
-                expiry if expiry <= now => expired.push((self.log.location(index, offset), header)),
-                expiry => first = first.min(expiry),
-            }
-        }
-        self.counters.crawled += checked;
-        self.log.set_first_expiry(index, first);
-        for (location, header) in expired {
-            let hash = self.hasher.hash_one(item::key(self.log.item(location)));
-            self.remove(hash, location);
-            self.count_expired(&header);
-        }
-    }
-
-    /// Removes the expired items of a segment, and gives a free one back to the kernel. Returns
-    /// whether there was one to examine.
+    /// A step of maintenance: removes expired items, and gives a free segment back to the kernel.
+    /// Returns whether there was something to examine.
     pub fn crawl(&mut self, now: u32) -> bool {
         let is_due = |(index, segment): &(u32, &Segment)| {
             segment.first_expiry <= now || (segment.live == 0 && !self.log.is_open(*index))
         };
-        let due = || self.log.segments().filter(is_due).map(|(index, _)| index);
-        let next = due().find(|index| *index >= self.crawl_cursor).or_else(|| due().next());
-        if let Some(index) = next {
-            self.crawl_cursor = index + 1;
-            self.expire_segment(index, now);
-            let size = self.log.segment_size;
-            let occupied = self.log.segment(index).map_or(usize::MAX, |segment| segment.occupied_bytes(size));
-            // An open segment continues to be filled unless nothing in it is live.
-            let limit = if self.log.is_open(index) { 0 } else { size * COMPACT_EXPIRED_AT / 4 };
-            if occupied <= limit {
-                self.free_segment(index, false, now);
+        if self.walk.is_none() {
+            let due = || self.log.segments().filter(is_due).map(|(index, _)| index);
+            let next = due().find(|index| *index >= self.crawl_cursor).or_else(|| due().next());
+            if let Some(index) = next {
+                self.crawl_cursor = index + 1;
+                let is_empty = self.log.segment(index).is_some_and(|segment| segment.live == 0);
+                self.begin_walk(index, if is_empty { Task::Free { retained: None } } else { Task::Expire });
             }
         }
+        let works = self.walk.is_some();
+        self.step(now, false, CRAWL_STEP);
         self.release_free_segments(1);
-        next.is_some()
+        works
+    }
+}
+
+/// Where an item of a segment that is freed goes, with which bits. `None`: it has expired, or is
+/// evicted.
+fn target_of(
+    queue: Queue,
+    header: &ItemHeader,
+    now: u32,
+    retained: &mut Option<[usize; 4]>,
+) -> Option<(Queue, ItemBits)> {
+    let accesses = header.bits.access_count();
+    match (retained, queue) {
+        _ if header.has_expired(now) => None,
+        (None, queue) => Some((queue, header.bits)),
+        (Some(_), Queue::Small) => {
+            (accesses >= PROMOTE_AT).then_some((Queue::Main, header.bits.with_access_count(0)))
+        }
+        (Some(left), Queue::Main) => {
+            let left =
+                left.get_mut(usize::from(accesses)).filter(|left| accesses > 0 && header.size() <= **left)?;
+            *left -= header.size();
+            Some((Queue::Main, header.bits.with_access_count(accesses - 1)))
+        }
     }
 }
 
 /// How many bytes of a main segment's accessed items are retained, by access count: at most `max`.
 /// The most accessed items come first. Some items are always evicted, as otherwise freeing a
 /// segment might free nothing.
-fn retained_bytes(map: &[u8], used: usize, max: usize) -> [usize; 4] {
-    let mut bytes = [0; 4];
-    for (_, header) in live_items(map, used) {
-        bytes[usize::from(header.bits.access_count())] += header.size();
-    }
+fn retained_bytes(mut bytes: [usize; 4], max: usize) -> [usize; 4] {
+    bytes[0] = 0;
     let mut left = max;
     for bytes in bytes.iter_mut().skip(1).rev() {
         *bytes = left.min(*bytes);

@@ -58,11 +58,6 @@ pub fn items_from(map: &[u8], mut at: usize, used: usize) -> impl Iterator<Item 
     })
 }
 
-/// The live items in the first `used` bytes of a segment, with their offsets.
-pub fn live_items(map: &[u8], used: usize) -> impl Iterator<Item = (usize, ItemHeader)> {
-    items_from(map, 0, used).filter(|(_, header)| !header.bits.contains(ItemBits::DEAD))
-}
-
 /// A segment accepts no more large values once they take this many times its own size.
 const MAX_EXTERNAL: usize = 16;
 
@@ -72,8 +67,6 @@ pub struct SegmentLog {
     queues: [VecDeque<u32>; 2],
     /// Memory of empty segments. One is kept for moving items when no other memory can be had.
     pub free_segments: Vec<MmapMut>,
-    /// Stands in for a detached segment's memory.
-    placeholder: Option<MmapMut>,
     last_id: u64,
     pub segment_size: usize,
     offset_bits: u32,
@@ -86,7 +79,6 @@ impl SegmentLog {
             segments: Slab::new(),
             queues: [VecDeque::new(), VecDeque::new()],
             free_segments: Vec::new(),
-            placeholder: None,
             last_id: 0,
             segment_size,
             offset_bits: (segment_size / ALIGN).ilog2(),
@@ -194,26 +186,29 @@ impl SegmentLog {
         segment.external -= header.external_bytes().min(segment.external);
     }
 
-    /// Takes a segment's memory out of its queue, with the number of used bytes, so that its items
-    /// can be moved. Its index stays allocated until [`SegmentLog::recycle_segment`]. `None` if the
-    /// kernel has no memory for the placeholder.
-    pub fn detach_segment(&mut self, index: u32) -> Option<(MmapMut, usize)> {
-        let placeholder = match self.placeholder.take() {
-            Some(placeholder) => placeholder,
-            None => MmapMut::map_anon(1).ok()?,
-        };
-        let segment = &mut self.segments[index as usize];
-        let used = segment.used;
-        segment.used = self.segment_size;
-        let map = std::mem::replace(&mut segment.map, placeholder);
-        self.queues[segment.queue as usize].retain(|other| *other != index);
-        Some((map, used))
+    /// Takes a segment out of its queue: nothing is appended to it any more.
+    pub fn close(&mut self, index: u32) {
+        let queue = self.segments[index as usize].queue;
+        self.queues[queue as usize].retain(|other| *other != index);
     }
 
-    /// Frees the index of a detached segment and keeps its memory as a free segment.
-    pub fn recycle_segment(&mut self, index: u32, map: MmapMut) {
-        self.placeholder = Some(self.segments.remove(index as usize).map);
-        self.free_segments.push(map);
+    /// Puts a closed segment back, as its queue's oldest one.
+    pub fn put_back(&mut self, index: u32) {
+        let queue = self.segments[index as usize].queue;
+        self.queues[queue as usize].push_front(index);
+    }
+
+    /// Frees a closed segment, and keeps its memory.
+    pub fn free(&mut self, index: u32) {
+        self.free_segments.push(self.segments.remove(index as usize).map);
+    }
+
+    /// Copies an item to another segment.
+    pub fn copy(&mut self, from: ItemLocation, to: ItemLocation, size: usize) {
+        let ((from, source), (to, target)) = (self.index_and_offset(from), self.index_and_offset(to));
+        if let Some((from, to)) = self.segments.get2_mut(from as usize, to as usize) {
+            to.map[target..target + size].copy_from_slice(&from.map[source..source + size]);
+        }
     }
 
     pub fn clear(&mut self) {

@@ -1,16 +1,16 @@
-//! A shard: a hash table of item locations and the segment log that they point into, under one
-//! lock.
+//! A shard: an index of item locations and the segment log that they point into, under one lock.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use foldhash::quality::FixedState;
-use hashbrown::HashTable;
 use memmap2::MmapMut;
 use slab::Slab;
 
+use super::index::Index;
 use super::item::{self, ItemBits, ItemHeader};
 use super::memory::{LargeValue, MemoryBudget};
+use super::reclaim::Walk;
 use super::segment_log::{ItemLocation, Queue, SegmentLog, items_from};
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -25,6 +25,9 @@ pub struct StoreCounters {
     pub found_expired: u64,
     pub crawled: u64,
     pub moved: u64,
+    /// The seconds from the last access of the item that was evicted last to that; in a sum, those of
+    /// one of the shards.
+    pub evicted_after: u32,
 }
 
 impl std::ops::AddAssign for StoreCounters {
@@ -36,62 +39,72 @@ impl std::ops::AddAssign for StoreCounters {
         self.found_expired += other.found_expired;
         self.crawled += other.crawled;
         self.moved += other.moved;
+        if other.evictions > 0 {
+            self.evicted_after = other.evicted_after;
+        }
     }
 }
 
-#[derive(Debug, Clone, Copy)]
-struct TableEntry {
-    /// The lower half of the key's hash.
-    hash: u32,
-    location: ItemLocation,
-}
-
-/// The table's own hash, computed from the part of the key's hash that an entry keeps.
-fn table_hash(hash: u32) -> u64 {
-    u64::from(hash).wrapping_mul(0x9e37_79b9_7f4a_7c15)
-}
+/// The free segments that opening one takes: the one to open, and one that stays, for items that are
+/// moved.
+const FREE_SEGMENTS: usize = 2;
+/// The free segments of a full store: both queues' open segments may be full at once.
+pub(super) const FREE_SEGMENTS_AHEAD: usize = FREE_SEGMENTS + 1;
 
 /// One shard of the store. The file `reclaim.rs` frees its memory.
 #[derive(Debug)]
 pub struct Shard {
-    table: HashTable<TableEntry>,
+    pub(super) index: Index,
     pub log: SegmentLog,
     large_values: Slab<Arc<LargeValue>>,
-    pub(super) ghosts: GhostQueue,
     pub counters: StoreCounters,
-    /// Bytes of hash table and ghost queue, as reserved in the memory budget.
-    pub table_bytes: u64,
     /// Changes whenever items are moved or evicted.
     pub generation: u64,
     pub(super) crawl_cursor: u32,
+    /// The segment that is being worked on.
+    pub(super) walk: Option<Walk>,
     pub(super) hasher: FixedState,
     pub(super) memory: Arc<MemoryBudget>,
 }
 
 impl Shard {
-    pub fn new(segment_size: usize, hasher: FixedState, memory: Arc<MemoryBudget>) -> Self {
+    /// `index_parts`: in how many parts the hash table grows.
+    pub fn new(
+        segment_size: usize,
+        index_parts: usize,
+        hasher: FixedState,
+        memory: Arc<MemoryBudget>,
+    ) -> Self {
         Self {
-            table: HashTable::new(),
+            index: Index::new(index_parts),
             log: SegmentLog::new(segment_size),
             large_values: Slab::new(),
-            ghosts: GhostQueue::default(),
             counters: StoreCounters::default(),
-            table_bytes: 0,
             generation: 0,
             crawl_cursor: 0,
+            walk: None,
             hasher,
             memory,
         }
     }
 
     pub fn item_count(&self) -> usize {
-        self.table.len()
+        self.index.len()
+    }
+
+    /// Bytes of hash tables and ghost queues.
+    pub fn index_bytes(&self) -> u64 {
+        self.index.bytes()
+    }
+
+    /// The second of the last access to the first item of the queues' oldest segments.
+    pub fn oldest_access(&self) -> Option<u32> {
+        let firsts = [Queue::Small, Queue::Main].map(|queue| self.log.queue(queue).front().copied());
+        firsts.into_iter().flatten().map(|index| self.header(self.log.location(index, 0)).accessed).min()
     }
 
     pub fn find(&self, hash: u64, key: &[u8]) -> Option<ItemLocation> {
-        let hash = hash as u32;
-        let same = |entry: &TableEntry| entry.hash == hash && item::key(self.log.item(entry.location)) == key;
-        self.table.find(table_hash(hash), same).map(|entry| entry.location)
+        self.index.find(hash, |location| item::key(self.log.item(location)) == key)
     }
 
     pub fn header(&self, location: ItemLocation) -> ItemHeader {
@@ -114,36 +127,13 @@ impl Shard {
     }
 
     pub fn insert(&mut self, hash: u64, location: ItemLocation) {
-        let hash = hash as u32;
-        let before = self.table.allocation_size();
-        let entry = TableEntry { hash, location };
-        self.table.insert_unique(table_hash(hash), entry, |entry| table_hash(entry.hash));
-        if self.table.allocation_size() != before {
-            self.ghosts = GhostQueue::with_capacity(self.table.capacity());
-            self.update_table_bytes();
-        }
-    }
-
-    fn update_table_bytes(&mut self) {
-        let bytes = (self.table.allocation_size() + self.ghosts.size()) as u64;
-        self.memory.used.fetch_add(bytes);
-        self.memory.used.fetch_sub(self.table_bytes);
-        self.table_bytes = bytes;
-    }
-
-    /// Points an item's table entry to its new location, or removes the entry.
-    pub(super) fn relocate(&mut self, hash: u64, from: ItemLocation, to: Option<ItemLocation>) {
-        let hash = hash as u32;
-        let entry = self.table.find_entry(table_hash(hash), |entry| entry.location == from);
-        let Ok(mut entry) = entry else { return };
-        match to {
-            Some(to) => entry.get_mut().location = to,
-            None => drop(entry.remove()),
-        }
+        let before = self.index.bytes();
+        self.index.insert(hash, location);
+        self.memory.used.fetch_add(self.index.bytes() - before);
     }
 
     pub fn remove(&mut self, hash: u64, location: ItemLocation) {
-        self.relocate(hash, location, None);
+        self.index.relocate(hash, location, None);
         let header = self.header(location);
         if header.bits.contains(ItemBits::LARGE) {
             self.remove_large_value(item::large_value_number(self.log.item(location), &header));
@@ -158,7 +148,7 @@ impl Shard {
 
     /// The queue for a new item: the main queue if the key was evicted recently.
     pub fn queue_for_new(&mut self, hash: u64) -> Queue {
-        if self.ghosts.remove(hash) { Queue::Main } else { Queue::Small }
+        if self.index.take_ghost(hash) { Queue::Main } else { Queue::Small }
     }
 
     /// Allocates `size` bytes for an item without freeing any. `external` is the size of its large
@@ -167,11 +157,7 @@ impl Shard {
         if let Some(location) = self.log.append(queue, size, external) {
             return Some(location);
         }
-        if self.memory.is_over_limit() {
-            return None;
-        }
-        while self.log.free_segments.len() < 2 {
-            // One for the item, one kept for moving items.
+        while self.log.free_segments.len() < FREE_SEGMENTS {
             if !self.memory.try_reserve(self.log.segment_size as u64) {
                 return None;
             }
@@ -208,10 +194,14 @@ impl Shard {
         None
     }
 
-    /// Gives at most `max` free segments back to the kernel. Keeps one while there are items, which
-    /// may have to be moved.
+    /// Gives at most `max` free segments back to the kernel. While there are items it keeps one to
+    /// move them to, and in a full store those that were freed for the next items.
     pub fn release_free_segments(&mut self, max: usize) {
-        let kept = usize::from(self.log.segment_count() > 0);
+        let kept = match self.log.segment_count() {
+            0 => 0,
+            _ if self.memory.is_full() => FREE_SEGMENTS_AHEAD,
+            _ => 1,
+        };
         let released = self.log.free_segments.len().saturating_sub(kept).min(max);
         self.log.free_segments.truncate(self.log.free_segments.len() - released);
         self.memory.used.fetch_sub((released * self.log.segment_size) as u64);
@@ -221,72 +211,18 @@ impl Shard {
     pub fn discard(&mut self) {
         self.clear();
         self.release_free_segments(usize::MAX);
-        let new = Self::new(self.log.segment_size, self.hasher.clone(), Arc::clone(&self.memory));
+        let (size, parts) = (self.log.segment_size, self.index.parts());
+        let new = Self::new(size, parts, self.hasher.clone(), Arc::clone(&self.memory));
         *self = Self { counters: self.counters, generation: self.generation, ..new };
     }
 
     /// Drops all items. The crawler releases their memory step by step.
     pub fn clear(&mut self) {
         self.generation += 1;
-        self.table = HashTable::new();
+        self.walk = None;
+        self.memory.used.fetch_sub(self.index.bytes());
+        self.index = Index::new(self.index.parts());
         std::mem::take(&mut self.large_values).into_iter().for_each(|(_, large)| large.mark_removed());
-        self.ghosts = GhostQueue::default();
         self.log.clear();
-        self.update_table_bytes();
-    }
-}
-
-/// The ghost queue of S3-FIFO: fingerprints of recently evicted keys. Each key's hash selects one
-/// position; a newer fingerprint replaces an older one there, so the queue is approximate and needs
-/// no order.
-#[derive(Debug, Default)]
-pub struct GhostQueue {
-    fingerprints: Box<[u16]>,
-}
-
-impl GhostQueue {
-    pub fn with_capacity(keys: usize) -> Self {
-        Self { fingerprints: vec![0; keys.next_power_of_two()].into() }
-    }
-
-    pub fn size(&self) -> usize {
-        size_of_val(&*self.fingerprints)
-    }
-
-    /// The key's position, unless there is none, and its fingerprint. 0 marks an empty position.
-    fn position(&mut self, hash: u64) -> Option<(&mut u16, u16)> {
-        let position = hash as usize & self.fingerprints.len().wrapping_sub(1);
-        Some((self.fingerprints.get_mut(position)?, (hash >> 40) as u16 | 1))
-    }
-
-    pub fn insert(&mut self, hash: u64) {
-        if let Some((position, fingerprint)) = self.position(hash) {
-            *position = fingerprint;
-        }
-    }
-
-    pub fn remove(&mut self, hash: u64) -> bool {
-        let found = self.position(hash).filter(|(position, fingerprint)| **position == *fingerprint);
-        found.map(|(position, _)| *position = 0).is_some()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_evicted_key_is_found_exactly_once() {
-        let mut ghosts = GhostQueue::with_capacity(100);
-        assert_eq!(ghosts.size(), 256);
-        let hash = 0x1234_5678_9abc_def0;
-        assert!(!ghosts.remove(hash));
-        ghosts.insert(hash);
-        assert!(!ghosts.remove(hash ^ 1 << 50));
-        assert!(ghosts.remove(hash));
-        assert!(!ghosts.remove(hash));
-        let mut empty = GhostQueue::default();
-        empty.insert(hash);
-        assert!(!empty.remove(hash));
     }
 }

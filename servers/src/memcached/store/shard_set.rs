@@ -11,11 +11,14 @@ use zerocopy::IntoBytes;
 
 use super::item::{self, ItemBits, ItemHeader, NewItem, NewValue, StoredValue};
 use super::memory::{BufferReservation, LargeValue, MemoryBudget, OutOfMemory, footprint};
+use super::reclaim::Reclaimed;
 use super::segment_log::ItemLocation;
 use super::shard::Shard;
 
 /// A value larger than a segment divided by this is stored as a large value.
 const LARGE_VALUE_DIVISOR: usize = 4;
+/// The bytes of a segment that are worked on while its shard is locked, for memory outside of it.
+const RECLAIM_STEP: usize = 64 << 10;
 /// How often reclaiming memory is tried before an item is refused.
 const MAX_RECLAIM_TRIES: usize = 10_000;
 /// The share of buffers that don't count, so that a few slow clients evict nothing.
@@ -35,12 +38,14 @@ pub struct ShardSet {
 }
 
 impl ShardSet {
-    pub fn new(shards: u64, segment_size: usize, limit: u64, evict: bool) -> Self {
-        let memory = Arc::<MemoryBudget>::default();
-        memory.limit.store(limit);
+    pub fn new(shards: u64, segment_size: usize, index_parts: usize, limit: u64, evict: bool) -> Self {
+        let margin = 2 * shards * segment_size as u64;
+        let memory = Arc::new(MemoryBudget { margin, limit: limit.into(), ..MemoryBudget::default() });
         let hasher = FixedState::with_seed(RandomState::default().hash_one(0u8));
-        let shard =
-            || CachePadded::new(Mutex::new(Shard::new(segment_size, hasher.clone(), Arc::clone(&memory))));
+        let shard = || {
+            let shard = Shard::new(segment_size, index_parts, hasher.clone(), Arc::clone(&memory));
+            CachePadded::new(Mutex::new(shard))
+        };
         Self {
             shards: (0..shards).map(|_| shard()).collect(),
             memory,
@@ -110,8 +115,20 @@ impl ShardSet {
             let before = self.memory.used.load();
             // Free segments first: after a flush, all memory is in them.
             shard.release_free_segments(usize::MAX);
-            if self.memory.used.load() >= before && shard.reclaim(now, self.evict) {
-                shard.release_free_segments(usize::MAX);
+            while self.memory.used.load() >= before {
+                match shard.reclaim(now, self.evict, RECLAIM_STEP) {
+                    Reclaimed::Nothing => break,
+                    Reclaimed::Segment => {
+                        shard.release_free_segments(usize::MAX);
+                        break;
+                    }
+                    // Others may lock it in between.
+                    Reclaimed::Step if locked.is_none() => {
+                        drop(shard);
+                        shard = self.lock(index);
+                    }
+                    Reclaimed::Step => {}
+                }
             }
             // Concurrent allocations may hide what was released; then the next shard is tried.
             if self.memory.used.load() < before {
@@ -297,6 +314,11 @@ impl<'a> LockedEntry<'a> {
                 self.shard.remove(self.hash, old);
             }
             self.shard.insert(self.hash, location);
+            if self.shards.evict {
+                let generation = self.shard.generation;
+                self.shard.reclaim_ahead(self.now, header.size());
+                self.find_again(generation);
+            }
         }
         Ok(())
     }
@@ -319,6 +341,13 @@ impl<'a> LockedEntry<'a> {
         self.make_room(|shard| shard.allocate(queue, size, external), false)
     }
 
+    /// Looks the item up again if items were moved or evicted since this generation.
+    fn find_again(&mut self, generation: u64) {
+        if self.shard.generation != generation {
+            self.location = self.shard.find(self.hash, self.key);
+        }
+    }
+
     /// Frees memory until `attempt` succeeds. `release` states that `attempt` needs memory outside
     /// of any shard, so free segments must be released first.
     fn make_room<T>(
@@ -338,7 +367,7 @@ impl<'a> LockedEntry<'a> {
             let small = (self.shard.log.segment_count() * shards.segment_size) as u64 * 2 < average;
             let from_others = || shards.reclaim_from_any(Some(own), self.now);
             let freed = small && from_others();
-            if !(freed || self.shard.reclaim(self.now, shards.evict) || from_others()) {
+            if !(freed || self.shard.reclaim_segment(self.now, shards.evict) || from_others()) {
                 break;
             }
             if release {
@@ -346,9 +375,7 @@ impl<'a> LockedEntry<'a> {
             }
             result = attempt(&mut self.shard);
         }
-        if self.shard.generation != generation {
-            self.location = self.shard.find(self.hash, self.key);
-        }
+        self.find_again(generation);
         result.ok_or(OutOfMemory)
     }
 }

@@ -284,6 +284,37 @@ fn concurrent_threads_never_read_torn_values() {
     assert!(store.usage().memory <= store.limit());
 }
 
+/// Whatever a segment holds and however large the index is: a `set` in a full store works on some
+/// items more than its own, under its shard's lock.
+#[test]
+fn a_set_works_on_a_bounded_number_of_items() {
+    for (memory, evict, rounds) in
+        [(8 << 20, true, 500_000), (32 << 20, true, 900_000), (8 << 20, false, 150_000)]
+    {
+        let store = Store::new(&Config { memory, evict, ..Config::default() }, 1);
+        let mut random = StdRng::seed_from_u64(memory);
+        let (mut before, mut most, mut refused) = (0, 0, 0);
+        for round in 0..rounds {
+            let key = random.random_range(0..1_000_000u32).to_le_bytes();
+            let expiry = if round % 3 == 0 { NOW + 1 } else { 0 };
+            refused += u32::from(put(&store, &key, &vec![1; random.random_range(0..40)], expiry).is_err());
+            if round % 4 == 0 {
+                get(&store, &random.random_range(0..1_000_000u32).to_le_bytes(), NOW);
+            }
+            let worked_on = |StoreCounters { evictions, moved, crawled, .. }| evictions + moved + crawled;
+            let worked: u64 = store.shards.each().map(|shard| worked_on(shard.counters)).sum();
+            most = most.max(worked - before);
+            before = worked;
+        }
+        let largest_part = store.shards.each().map(|shard| shard.index.largest_part()).max().unwrap();
+        assert!(before > 100_000 || !evict, "{memory}: only {before} items were worked on");
+        // Of 64 times the largest item, 32 bytes each.
+        assert!(most <= 150, "{memory}: one set has worked on {most} items");
+        assert!(largest_part <= 1 << 13, "{memory}: {largest_part} entries of one table");
+        assert_eq!(refused > 0, !evict, "{refused} sets were refused");
+    }
+}
+
 /// Panics while a shard is locked, after `damage` was done to it.
 fn panic_in_shard(store: &Store, index: usize, damage: impl FnOnce(&mut super::shard::Shard)) {
     let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
@@ -306,11 +337,11 @@ fn a_panic_under_a_shards_lock_empties_that_shard_and_the_store_goes_on() {
     assert!(shards > 1);
     for index in 0..shards {
         let before = store.usage().items;
-        // What freeing a segment leaves behind if it is interrupted: the items' locations lead
-        // nowhere.
+        // The items' locations lead nowhere.
         panic_in_shard(&store, index, |shard| {
             let first = shard.log.segments().map(|(index, _)| index).next().unwrap();
-            assert!(shard.log.detach_segment(first).is_some());
+            shard.log.close(first);
+            shard.log.free(first);
         });
         let after = store.usage().items;
         assert!(after < before && (index + 1 == shards || after > 0), "{before} items, then {after}");
