@@ -16,6 +16,8 @@ pub enum Error {
     Agent { agent: String, reason: String },
     #[error("a connection broke: {0}")]
     Connection(io::Error),
+    #[error("all connections broke, the last one to {server}: {source}")]
+    AllBroken { server: Address, source: io::Error },
     #[error("{server} has not answered for {} s while records were stored (does it speak this protocol?)", .time.as_secs())]
     NoAnswer { server: Address, time: Duration },
     #[error("protocol error: {0}")]

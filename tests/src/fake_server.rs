@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 #[derive(Debug, Clone, Copy)]
 pub struct Line<'a> {
     pub text: &'a str,
+    /// The connection's number, from 0.
+    pub connection: usize,
     /// How many lines came before it on its connection.
     pub index: usize,
 }
@@ -37,7 +39,12 @@ pub const MISS: &[u8] = b"END\r\n";
 impl FakeServer {
     /// Answers each line with what `answer` returns.
     pub fn answering(answer: impl Fn(Line<'_>) -> Vec<u8> + Send + Sync + 'static) -> Self {
-        Self::serve(None, None, answer)
+        Self::serve(None, None, move |line| Some(answer(line)))
+    }
+
+    /// Answers each line with a miss, or closes the connection.
+    pub fn closing(closes: impl Fn(Line<'_>) -> bool + Send + Sync + 'static) -> Self {
+        Self::serve(None, None, move |line| (!closes(line)).then(|| MISS.to_vec()))
     }
 
     pub fn missing() -> Self {
@@ -46,13 +53,13 @@ impl FakeServer {
 
     /// Answers each line with a miss, except during its stalls.
     pub fn stalling(stall: Stall) -> Self {
-        Self::serve(Some(stall), None, |_| MISS.to_vec())
+        Self::serve(Some(stall), None, |_| Some(MISS.to_vec()))
     }
 
     /// Answers each line with a miss, and records when it came; see [`FakeServer::lines`].
     pub fn recording() -> Self {
         let lines = RecordedLines::default();
-        let server = Self::serve(None, Some(Arc::clone(&lines)), |_| MISS.to_vec());
+        let server = Self::serve(None, Some(Arc::clone(&lines)), |_| Some(MISS.to_vec()));
         Self { lines, ..server }
     }
 
@@ -94,7 +101,7 @@ impl FakeServer {
     fn serve(
         stall: Option<Stall>,
         lines: Option<RecordedLines>,
-        answer: impl Fn(Line<'_>) -> Vec<u8> + Send + Sync + 'static,
+        answer: impl Fn(Line<'_>) -> Option<Vec<u8>> + Send + Sync + 'static,
     ) -> Self {
         let (listener, address) = listen();
         let start = Instant::now();
@@ -103,7 +110,7 @@ impl FakeServer {
             for (number, stream) in listener.incoming().map_while(Result::ok).enumerate() {
                 let (answer, lines) = (Arc::clone(&answer), lines.clone());
                 std::thread::spawn(move || {
-                    serve_connection(&stream, |line| {
+                    serve_connection(&stream, number, |line| {
                         if let Some(lines) = &lines {
                             let arrival = (number, Instant::now());
                             lines.lock().unwrap_or_else(PoisonError::into_inner).push(arrival);
@@ -136,7 +143,12 @@ fn listen() -> (TcpListener, SocketAddr) {
     (listener, address)
 }
 
-fn serve_connection(stream: &TcpStream, mut answer: impl FnMut(Line<'_>) -> Vec<u8>) {
+/// Until an answer is `None`.
+fn serve_connection(
+    stream: &TcpStream,
+    connection: usize,
+    mut answer: impl FnMut(Line<'_>) -> Option<Vec<u8>>,
+) {
     stream.set_nodelay(true).expect("a TCP connection");
     let mut reader = BufReader::new(stream);
     let (mut line, mut out) = (String::new(), Vec::new());
@@ -145,7 +157,8 @@ fn serve_connection(stream: &TcpStream, mut answer: impl FnMut(Line<'_>) -> Vec<
         if !reader.read_line(&mut line).is_ok_and(|length| length > 0) {
             break;
         }
-        out.extend(answer(Line { text: line.trim_end(), index }));
+        let Some(answer) = answer(Line { text: line.trim_end(), connection, index }) else { break };
+        out.extend(answer);
         // What came together is answered together, as servers do.
         if reader.buffer().is_empty() {
             let sent = (&mut &*stream).write_all(&out);

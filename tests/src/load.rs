@@ -22,8 +22,11 @@ pub fn open(rate: f64) -> Loop {
 }
 
 pub fn run(config: &Config) -> Report {
-    let mut runtime = runtime(1);
-    runtime.block_on(loadgen::run(config)).expect("the load runs")
+    try_run(config).expect("the load runs")
+}
+
+pub fn try_run(config: &Config) -> Result<Report, Error> {
+    runtime(1).block_on(loadgen::run(config))
 }
 
 pub fn load_and_run(config: &Config, workers: usize) -> Result<Report, Error> {

@@ -7,18 +7,24 @@ mod stream_session;
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
+use std::future::poll_fn;
+use std::io;
+use std::net::UdpSocket;
 use std::rc::Rc;
-use std::task::Context;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use futures_util::task::AtomicWaker;
 
 use crate::address::Address;
 use crate::config::{Config, Protocol};
+use crate::error::Error;
 use crate::protocol::request_writer::{RequestWriter, WrittenRequest};
 use crate::stats::Metric;
 use crate::stats::recorder::Recorder;
-use crate::transport::Connector;
+use crate::transport::{BoxedTransport, Connector};
 use crate::workload::mix::Operation;
 
 /// A connection to which the worker's schedule assigns requests. It outlives the socket when it
@@ -39,6 +45,8 @@ pub(crate) struct Connection {
     pub(crate) unflushed: Cell<bool>,
     /// Set to reconnect once nothing is in flight.
     pub(crate) reconnecting: Cell<bool>,
+    /// It has no socket any more: the others go on without it.
+    pub(crate) is_broken: Cell<bool>,
     waker: AtomicWaker,
 }
 
@@ -54,6 +62,7 @@ impl Connection {
             thinking: RefCell::default(),
             unflushed: Cell::new(false),
             reconnecting: Cell::new(false),
+            is_broken: Cell::new(false),
             waker: AtomicWaker::new(),
         })
     }
@@ -61,6 +70,11 @@ impl Connection {
     /// Assigns a request of the open loop. `planned` is when the generator intended to send it,
     /// which is later than `due` if `moderate` delays it.
     pub(crate) fn assign(&self, due: Instant, planned: Instant, now: Instant) {
+        if self.is_broken.get() {
+            // All of the worker's are, or the request is this one's.
+            self.worker.recorder.borrow_mut().counts(due).unanswered += 1;
+            return;
+        }
         let busy = self.is_busy();
         if self.worker.config.skip && busy {
             self.worker.recorder.borrow_mut().counts(due).skipped += 1;
@@ -103,6 +117,33 @@ impl Connection {
         let waiting = self.waiting.borrow();
         in_flight.iter().for_each(|request| self.count_unanswered(request, now));
         waiting.iter().for_each(|waiting| self.record_unanswered(Metric::Read, waiting.due, now));
+    }
+
+    /// Runs a connection until the worker stops. If it breaks, its requests are unanswered.
+    pub(crate) async fn run_or_break(&self, socket: Socket) -> Result<(), Error> {
+        let run = match socket {
+            Socket::Stream(stream) => self.run(stream).await,
+            Socket::Datagram(socket) => self.run_datagrams(socket).await,
+        };
+        let source = match run {
+            Err(Error::Connection(source) | Error::Connect { source, .. }) => source,
+            result => return result,
+        };
+        let now = Instant::now();
+        self.is_broken.set(true);
+        self.count_all_unanswered(now);
+        self.in_flight.borrow_mut().clear();
+        self.waiting.borrow_mut().clear();
+        self.worker.recorder.borrow_mut().counts(now).broken += 1;
+        if !self.worker.alive.lose(&self.server, &source) {
+            return Err(Error::AllBroken { server: self.server.clone(), source });
+        }
+        poll_fn(|context| {
+            self.register_waker(context);
+            if self.worker.stopping.get() { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+        Ok(())
     }
 
     pub(crate) fn count_unanswered(&self, in_flight: &InFlight, now: Instant) {
@@ -212,8 +253,38 @@ pub(crate) fn class_of(operation: Operation) -> Metric {
     }
 }
 
+pub(crate) enum Socket {
+    Stream(BoxedTransport),
+    Datagram(UdpSocket),
+}
+
+/// The connections of all workers that are not broken.
+#[derive(Debug, Default)]
+pub(crate) struct Alive {
+    count: AtomicUsize,
+    first_broken: OnceLock<String>,
+}
+
+impl Alive {
+    pub(crate) fn add(&self, connections: usize) {
+        self.count.fetch_add(connections, Ordering::Relaxed);
+    }
+
+    /// Returns whether others are left.
+    fn lose(&self, server: &Address, error: &io::Error) -> bool {
+        let _ = self.first_broken.set(format!("{server}: {error}"));
+        self.count.fetch_sub(1, Ordering::Relaxed) > 1
+    }
+
+    /// Which connection broke first, and why.
+    pub(crate) fn first_broken(&self) -> Option<String> {
+        self.first_broken.get().cloned()
+    }
+}
+
 pub(crate) struct WorkerState {
     pub(crate) config: Config,
+    pub(crate) alive: Arc<Alive>,
     pub(crate) requests: RefCell<RequestWriter>,
     pub(crate) recorder: RefCell<Recorder>,
     pub(crate) connector: Connector,

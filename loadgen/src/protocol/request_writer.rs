@@ -187,7 +187,7 @@ impl RequestWriter {
         };
         let mut digits = itoa::Buffer::new();
         let text = digits.format(record).as_bytes();
-        let size = (drawn as usize).clamp(self.digits.max(text.len()), KEY_MAX);
+        let size = (drawn.round() as usize).clamp(self.digits.max(text.len()), KEY_MAX);
         out.resize(out.len() + size - text.len(), b'0');
         out.extend_from_slice(text);
     }

@@ -26,7 +26,10 @@ impl Report {
         let local_latency = overrides.is_any() && !outcomes.is_empty();
         let remote = || measurements(&outcomes);
         let end = counted_intervals(&measurements(&outcomes).chain([&local]).collect::<Vec<_>>());
+        let busiest = remote().map(|it| it.busiest).fold(local.busiest, f64::max);
+        let first_broken = local.broken.clone().or_else(|| remote().find_map(|it| it.broken.clone()));
         let Measurement { workers, timeline: mine, slicing: Slicing { interval, .. }, .. } = local;
+        let local_workers = workers;
         let merged = (!outcomes.is_empty()).then(|| {
             let mut all = mine.clone();
             remote().for_each(|measurement| all.merge(measurement.timeline.clone()));
@@ -90,11 +93,13 @@ impl Report {
             errors: everyone.errors,
             wrong: everyone.wrong,
             unanswered: counts.unanswered,
+            broken: everyone.broken,
             skipped: counts.skipped,
             fills: counts.fills,
             rx_bytes: counts.received,
             tx_bytes: counts.sent,
             client_busy: per_second(cpu) / workers as f64,
+            busiest_thread: busiest,
             client_cpu_us_per_request: if cpu_requests == 0 { 0.0 } else { cpu * 1e6 / cpu_requests as f64 },
             agents,
             invalid: None,
@@ -116,6 +121,17 @@ impl Report {
         };
         report.invalid = invalid_reason(&report, config);
         report.warnings = warnings(&report, config);
+        if let Some(first) = first_broken {
+            let broken = report.broken;
+            report.warnings.push(format!(
+                "{broken} connections broke, and the others went on; the first one to {first}"
+            ));
+        }
+        let cores = std::thread::available_parallelism().map_or(usize::MAX, usize::from);
+        if local_workers > cores {
+            let problem = format!("{local_workers} threads of the generator share {cores} cores");
+            report.warnings.push(format!("{problem}: their delays are part of the latencies"));
+        }
         report
     }
 }
@@ -136,6 +152,8 @@ const SATURATED: f64 = 0.97;
 const NEARLY_SATURATED: f64 = 0.9;
 /// From this share of the service time on the generator's own delays are part of what is measured.
 const NOTICEABLE_SEND_LAG: f64 = 0.2;
+/// Beyond these shares, of the median and of the 99th percentile, they are what is measured.
+const LARGEST_SEND_LAGS: [f64; 2] = [NOTICEABLE_SEND_LAG, 1.0];
 /// The largest relative deviation from the requested rate.
 const RATE_TOLERANCE: f64 = 0.01;
 
@@ -144,8 +162,7 @@ pub(crate) fn random_deviation(rate: f64, seconds: f64) -> f64 {
     3.0 * (rate / seconds.max(f64::MIN_POSITIVE)).sqrt()
 }
 
-/// Why the figures are invalid, if they are. If the generator's own delays exceed the server's, a
-/// run measures the generator.
+/// Why the figures are invalid, if they are.
 pub(super) fn invalid_reason(report: &Report, config: &Config) -> Option<String> {
     if report.requests == 0 {
         return Some("the measurement contains no responses".to_owned());
@@ -155,27 +172,28 @@ pub(super) fn invalid_reason(report: &Report, config: &Config) -> Option<String>
             "agent {agent} was lost ({reason}): the load was lower than requested, and the agent's results are missing"
         ));
     }
-    if report.asked_qps.is_some() && !config.workers_spin && report.client_busy > SATURATED {
+    if report.asked_qps.is_some() && !config.workers_spin && report.busiest_thread > SATURATED {
         return Some(format!(
-            "the generator's threads were {:.0} % busy, which delayed requests by an unknown time; use more \
+            "a thread of the generator was {:.0} % busy, which delayed requests by an unknown time; use more \
              threads or a lower rate",
-            report.client_busy * 100.0
+            report.busiest_thread * 100.0
         ));
     }
-    let (which, send_lag, service) = late_by(report, 1.0)?;
-    Some(format!(
-        "the generator itself was late by {send_lag:.0} µs ({which}), which exceeds the server's service time \
-         ({service:.0} µs): use more threads, a dedicated core or a lower rate"
-    ))
+    late_by(report, LARGEST_SEND_LAGS)
 }
 
-/// At which percentile the generator was late by more than this share of the service time, and both
-/// in µs.
-fn late_by(report: &Report, share: f64) -> Option<(&'static str, f64, f64)> {
+/// What to say if the median or the 99th percentile of the generator's delays is more than these
+/// shares of the service time.
+fn late_by(report: &Report, shares: [f64; 2]) -> Option<String> {
     let (send_lag, service) = (report.send_lag?, report.service?);
-    [("median", send_lag.p50, service.p50), ("99th percentile", send_lag.p99, service.p99)]
-        .into_iter()
-        .find(|(_, send_lag, service)| *send_lag > service * share)
+    let percentiles = [("median", send_lag.p50, service.p50), ("99th percentile", send_lag.p99, service.p99)];
+    let late = |((_, send_lag, service), share): &((_, f64, f64), f64)| *send_lag > service * share;
+    let ((which, send_lag, service), _) = percentiles.into_iter().zip(shares).find(late)?;
+    Some(format!(
+        "the generator itself was late by {send_lag:.0} µs ({which}), {:.0} % of the server's service time \
+         ({service:.0} µs): let its threads keep their cores awake (--wait spin), or use more of them",
+        send_lag / service * 100.0
+    ))
 }
 
 /// What to know before trusting the figures.
@@ -189,21 +207,14 @@ pub(super) fn warnings(report: &Report, config: &Config) -> Vec<String> {
     if let Some(asked) = report.asked_qps.filter(|asked| !kept(*asked)) {
         warnings.push(format!("the rate was {:.0}/s instead of the requested {asked:.0}/s", report.qps));
     }
-    if report.client_busy > NEARLY_SATURATED && !config.workers_spin {
+    if report.busiest_thread > NEARLY_SATURATED && !config.workers_spin {
         warnings.push(format!(
-            "the generator's threads were {:.0} % busy: the client may be the bottleneck, not the server",
-            report.client_busy * 100.0
+            "a thread of the generator was {:.0} % busy: the client may be the bottleneck, not the server",
+            report.busiest_thread * 100.0
         ));
     }
-    if let Some((which, send_lag, service)) =
-        late_by(report, NOTICEABLE_SEND_LAG).filter(|_| report.invalid.is_none())
-    {
-        warnings.push(format!(
-            "the generator itself was late by {send_lag:.0} µs ({which}), {:.0} % of the server's service time \
-             ({service:.0} µs), which is part of the latencies: more threads or a dedicated core lower it",
-            send_lag / service * 100.0
-        ));
-    }
+    let late = late_by(report, [NOTICEABLE_SEND_LAG; 2]);
+    warnings.extend(late.filter(|_| report.invalid.is_none()));
     let unsteady = report.left_out >= report.seconds * 0.9 && report.left_out > 0.0;
     if config.warm_up == WarmUp::UntilSteady && unsteady {
         warnings.push("the run was not steady for half of its time: measure longer".to_owned());
@@ -250,17 +261,16 @@ mod tests {
         let pacing = Loop::Open { rate: 1000.0, arrival: Arrival::EXPONENTIAL };
         let config = Config { pacing, ..Config::default() };
         let (intervals, stopped) = (slicing.count, false);
-        let measured = Measurement { workers: 1, timeline, slicing, intervals, stopped };
+        let (broken, busiest) = (None, 0.5);
+        let measured = Measurement { workers: 1, timeline, slicing, intervals, stopped, broken, busiest };
         Report::new(&config, measured, Vec::new())
     }
 
     #[test]
-    fn a_send_lag_is_a_warning_from_a_fifth_of_the_service_time_on_and_invalid_beyond_it() {
-        let warnings = |send_lag| report(send_lag).warnings;
-        assert!(warnings(19).is_empty(), "{:?}", warnings(19));
-        assert!(warnings(21)[0].contains("late by 21 µs (median), 21 %"), "{:?}", warnings(21));
-        assert_eq!(report(21).invalid, None);
-        assert!(report(101).invalid.is_some());
-        assert!(warnings(101).is_empty(), "said once: {:?}", warnings(101));
+    fn a_send_lag_above_a_fifth_of_the_service_time_is_invalid() {
+        assert_eq!(report(19).invalid, None);
+        let invalid = report(21).invalid.unwrap();
+        assert!(invalid.contains("late by 21 µs (median), 21 %"), "{invalid}");
+        assert!(report(21).warnings.is_empty(), "said once: {:?}", report(21).warnings);
     }
 }

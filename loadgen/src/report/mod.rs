@@ -57,6 +57,8 @@ pub struct Report {
     /// Values that differed from what was stored, warm-up included.
     pub wrong: u64,
     pub unanswered: u64,
+    /// Connections that broke; the others went on.
+    pub broken: u64,
     /// Requests that were skipped because their connection was busy (`skip`).
     pub skipped: u64,
     /// Records that were stored after a miss (`fill`).
@@ -65,6 +67,8 @@ pub struct Report {
     pub tx_bytes: u64,
     /// CPU utilization of the generator's threads, 0 to 1, averaged over the threads.
     pub client_busy: f64,
+    /// CPU utilization of the busiest of these threads, 0 to 1.
+    pub busiest_thread: f64,
     /// CPU time of the generator's threads per request, µs.
     pub client_cpu_us_per_request: f64,
     pub agents: Vec<AgentReport>,
@@ -89,9 +93,9 @@ impl Report {
         estimate(&self.timeline, self.intervals.clone(), self.interval_seconds, Figure::Quantile(share))
     }
 
-    /// Whether requests received errors, wrong values or no response.
+    /// Whether requests received errors, wrong values or no response, or connections broke.
     pub fn has_failures(&self) -> bool {
-        self.errors + self.wrong + self.unanswered > 0
+        self.errors + self.wrong + self.unanswered + self.broken > 0
     }
 }
 

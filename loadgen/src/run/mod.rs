@@ -55,7 +55,7 @@ pub(crate) struct Load {
     slicing: Slicing,
     barrier: Arc<StartBarrier>,
     collector: Collector,
-    handles: Vec<runtime::JoinHandle<Result<(), Error>>>,
+    handles: Vec<runtime::JoinHandle<Result<f64, Error>>>,
 }
 
 impl Load {
@@ -125,7 +125,7 @@ impl Load {
     ) -> Result<Measurement, Error> {
         let Self { config, workers, slicing, barrier, collector, handles } = self;
         let start = barrier.start_at(Instant::now());
-        let mut failed = None;
+        let (mut failed, mut busiest) = (None, 0.0_f64);
         let mut stopped = None;
         for mut handle in handles {
             let result = loop {
@@ -144,10 +144,13 @@ impl Load {
                     }
                 }
             };
-            if let Err(error) = result {
-                // A worker that panicked has not set it.
-                barrier.stop.store(true, Ordering::SeqCst);
-                failed = failed.or(Some(error));
+            match result {
+                Ok(busy) => busiest = busiest.max(busy),
+                Err(error) => {
+                    // A worker that panicked has not set it.
+                    barrier.stop.store(true, Ordering::SeqCst);
+                    failed = failed.or(Some(error));
+                }
             }
         }
         let precise_intervals = collector.precise_intervals();
@@ -163,6 +166,7 @@ impl Load {
             precise_intervals.map_or(complete, |precise| precise.min(complete))
         });
         let stopped = stopped.is_some();
-        Ok(Measurement { workers, timeline, slicing, intervals, stopped })
+        let broken = barrier.alive.first_broken();
+        Ok(Measurement { workers, timeline, slicing, intervals, stopped, broken, busiest })
     }
 }

@@ -110,10 +110,19 @@ impl Schedule {
         if self.worker.config.assign == Assign::RandomFree {
             let first = self.worker.requests.borrow_mut().random().random_range(0..count);
             let mut all = (first..count).chain(0..first);
-            return all.find(|index| !self.connections[*index].is_busy()).unwrap_or(first);
+            let is_free = |index: &usize| {
+                let connection = &self.connections[*index];
+                !connection.is_broken.get() && !connection.is_busy()
+            };
+            if let Some(free) = all.find(is_free) {
+                return free;
+            }
+            *turn = first;
         }
-        *turn += 1;
-        (*turn - 1) % count
+        let next = (*turn..*turn + count).find(|index| !self.connections[index % count].is_broken.get());
+        let index = next.unwrap_or(*turn);
+        *turn = index + 1;
+        index % count
     }
 
     fn next_due(&mut self) -> Option<(Instant, Option<usize>)> {

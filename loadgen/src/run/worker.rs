@@ -1,6 +1,5 @@
 //! One worker's part of a run.
 
-use std::net::UdpSocket;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
@@ -12,14 +11,14 @@ use rand::rngs::SmallRng;
 
 use crate::address::Address;
 use crate::config::{Assign, Config, Loop, Protocol};
-use crate::connection::{Connection, WorkerState};
+use crate::connection::{Alive, Connection, Socket, WorkerState};
 use crate::error::Error;
 use crate::protocol::request_writer::RequestWriter;
 use crate::run::schedule::{ArrivalTimes, Schedule};
 use crate::stats::collector::Delivery;
 use crate::stats::recorder::{IntervalHistograms, Recorder};
 use crate::stats::{LONGEST_INTERVAL, Slicing};
-use crate::transport::{BoxedTransport, Connector};
+use crate::transport::Connector;
 
 /// How long to wait, after the end, for outstanding responses.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
@@ -29,11 +28,6 @@ pub(super) struct WorkerIndex {
     pub(super) local_workers: usize,
     pub(super) index: usize,
     pub(super) total_workers: usize,
-}
-
-enum Socket {
-    Stream(BoxedTransport),
-    Datagram(UdpSocket),
 }
 
 struct PreparedWorker {
@@ -86,34 +80,40 @@ fn arrival_times(
                     let gaps = arrival.gaps(connections as f64 / share);
                     ArrivalTimes::per_connection(gaps, connections, random)
                 }
-                _ => ArrivalTimes::Random { gaps: arrival.gaps(1.0 / share), seconds: 0.0 },
+                // Fixed gaps would let all workers send at the same times.
+                _ => {
+                    let phase = worker.index as f64 / worker.total_workers.max(1) as f64;
+                    ArrivalTimes::Random { gaps: arrival.gaps(1.0 / share), seconds: phase / share }
+                }
             };
             Some((times, min_gap))
         }
     }
 }
 
-/// Connects, waits for the start, and runs the load.
+/// Connects, waits for the start, and runs the load. Returns the CPU utilization of the worker's
+/// thread in the measurement.
 pub(super) async fn run_worker(
     config: &Config,
     worker: WorkerIndex,
     barrier: &StartBarrier,
     collector: Sender<Delivery>,
-) -> Result<(), Error> {
+) -> Result<f64, Error> {
     // Connect and allocate before the start.
     let prepared = PreparedWorker::new(config, worker).await?;
+    barrier.alive.add(prepared.sockets.len());
     let start = barrier.wait().await;
     runtime::sleep_until(start).await;
-    generate_load(config, start, prepared, &barrier.stop, collector).await
+    generate_load(config, start, prepared, barrier, collector).await
 }
 
 async fn generate_load(
     config: &Config,
     start: Instant,
     PreparedWorker { connector, sockets, requests, times, spare }: PreparedWorker,
-    stop: &Arc<AtomicBool>,
+    StartBarrier { stop, alive, .. }: &StartBarrier,
     collector: Sender<Delivery>,
-) -> Result<(), Error> {
+) -> Result<f64, Error> {
     let origin = start + config.warm_up();
     let slicing = Slicing::new(config.duration);
     let end = origin + slicing.interval * slicing.count;
@@ -123,6 +123,7 @@ async fn generate_load(
     }
     let worker = Rc::new(WorkerState {
         config: config.clone(),
+        alive: Arc::clone(alive),
         requests: requests.into(),
         recorder: recorder.into(),
         connector,
@@ -134,12 +135,7 @@ async fn generate_load(
     for (server, socket) in sockets {
         let connection = Connection::new(Rc::clone(&worker), server);
         connections.push(Rc::clone(&connection));
-        tasks.push(runtime::spawn(async move {
-            match socket {
-                Socket::Stream(stream) => connection.run(stream).await,
-                Socket::Datagram(socket) => connection.run_datagrams(socket).await,
-            }
-        }));
+        tasks.push(runtime::spawn(async move { connection.run_or_break(socket).await }));
     }
     let schedule = times.filter(|_| !connections.is_empty()).map(|(times, min_gap)| {
         let schedule = Schedule {
@@ -174,11 +170,18 @@ async fn generate_load(
     // start.
     let warm_up_steps = (config.warm_up().as_nanos() / step.as_nanos()) as u32;
     let mut next = origin - step * warm_up_steps;
+    let mut measured = None;
     while next < end && !has_ended() {
         next = (next + step).min(end);
         runtime::sleep_until(next).await;
         flush(next);
+        if measured.is_none() && next >= origin {
+            measured = Some((Instant::now(), this_thread_cpu_time()));
+        }
     }
+    let busy = measured.map_or(0.0, |(since, cpu)| {
+        (this_thread_cpu_time() - cpu).as_secs_f64() / since.elapsed().as_secs_f64().max(1e-9)
+    });
     if let Some(churn) = churn {
         churn.abort();
     }
@@ -210,7 +213,7 @@ async fn generate_load(
         connections.iter().for_each(|connection| connection.count_all_unanswered(now));
     }
     flush(Instant::now());
-    Ok(())
+    Ok(busy)
 }
 
 /// Reconnects the connections one after the other, with this gap.
@@ -233,6 +236,7 @@ pub(super) struct StartBarrier {
     ready: AtomicUsize,
     start: OnceLock<Instant>,
     pub(super) stop: Arc<AtomicBool>,
+    pub(super) alive: Arc<Alive>,
 }
 
 impl StartBarrier {

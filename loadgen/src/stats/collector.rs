@@ -137,6 +137,10 @@ pub(crate) struct Measurement {
     /// Complete intervals. Less than the slicing's if the run ended early.
     pub(crate) intervals: u32,
     pub(crate) stopped: bool,
+    /// Which connection broke first, and why.
+    pub(crate) broken: Option<String>,
+    /// The CPU utilization of the busiest worker's thread, 0 to 1.
+    pub(crate) busiest: f64,
 }
 
 /// A file with one line per request: seconds since the start of the measurement, and latency in

@@ -50,6 +50,8 @@ pub(crate) struct Counts {
     pub(crate) errors: u64,
     pub(crate) wrong: u64,
     pub(crate) unanswered: u64,
+    /// Connections that broke.
+    pub(crate) broken: u64,
     /// Requests that were skipped because their connection was busy.
     pub(crate) skipped: u64,
     /// Records that were stored after a miss.
@@ -69,6 +71,7 @@ impl Counts {
         self.errors += other.errors;
         self.wrong += other.wrong;
         self.unanswered += other.unanswered;
+        self.broken += other.broken;
         self.skipped += other.skipped;
         self.fills += other.fills;
         self.received += other.received;

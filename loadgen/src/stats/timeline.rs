@@ -20,6 +20,8 @@ pub(crate) struct Timeline {
     pub(crate) errors: u64,
     /// All wrong values, warm-up included.
     pub(crate) wrong: u64,
+    /// All connections that broke, during the warm-up included.
+    pub(crate) broken: u64,
 }
 
 impl Timeline {
@@ -42,6 +44,7 @@ impl Timeline {
         self.requests += stats.latencies().iter().map(SparseHistogram::count).sum::<u64>();
         self.errors += stats.counts.errors;
         self.wrong += stats.counts.wrong;
+        self.broken += stats.counts.broken;
         self.intervals.entry(interval).or_default().merge(stats);
     }
 

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use loadgen::{Config, Estimate, Loop, Report};
+use loadgen::{Assign, Config, Estimate, Loop, Report};
 use serial_test::serial;
 use tests::fake_server::{FakeServer, MISS, Stall};
-use tests::load::{config, open, run};
+use tests::load::{config, open, run, try_run};
 
 /// Repeats a run, at most three times, until the hypervisor has not taken the core away for long.
 /// Returns with it the relative error that its percentiles may have, which is larger if every run
@@ -120,6 +120,41 @@ fn requests_that_a_server_never_answers_are_counted_in_either_loop() {
             assert!(estimate.mean < 300.0, "{estimate:?}");
         }
     }
+}
+
+#[test]
+#[serial]
+fn a_connection_that_breaks_is_reported_and_the_others_go_on() {
+    for (pacing, assign) in [
+        (Loop::Closed, Assign::RoundRobin),
+        (open(2000.0), Assign::RoundRobin),
+        (open(2000.0), Assign::PerConnection),
+        (open(2000.0), Assign::RandomFree),
+    ] {
+        // One of four is closed after some requests.
+        let server = FakeServer::closing(|line| line.connection == 1 && line.index == 20);
+        let config = Config {
+            connections: 4,
+            pacing: pacing.clone(),
+            assign,
+            duration: Duration::from_millis(600),
+            ..config(server.address)
+        };
+        let report = run(&config);
+        assert_eq!((report.broken, report.has_failures()), (1, true), "{}", report.table());
+        assert!(report.requests > 500, "{}", report.table());
+        let named =
+            format!("1 connections broke, and the others went on; the first one to {}", server.address);
+        assert!(report.warnings.iter().any(|warning| warning.contains(&named)), "{}", report.table());
+        // What is in flight is unanswered, and all that follows if the schedule is the connection's.
+        let lost = if assign == Assign::PerConnection { 100..500 } else { 0..4 };
+        assert!(lost.contains(&report.unanswered), "{}", report.table());
+    }
+    // Without any connection there is nothing to report.
+    let server = FakeServer::closing(|line| line.index == 20);
+    let failed = try_run(&Config { connections: 4, ..config(server.address) }).unwrap_err().to_string();
+    let expected = format!("all connections broke, the last one to {}", server.address);
+    assert!(failed.contains(&expected), "{failed}");
 }
 
 #[test]

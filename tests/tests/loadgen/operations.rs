@@ -113,14 +113,16 @@ fn several_servers_and_unix_sockets_share_the_load() {
 
 #[test]
 #[serial]
-fn a_server_that_closes_its_connections_ends_the_run_on_all_threads_with_a_reason() {
-    let good = FakeServer::missing().address.to_string();
-    let bad = FakeServer::closing_after(Duration::from_millis(300)).address.to_string();
+fn servers_that_close_all_connections_end_the_run_on_all_threads_with_a_reason() {
+    let closing = || FakeServer::closing_after(Duration::from_millis(300)).address.to_string();
+    let servers = [closing(), closing()];
     for pacing in [&[][..], &["-q", "500"]] {
-        // The first thread is connected to the good server.
-        let mut command = loadgen(&["-s", &good, "-s", &bad, "-R", "-T", "2", "--noload", "-t", "60"]);
+        let [first, second] = &servers;
+        let mut command = loadgen(&["-s", first, "-s", second, "-R", "-T", "2", "--noload", "-t", "60"]);
         let output = command.args(pacing).output().unwrap();
         assert_eq!(output.status.code(), Some(1), "{output:?}");
-        assert!(String::from_utf8_lossy(&output.stderr).contains("a connection broke"), "{output:?}");
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        let named = |server: &String| error.contains(&format!("the last one to {server}"));
+        assert!(error.contains("all connections broke") && servers.iter().any(named), "{error}");
     }
 }
