@@ -45,6 +45,8 @@ pub struct Runtime {
 impl Runtime {
     pub(crate) fn new(mut config: Config, hooks: Hooks, host_hooks: HostHooks) -> Result<Self, BuildError> {
         let interface = config.interface.as_deref().map(host::interface).transpose()?;
+        // It may be given by an alternative name.
+        config.interface = interface.as_ref().map(|interface| interface.name.clone());
         let cores = thread::available_parallelism().map_or(1, usize::from);
         let count = config.choose_workers(cores, interface.as_ref());
         if !config.cores.is_empty() && config.affinity == Affinity::Pin {

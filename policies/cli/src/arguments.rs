@@ -1,5 +1,6 @@
 //! The command line.
 
+use std::convert::Infallible;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -48,6 +49,7 @@ pub enum Command {
     /// Apply a policy until `restore` or a reboot
     Apply {
         /// Interface, for example eth0
+        #[arg(value_parser = interface_name)]
         interface: String,
         #[command(flatten)]
         plan: PlanArguments,
@@ -66,6 +68,7 @@ pub enum Command {
     /// Restore what `apply`, or a program that was killed, left set
     Restore {
         /// Restore this interface only
+        #[arg(value_parser = interface_name)]
         interface: Option<String>,
         /// Restore only what programs that have ended left; what `apply` has set stays
         #[arg(long)]
@@ -81,6 +84,7 @@ pub enum Command {
     /// `plan --from` on another machine
     Record {
         /// Interface, for example eth0
+        #[arg(value_parser = interface_name)]
         interface: String,
     },
     /// Explain whether kernel polling can run on an interface, what prevents it, how to fix that
@@ -88,7 +92,7 @@ pub enum Command {
     /// With --pid, --unit or --cgroup: whether a server can be attached to
     Explain {
         /// Interface, for example eth0
-        #[arg(required_unless_present_any = ["pid", "unit", "cgroup", "from"])]
+        #[arg(required_unless_present_any = ["pid", "unit", "cgroup", "from"], value_parser = interface_name)]
         interface: Option<String>,
         /// Explain a recorded interface (`policies record`)
         #[arg(long, value_name = "FILE", conflicts_with_all = ["interface", "pid", "unit", "cgroup"])]
@@ -106,10 +110,15 @@ pub enum Command {
     Completions { shell: Shell },
 }
 
+/// An alternative name stands for the interface's own.
+pub fn interface_name(text: &str) -> Result<String, Infallible> {
+    Ok(host::interface_name(text))
+}
+
 #[derive(Args)]
 pub struct InterfaceOrRecording {
     /// Interface, for example eth0
-    #[arg(required_unless_present = "from")]
+    #[arg(required_unless_present = "from", value_parser = interface_name)]
     interface: Option<String>,
     /// A recorded interface instead (`policies record`)
     #[arg(long, value_name = "FILE", conflicts_with = "interface")]

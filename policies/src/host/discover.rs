@@ -23,7 +23,20 @@ pub fn interfaces() -> Result<Vec<Interface>, Error> {
     Ok(links.into_iter().map(|link| inspect(link, &mut netdev)).collect())
 }
 
-/// One interface by name.
+/// The name under which the kernel lists an interface, which may be given by an alternative name
+/// (`ip link property add`). Of an interface that doesn't exist, the name as it is.
+pub fn interface_name(name: &str) -> String {
+    let found = links().ok().and_then(|links| named(links, name));
+    found.map_or_else(|| name.to_owned(), |link| link.name)
+}
+
+fn named(links: Vec<Link>, name: &str) -> Option<Link> {
+    let is_alternative = |link: &Link| link.alternative_names.iter().any(|other| other == name);
+    let position = links.iter().position(|link| link.name == name);
+    position.or_else(|| links.iter().position(is_alternative)).and_then(|index| links.into_iter().nth(index))
+}
+
+/// One interface by its name, or by an alternative one.
 ///
 /// # Errors
 /// [`Error::NoInterface`] if it does not exist, with the names that do; [`Error::Kernel`] if
@@ -35,8 +48,7 @@ pub fn interface(name: &str) -> Result<Interface, Error> {
 fn link(name: &str) -> Result<Link, Error> {
     let links = links()?;
     let available = links.iter().map(|link| link.name.as_str()).collect::<Vec<_>>().join(", ");
-    let found = links.into_iter().find(|link| link.name == name);
-    found.ok_or_else(|| Error::NoInterface { name: name.to_owned(), available })
+    named(links, name).ok_or_else(|| Error::NoInterface { name: name.to_owned(), available })
 }
 
 pub(crate) fn interface_by_index(index: u32) -> Result<Interface, Error> {

@@ -17,7 +17,7 @@ mod recording;
 pub mod scheduler;
 
 pub use crate::cpus::{Cpus, InvalidCpus, Pid};
-pub use discover::{interface, interface_of_address, interfaces};
+pub use discover::{interface, interface_name, interface_of_address, interfaces};
 pub(crate) use discover::{interface_by_index, wait_for_queues};
 pub use idle_cores::IdleCores;
 pub(crate) use interface::sysfs;

@@ -28,6 +28,9 @@ mod link {
     pub const NAME: u16 = 3;
     pub const INFO: u16 = 18;
     pub const PHYSICAL_PORT_NAME: u16 = 38;
+    pub const PROPERTIES: u16 = 52;
+    /// `IFLA_ALT_IFNAME`, in [`PROPERTIES`].
+    pub const ALTERNATIVE_NAME: u16 = 53;
     pub const PERMANENT_ADDRESS: u16 = 54;
     /// `IFLA_INFO_KIND`, in [`INFO`].
     pub const INFO_KIND: u16 = 1;
@@ -52,6 +55,8 @@ pub struct Link {
     pub index: u32,
     /// For example `eth0`.
     pub name: String,
+    /// Those of `ip link property add … altname`, of which udev sets some.
+    pub alternative_names: Vec<String>,
     pub up: bool,
     /// The kind of a virtual device (`veth`, `bridge`, …); `None` for hardware.
     pub kind: Option<String>,
@@ -81,10 +86,13 @@ fn parse_link(body: &[u8]) -> Option<Link> {
         Some(u64::from_ne_bytes(statistics.get(number * 8..number * 8 + 8)?.try_into().ok()?))
     };
     let info = find(link::INFO).map(Attribute::inner).unwrap_or_default();
+    let properties = find(link::PROPERTIES).map(Attribute::inner).unwrap_or_default();
+    let is_name = |attribute: &&Attribute| attribute.kind() == link::ALTERNATIVE_NAME;
     let kind = info.iter().find(|attribute| attribute.kind() == link::INFO_KIND);
     Some(Link {
         index: read_u32(body, link::INDEX_AT)?,
         name: find(link::NAME)?.as_text(),
+        alternative_names: properties.iter().filter(is_name).map(Attribute::as_text).collect(),
         up: read_u32(body, link::FLAGS_AT)? & link::UP != 0,
         kind: kind.map(Attribute::as_text),
         permanent_address: find(link::PERMANENT_ADDRESS).map(|address| address.value().to_vec()),

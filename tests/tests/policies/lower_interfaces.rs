@@ -1,8 +1,10 @@
-//! Interfaces above others: what receives for them is found, or named.
+//! Interfaces above others, and those with several names: what receives for them is found, or
+//! named.
 
 use lab::testbed::SERVER_INTERFACE;
 use policies::{Note, Plan, Policy, Settings, host};
-use tests::testbed::{enter, ip};
+use tests::policies_command;
+use tests::testbed::{enter, ip, server_builder};
 use tests::testbed_test;
 
 #[testbed_test]
@@ -33,9 +35,35 @@ fn interfaces_of_a_bridge_are_named_and_none_is_chosen() {
     ip(&["link", "set", "bridge0", "up"]);
     let found = host::interface_of_address("198.18.7.1".parse().unwrap()).unwrap().unwrap();
     assert_eq!(found.name, "bridge0");
-    let explained = tests::policies_command(&["explain", "bridge0"]).output().unwrap();
+    let explained = policies_command(&["explain", "bridge0"]).output().unwrap();
     let text = String::from_utf8(explained.stdout).unwrap();
     assert_eq!(explained.status.code(), Some(3), "{text}");
     assert!(text.contains(&format!("it receives by {SERVER_INTERFACE}, port0.")), "{text}");
     assert!(text.contains("policies explain port0"), "{text}");
+}
+
+#[testbed_test(drivers = "uring")]
+fn an_alternative_name_stands_for_the_interface() {
+    let _testbed = enter(1);
+    // Longer than an interface's own name can be.
+    let name = "a-name-that-udev-makes-of-the-slot";
+    ip(&["link", "property", "add", "dev", SERVER_INTERFACE, "altname", name]);
+    assert_eq!(host::interface(name).unwrap().name, SERVER_INTERFACE);
+    for arguments in [
+        &["show", name][..],
+        &["plan", name, "--policy", "kernel-polling"],
+        &["apply", name, "--policy", "kernel-polling", "--workers", "1"],
+        &["explain", name],
+        &["record", name],
+        &["watch", name, "--count", "1", "--interval", "0.1"],
+        &["restore", name],
+    ] {
+        let output = policies_command(arguments).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{arguments:?}: {output:?}");
+        assert!(text.contains(SERVER_INTERFACE) && !text.contains(name), "{arguments:?}: {text}");
+    }
+    let mut runtime = server_builder(Policy::KernelPolling, 1).interface(name).build().unwrap();
+    let report = runtime.block_on(async { runtime::reports().remove(0) });
+    assert_eq!(report.running, runtime::Running::KernelPolling, "{report}");
 }

@@ -18,6 +18,7 @@ use policies::attach::{AttachConfig, AttachStatus, Attachment, Observation, Queu
 use policies::controller::PollInterval;
 use policies::{JournalDir, signals};
 
+use crate::arguments::interface_name;
 use crate::output::CommandError;
 use crate::output::{Format, PREVENTED, print_left_journals, print_line, write_error};
 
@@ -62,7 +63,7 @@ impl TargetArguments {
 #[derive(Args)]
 pub struct PollingArguments {
     /// Only the queues of this interface, for example eth0 [default: all]
-    #[arg(long, value_name = "INTERFACE")]
+    #[arg(long, value_name = "INTERFACE", value_parser = interface_name)]
     interface: Option<String>,
     /// The longest time for which a packet waits while the queue is polled, in microseconds, 10 to
     /// 1000: a longer one takes less CPU time

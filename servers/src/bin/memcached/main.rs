@@ -78,9 +78,10 @@ fn run(flags: &Flags, mut config: Config) -> Result<(), Error> {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get) as u64;
     let workers = flags.threads.map_or(cores, u64::from);
     raise_descriptor_limit(config.max_connections as u64, workers, config.listen.len() as u64);
-    if config.interface.is_none() {
-        config.interface = serving_interface(&config);
-    }
+    config.interface = match &config.interface {
+        Some(name) => Some(policies::host::interface_name(name)),
+        None => serving_interface(&config),
+    };
     let interface = config.interface.clone();
     let mut builder = flags.builder(interface.as_deref());
     // A process that gives up root can't restore the interface's settings.
