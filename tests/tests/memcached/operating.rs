@@ -179,7 +179,7 @@ fn a_limit_on_locked_memory_takes_the_rings_of_all_workers() {
         let mut server = Command::new("sh");
         server.args(["-c", "ulimit -l $1; shift; exec \"$@\"", "sh", limit]).arg(&setpriv);
         server.args(["--bounding-set=-ipc_lock", "--inh-caps=-all"]).arg(binary());
-        server.args(["-u", "root", "-t", "2", "-v", "-p", &port.to_string()]);
+        server.args(["-u", "root", "-t", "2", "-v", "--driver", "auto", "-p", &port.to_string()]);
         Memcached::run(&mut server, port).log()
     };
     let log = drivers("150");
