@@ -22,14 +22,18 @@ pub(in crate::driver) struct Poller {
     instance: OwnedFd,
     /// The socket that the last poll has added.
     last: Cell<RawFd>,
-    /// Whether a poll has failed: it is said once.
-    failed: Cell<bool>,
+    /// How many polls in a row have failed.
+    failures: Cell<u32>,
 }
+
+/// One poll may fail for want of memory, or because of one socket, and the next one takes another.
+/// After so many in a row polling has failed.
+const MOST_FAILURES: u32 = 3;
 
 impl Poller {
     pub(in crate::driver) fn new() -> io::Result<Self> {
         let instance = epoll::create(CreateFlags::CLOEXEC)?;
-        Ok(Self { instance, last: Cell::new(0), failed: Cell::new(false) })
+        Ok(Self { instance, last: Cell::new(0), failures: Cell::new(0) })
     }
 
     /// Sets how the instance busy-polls.
@@ -38,18 +42,25 @@ impl Poller {
     }
 
     pub(in crate::driver) fn has_failed(&self) -> bool {
-        self.failed.get()
+        self.failures.get() >= MOST_FAILURES
     }
 
     /// Polls the NAPI once, if there is a socket to learn it from. Returns the number of system
     /// calls. If it can't poll, the watchdog does.
     pub(in crate::driver) fn poll(&self, sockets: &RefCell<QueueSockets>) -> usize {
-        self.try_poll(&sockets.borrow()).unwrap_or_else(|error| {
-            if !self.failed.replace(true) {
-                tracing::warn!(%error, "a worker can't poll its queue by its own timer");
+        match self.try_poll(&sockets.borrow()) {
+            Ok(calls) => {
+                self.failures.set(0);
+                calls
             }
-            0
-        })
+            Err(error) => {
+                self.failures.set(self.failures.get().saturating_add(1));
+                if self.failures.get() == MOST_FAILURES {
+                    tracing::warn!(%error, "a worker can't poll its queue by its own timer");
+                }
+                0
+            }
+        }
     }
 
     fn try_poll(&self, sockets: &QueueSockets) -> io::Result<usize> {
@@ -105,5 +116,21 @@ mod tests {
         let sockets = QueueSockets::from([closed.as_raw_fd()]);
         drop(closed);
         assert_eq!(poller.try_poll(&sockets).unwrap_err().raw_os_error(), Some(libc::EBADF));
+    }
+
+    #[test]
+    fn polling_has_failed_after_some_failures_in_a_row() {
+        let poller = Poller::new().unwrap();
+        let (socket, _peer) = UnixStream::pair().unwrap();
+        let closed = rustix::io::fcntl_dupfd_cloexec(&socket, 210).unwrap();
+        let sockets = RefCell::new(QueueSockets::from([socket.as_raw_fd(), closed.as_raw_fd()]));
+        drop(closed);
+        for _ in 0..20 {
+            poller.poll(&sockets);
+            assert!(!poller.has_failed(), "every other poll succeeds");
+        }
+        sockets.borrow_mut().remove(&socket.as_raw_fd());
+        (0..MOST_FAILURES).for_each(|_| assert!(poller.poll(&sockets) == 0));
+        assert!(poller.has_failed());
     }
 }
