@@ -147,7 +147,7 @@ impl<K> Listener<K> {
     /// Lets [`serve`](#method.serve) handle at most so many connections at a time, at least 1, on
     /// all workers together. A connection holds its place from before its handler is called until
     /// the handler has ended. Without a place it waits: one for each worker is accepted, on a ring
-    /// up to 64 more, the others are in the backlog. A graceful stop closes those that find no
+    /// up to 16 more, the others are in the backlog. A graceful stop closes those that find no
     /// place then. [`accept`](#method.accept) knows no limit.
     ///
     /// To refuse connections instead, let the handler try to get a permit of a semaphore.

@@ -19,6 +19,7 @@ use crate::coop;
 pub use crate::coop::poll_operation;
 use crate::driver::readiness::Readiness;
 pub use crate::driver::readiness::{Direction, SourceKind};
+use crate::faults;
 use crate::worker::current;
 use crate::worker::event_loop::Worker;
 
@@ -161,9 +162,13 @@ impl<T: AsFd> AsyncFd<T> {
         self.check_open()?;
         let readiness = &self.registration.readiness;
         loop {
-            if !readiness.is_ready(direction) {
+            if !readiness.is_ready(direction) && !faults::chance(16) {
                 wait(context);
                 return Poll::Pending;
+            }
+            // As if a signal had interrupted it.
+            if faults::chance(8) {
+                continue;
             }
             match operation(self.get_ref()) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.clear_ready(direction),

@@ -88,6 +88,7 @@ mod config;
 mod coop;
 mod counters;
 mod driver;
+mod faults;
 pub mod fs;
 mod handle;
 mod host_policy;

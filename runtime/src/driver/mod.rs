@@ -95,6 +95,10 @@ impl Driver {
             Some(ring) => {
                 UringDriver::new(polls, Instance::new(false, max_events)?, wake, ring).map(Self::Uring)
             }
+            // Taken by an attempt to start this worker that has failed.
+            None if asked == DriverKind::Uring => {
+                Err(io::Error::other("the worker's ring was closed when it could not start"))
+            }
             None => EpollDriver::new(polls, max_events, wake).map(Self::Epoll),
         }
     }

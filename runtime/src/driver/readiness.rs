@@ -132,6 +132,7 @@ impl Readiness {
 
 /// Stores the waker of the task that waits. Returns the one that was there, to be dropped when
 /// nothing is borrowed: it may be foreign code, which may use the same socket.
+#[inline]
 #[must_use]
 pub(crate) fn store_waker(slot: &mut Option<Waker>, context: &Context<'_>) -> Option<Waker> {
     let waker = context.waker();

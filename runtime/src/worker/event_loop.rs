@@ -18,6 +18,7 @@ use crate::config::{Stall, WaitStrategy};
 use crate::coop;
 use crate::driver::Driver;
 use crate::driver::wait::Wait;
+use crate::faults;
 use crate::sync::contain_panic;
 use crate::task_core::cell::{NewTask, TaskRef};
 use crate::task_core::header::{NO_TASK, ROOT};
@@ -402,6 +403,8 @@ impl Worker {
         // SAFETY: as above.
         let polled = unsafe { task.poll() };
         let overran = self.poll_ended(&task.identity);
+        // For nothing.
+        let woken = (polled.is_pending() && faults::chance(16)).then(|| task.waker());
         let mut tasks = self.tasks.borrow_mut();
         match polled {
             Poll::Ready(()) => drop(tasks.try_remove(key)),
@@ -411,6 +414,8 @@ impl Worker {
                 }
             }
         }
+        drop(tasks);
+        woken.into_iter().for_each(Waker::wake);
         overran
     }
 

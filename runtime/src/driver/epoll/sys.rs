@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use rustix::event::epoll::{self, CreateFlags};
 
+use crate::faults;
+
 /// One event as `epoll_wait` fills it in.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
@@ -63,6 +65,10 @@ pub(crate) fn epoll_wait(
     if LACKS_PWAIT2.load(Ordering::Relaxed) {
         return epoll_wait_millis(epoll, events, timeout);
     }
+    // As if a signal had interrupted it.
+    if faults::chance(8) {
+        return Ok(0);
+    }
     let timespec = timeout.map(|timeout| libc::timespec {
         // 68 years at most: `time_t` has 32 bits on some platforms.
         tv_sec: i32::try_from(timeout.as_secs()).unwrap_or(i32::MAX).into(),
@@ -93,7 +99,7 @@ pub(crate) fn epoll_wait(
             LACKS_PWAIT2.store(true, Ordering::Relaxed);
             epoll_wait_millis(epoll, events, timeout)
         }
-        result => result,
+        result => result.inspect(|&count| faults::reorder(&mut events[..count], |_, _| false)),
     }
 }
 

@@ -106,6 +106,9 @@ pub(super) struct DriverState {
     /// Something has come that a task or the next turn has to process, so the worker must not
     /// sleep.
     pub(super) progress: Cell<bool>,
+    /// Completions that come with the next enter.
+    #[cfg(feature = "fault-injection")]
+    pub(super) late: RefCell<Vec<cqueue::Entry>>,
     /// Sends that have not completed by now are given up.
     pub(super) closing: Cell<bool>,
     pub(super) closed: Cell<bool>,

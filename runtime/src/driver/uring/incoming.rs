@@ -13,6 +13,10 @@ use crate::driver::uring::buffers;
 use crate::driver::uring::driver::UringDriver;
 use crate::driver::uring::operations::{CANCEL, Operation};
 use crate::driver::uring::socket_state::{ListenerState, SocketState};
+use crate::faults;
+
+/// A receive of a part takes less than this.
+const MOST: u32 = 4096;
 
 impl UringDriver {
     /// Arms a socket's receive, after those that have waited for buffers.
@@ -32,18 +36,21 @@ impl UringDriver {
         let mut receive = state.receive.borrow_mut();
         receive.operation = NonZeroU64::new(id);
         receive.stopping = false;
-        let entry = match receive.takes_one() {
-            // With a length of 0 it takes what the buffer has room for.
-            true => opcode::Recv::new(fd, std::ptr::null_mut(), 0)
+        // With a length of 0 it takes what the buffer has room for.
+        let length = faults::part_of(MOST) % MOST;
+        let entry = match receive.takes_one() || length > 0 {
+            true => opcode::Recv::new(fd, ptr::null_mut(), length)
                 .buf_group(buffers::GROUP)
                 .build()
                 .flags(squeue::Flags::BUFFER_SELECT),
             false => opcode::RecvMulti::new(fd, buffers::GROUP).build(),
         };
         drop(receive);
+        let errors = [libc::EINTR, libc::ECANCELED, libc::ENOBUFS];
+        let entry = faults::or_fails(entry.user_data(id), &errors);
         // SAFETY: it receives into the pool, which outlives the ring, and the table's entry keeps
         // the descriptor open until the last completion.
-        unsafe { self.ring.borrow_mut().push(entry.user_data(id)) };
+        unsafe { self.ring.borrow_mut().push(entry) };
     }
 
     /// A receive has completed; `more`: it stays armed.
@@ -133,7 +140,8 @@ impl UringDriver {
         for _ in armed..ACCEPTS {
             let id = self.operations.borrow_mut().insert(Operation::Accept(Rc::clone(state)));
             let entry = opcode::Accept::new(fd, ptr::null_mut(), ptr::null_mut());
-            let entry = entry.flags(flags).build().user_data(id);
+            let errors = [libc::EINTR, libc::ECANCELED, libc::EAGAIN];
+            let entry = faults::or_fails(entry.flags(flags).build().user_data(id), &errors);
             // SAFETY: the entry's pointers are null, and the table's entry keeps the descriptor open.
             unsafe { self.ring.borrow_mut().push(entry) };
         }

@@ -8,6 +8,8 @@ use std::time::Duration;
 use io_uring::types::{SubmitArgs, Timespec};
 use io_uring::{EnterFlags, IoUring, Probe, cqueue, opcode, squeue};
 
+use crate::faults;
+
 /// The size of the completion queue, in multiples of the submission queue's: completions come in
 /// larger batches, several receives per connection.
 const COMPLETIONS_PER_SUBMISSION: u32 = 8;
@@ -175,6 +177,10 @@ impl Ring {
         #[cfg(test)]
         if REFUSED_ENTERS.get() > 0 {
             REFUSED_ENTERS.set(REFUSED_ENTERS.get() - 1);
+            return Ok(());
+        }
+        // As if a signal had interrupted it, or the kernel had no memory.
+        if faults::chance(8) {
             return Ok(());
         }
         let mut flags = EnterFlags::GETEVENTS.bits() | EnterFlags::EXT_ARG.bits();

@@ -10,6 +10,7 @@ use io_uring::{cqueue, opcode, squeue, types};
 use super::driver::{TASK_BUDGET, UringDriver};
 use super::operations::Operation;
 use super::socket_state::{InFlightSend, SendBuffer, SocketState};
+use crate::faults;
 
 /// The smallest send for which zero-copy is tried, in bytes. Below, pinning the pages and the
 /// notification of their release cost more than the copy.
@@ -143,9 +144,13 @@ impl UringDriver {
             flags |= libc::MSG_DONTWAIT | libc::MSG_WAITALL;
             entry_flags = squeue::Flags::SKIP_SUCCESS;
         }
-        let length = u32::try_from(rest.len()).unwrap_or(u32::MAX);
+        let whole = u32::try_from(rest.len()).unwrap_or(u32::MAX);
+        let length = faults::part_of(whole);
+        if length < whole {
+            entry_flags = squeue::Flags::empty();
+        }
         let entry = opcode::Send::new(fd, rest.as_ptr(), length).flags(flags).build();
-        let entry = entry.flags(entry_flags).user_data(id);
+        let entry = faults::or_fails(entry.flags(entry_flags).user_data(id), &[libc::EAGAIN, libc::EINTR]);
         // SAFETY: the bytes are those of `in_flight`, which is not changed until the operation has
         // completed, and the table's entry keeps them and the descriptor until then.
         unsafe { self.ring.borrow_mut().push(entry) };

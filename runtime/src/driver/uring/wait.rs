@@ -42,12 +42,15 @@ impl UringDriver {
         Ok(outcome)
     }
 
-    /// Submits what was written, without waiting. What a socket buffer has no room for is sent in
-    /// later turns.
+    /// Submits what was written, without waiting. What a socket buffer has no room for waits for it,
+    /// and for later turns.
     pub(crate) fn submit(&self) -> io::Result<()> {
         self.flush_wakes();
         self.queue_sends();
-        self.enter(0, None).map(drop)
+        self.enter(0, None)?;
+        // What sends have left, of which only a part was sent.
+        let left = self.ring.borrow_mut().unsubmitted();
+        if left > 0 { self.enter(0, None).map(drop) } else { Ok(()) }
     }
 
     fn wait_on_ring(&self, wait: Wait) -> io::Result<WaitOutcome> {
@@ -174,6 +177,10 @@ impl UringDriver {
     pub(super) fn enter(&self, mut want: u32, timeout: Option<Duration>) -> io::Result<usize> {
         let gather = self.task_budget();
         let (mut calls, mut futile, mut gathered) = (0, 0, 0);
+        #[cfg(feature = "fault-injection")]
+        if !self.state.late.borrow().is_empty() {
+            want = 0;
+        }
         loop {
             let mut ring = self.ring.borrow_mut();
             let before = ring.unsubmitted();
@@ -181,6 +188,8 @@ impl UringDriver {
             calls += 1;
             let mut completions = self.state.completions.take();
             let more = ring.take_completions(&mut completions);
+            #[cfg(feature = "fault-injection")]
+            self.disturb(&mut completions);
             let left = ring.unsubmitted();
             gathered += completions.len();
             let gather_on = !completions.is_empty() && gathered < gather && ring.has_deferred_work();
@@ -218,6 +227,33 @@ impl UringDriver {
             *slot = wakers;
         }
         Ok(calls)
+    }
+
+    /// Has completions come in another order, and some with the next enter.
+    #[cfg(feature = "fault-injection")]
+    fn disturb(&self, completions: &mut Vec<cqueue::Entry>) {
+        use crate::faults;
+
+        let mut all = self.state.late.take();
+        all.append(completions);
+        // Those of one operation are in order, and so are those of buffers, which several receives
+        // fill.
+        let has_buffer = |completion: &cqueue::Entry| cqueue::buffer_select(completion.flags()).is_some();
+        faults::reorder(&mut all, |first, second| {
+            first.user_data() == second.user_data() || (has_buffer(first) && has_buffer(second))
+        });
+        if faults::chance(4) {
+            let operations = self.operations.borrow();
+            // A send that has not completed with the enter has succeeded.
+            let is_send = |completion: &cqueue::Entry| {
+                matches!(operations.get(completion.user_data()), Some(Operation::Send(_)))
+            };
+            let from = faults::part_of(all.len() as u32) as usize;
+            let (sends, late) = all.drain(from / 2..).partition(is_send);
+            all.extend::<Vec<_>>(sends);
+            self.state.late.replace(late);
+        }
+        *completions = all;
     }
 
     fn complete(&self, completion: &cqueue::Entry) {
