@@ -1,6 +1,5 @@
 //! The command line.
 
-use std::convert::Infallible;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -11,6 +10,7 @@ use policies::host::Recording;
 use policies::{Cpus, GraceTime, Interface, Plan, Policy, Settings, SuppressionValues, host, nearest_cores};
 
 use crate::attach::{AttachArguments, RunArguments, TargetArguments};
+use crate::interface_name::interface_name;
 use crate::output::CommandError;
 use crate::output::Format;
 use crate::watch::WatchArguments;
@@ -108,11 +108,6 @@ pub enum Command {
     Watch(WatchArguments),
     /// Print shell completions
     Completions { shell: Shell },
-}
-
-/// An alternative name stands for the interface's own.
-pub fn interface_name(text: &str) -> Result<String, Infallible> {
-    Ok(host::interface_name(text))
 }
 
 #[derive(Args)]

@@ -4,6 +4,7 @@
 
 mod arguments;
 mod attach;
+mod interface_name;
 mod output;
 mod planned;
 mod status;

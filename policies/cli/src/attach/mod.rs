@@ -18,7 +18,7 @@ use policies::attach::{AttachConfig, AttachStatus, Attachment, Observation, Queu
 use policies::controller::PollInterval;
 use policies::{JournalDir, signals};
 
-use crate::arguments::interface_name;
+use crate::interface_name::interface_name;
 use crate::output::CommandError;
 use crate::output::{Format, PREVENTED, print_left_journals, print_line, write_error};
 

@@ -15,7 +15,7 @@ use sample::{InterfaceSample, Sampler, WorkerShares};
 #[derive(Args)]
 pub struct WatchArguments {
     /// Interface, for example eth0
-    #[arg(value_parser = crate::arguments::interface_name)]
+    #[arg(value_parser = crate::interface_name::interface_name)]
     interface: String,
     /// Seconds between samples
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = parse_interval)]
