@@ -52,11 +52,15 @@ pub(super) async fn serve_connection<K: 'static, M: MakeService>(
 ) {
     let stream = HttpSocket::new(stream).with_stall_limit(context.stall_limit);
     let usage = stream.usage();
+    #[cfg_attr(
+        not(feature = "tls"),
+        expect(unused_mut, reason = "only TLS polls it before the first request")
+    )]
+    let mut shutdown = ShutdownListener::new(Arc::clone(&context.shutdown));
     #[cfg(feature = "tls")]
     if let Some(acceptor) = &context.tls {
         // Boxed, so that connections without TLS don't reserve memory for its state.
         let served = Box::pin(async {
-            let mut shutdown = ShutdownListener::new(Arc::clone(&context.shutdown));
             let mut accepting = pin!(acceptor.accept(stream));
             // A client that has not agreed on TLS has no request in progress.
             let accepted = poll_fn(|task| match shutdown.poll(task) {
@@ -68,7 +72,14 @@ pub(super) async fn serve_connection<K: 'static, M: MakeService>(
             if context.h2_required && !h2_agreed {
                 return Err("the client has not agreed to HTTP/2 in its TLS handshake (ALPN)".into());
             }
-            serve_stream(FirstBytes::of(stream, h2_agreed, context.http1_only), usage, &peer, &context).await
+            serve_stream(
+                FirstBytes::of(stream, h2_agreed, context.http1_only),
+                usage,
+                &peer,
+                &context,
+                shutdown,
+            )
+            .await
         });
         if let Err(error) = served.await {
             tracing::debug!(?peer, error, "a TLS connection has failed");
@@ -76,7 +87,7 @@ pub(super) async fn serve_connection<K: 'static, M: MakeService>(
         return;
     }
     let stream = FirstBytes::of(stream, false, context.http1_only);
-    if let Err(error) = serve_stream(stream, usage, &peer, &context).await {
+    if let Err(error) = serve_stream(stream, usage, &peer, &context, shutdown).await {
         tracing::debug!(?peer, error, "a connection has failed");
     }
 }
@@ -86,6 +97,7 @@ async fn serve_stream<S, M>(
     usage: Rc<SocketUsage>,
     peer: &Peer,
     context: &ConnectionContext<M>,
+    mut shutdown: ShutdownListener,
 ) -> Result<(), BoxError>
 where
     S: AsyncBufRead + AsyncRead + AsyncWrite + Unpin + 'static,
@@ -94,7 +106,6 @@ where
     let requests = Rc::new(Requests::default());
     let service = ConnectionService::new(context.make.make(peer), Rc::clone(&requests), peer.is_encrypted());
     let (lender, borrowed) = lend(stream);
-    let mut shutdown = ShutdownListener::new(Arc::clone(&context.shutdown));
     let new_idle_limit = |limit| IdleLimit::new(limit, Rc::clone(&usage), Rc::clone(&requests));
     let limits = Limits {
         first_bytes: context.first_bytes_limit.map(runtime::sleep),
@@ -120,7 +131,7 @@ struct Limits {
     /// Afterwards, on a connection of HTTP/2.
     idle: Option<IdleLimit>,
     usage: (Rc<SocketUsage>, Rc<Requests>),
-    /// Since the shutdown.
+    /// Ends a connection without requests. Set when a graceful shutdown begins.
     leaving: Option<Leaving>,
 }
 
