@@ -65,7 +65,7 @@ pub enum Written {
     All,
     /// The rest follows when others have run.
     Part,
-    /// There is no such section.
+    /// The section is unknown.
     Nothing,
 }
 

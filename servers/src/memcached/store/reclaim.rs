@@ -14,7 +14,7 @@
 use std::hash::BuildHasher;
 
 use super::item::{self, ItemBits, ItemHeader};
-use super::segment_log::{ItemLocation, Queue, Segment};
+use super::segment_log::{ItemLocation, Queue, Segment, Walk, WalkTask as Task};
 use super::shard::{FREE_SEGMENTS_AHEAD, Shard};
 
 /// The small queue's share of all segments: one in this many.
@@ -33,26 +33,6 @@ const WORK_PER_BYTE: usize = 16;
 const WORK_PER_BYTE_OVER_LIMIT: usize = 64;
 /// The bytes that maintenance works on while the shard is locked.
 const CRAWL_STEP: usize = 64 << 10;
-
-/// Work on a segment that is under way.
-#[derive(Debug)]
-pub struct Walk {
-    segment: u32,
-    /// Of the next item.
-    offset: usize,
-    task: Task,
-}
-
-#[derive(Debug)]
-enum Task {
-    /// Removes expired items.
-    Expire,
-    /// Adds up the bytes of the main queue's items, by access count.
-    Weigh([usize; 4]),
-    /// Moves the live items; with `retained` only those that were accessed, and of the main queue's
-    /// at most so many bytes, by access count.
-    Free { retained: Option<[usize; 4]> },
-}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reclaimed {
@@ -74,7 +54,7 @@ impl Shard {
         }
     }
 
-    /// Goes on with freeing a segment, by about so many bytes.
+    /// Continues to free a segment, and stops after examining about `bytes` bytes of items.
     pub fn reclaim(&mut self, now: u32, evict: bool, bytes: usize) -> Reclaimed {
         if self.walk.is_none() && !self.choose_walk(now, evict) {
             return Reclaimed::Nothing;
@@ -139,7 +119,7 @@ impl Shard {
         self.walk = Some(Walk { segment, offset: 0, task });
     }
 
-    /// Works on about so many bytes of the walk's segment.
+    /// Continues the walk, and stops after about `bytes` bytes of its segment.
     fn step(&mut self, now: u32, evict: bool, bytes: usize) -> Reclaimed {
         let Some(mut walk) = self.walk.take() else { return Reclaimed::Nothing };
         let Some(queue) = self.log.segment(walk.segment).map(|segment| segment.queue) else {
@@ -164,8 +144,8 @@ impl Shard {
                 Task::Expire => self.expire_item(location, &header, now),
                 Task::Weigh(bytes) => bytes[usize::from(header.bits.access_count())] += header.size(),
                 Task::Free { retained } => {
-                    let bits = target_of(queue, &header, now, retained);
-                    if !self.free_item(location, &header, bits, (now, evict)) {
+                    let target = target_of(queue, &header, now, retained);
+                    if !self.free_item(location, &header, target, (now, evict)) {
                         // The kernel has no memory, and nothing may be evicted.
                         self.log.put_back(walk.segment);
                         return Reclaimed::Nothing;
@@ -216,8 +196,8 @@ impl Shard {
         self.hasher.hash_one(item::key(self.log.item(location)))
     }
 
-    /// Moves an item to another segment, or removes it. False if it stays where it is: it is to be
-    /// moved, there is no memory for that, and nothing may be evicted.
+    /// Moves an item to another segment, or removes it. Returns false, and leaves the item, if moving
+    /// it needs memory that the kernel doesn't give, and `evict` is not set.
     fn free_item(
         &mut self,
         from: ItemLocation,

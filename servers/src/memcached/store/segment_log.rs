@@ -58,6 +58,28 @@ pub fn items_from(map: &[u8], mut at: usize, used: usize) -> impl Iterator<Item 
     })
 }
 
+/// Work on the items of a segment, done in steps.
+#[derive(Debug)]
+pub struct Walk {
+    /// The segment's index.
+    pub segment: u32,
+    /// The offset of the next item, in bytes.
+    pub offset: usize,
+    pub task: WalkTask,
+}
+
+#[derive(Debug)]
+pub enum WalkTask {
+    /// Removes the items that have expired.
+    Expire,
+    /// Adds up the bytes of the main queue's items, by access count.
+    Weigh([usize; 4]),
+    /// Moves live items to other segments and frees this one. `None` moves all of them. `Some` is for
+    /// an eviction: only accessed items are moved, and of the main queue at most this many bytes for
+    /// each access count.
+    Free { retained: Option<[usize; 4]> },
+}
+
 /// A segment accepts no more large values once they take this many times its own size.
 const MAX_EXTERNAL: usize = 16;
 

@@ -10,8 +10,7 @@ use slab::Slab;
 use super::index::Index;
 use super::item::{self, ItemBits, ItemHeader};
 use super::memory::{LargeValue, MemoryBudget};
-use super::reclaim::Walk;
-use super::segment_log::{ItemLocation, Queue, SegmentLog, items_from};
+use super::segment_log::{ItemLocation, Queue, SegmentLog, Walk, items_from};
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StoreCounters {
