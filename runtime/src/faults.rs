@@ -73,7 +73,7 @@ mod imp {
         STATE.try_with(next).unwrap_or(1)
     }
 
-    /// Whether something happens that does once in so many times.
+    /// True with probability 1 / `one_in`.
     pub(crate) fn chance(one_in: u64) -> bool {
         *SEED != 0 && random().is_multiple_of(one_in)
     }

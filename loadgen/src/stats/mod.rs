@@ -50,7 +50,7 @@ pub(crate) struct Counts {
     pub(crate) errors: u64,
     pub(crate) wrong: u64,
     pub(crate) unanswered: u64,
-    /// Connections that broke.
+    /// Connections that failed to connect again, or were closed or reset by the server.
     pub(crate) broken: u64,
     /// Requests that were skipped because their connection was busy.
     pub(crate) skipped: u64,

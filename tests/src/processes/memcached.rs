@@ -73,7 +73,7 @@ impl Memcached {
         server
     }
 
-    /// What it has written to standard error.
+    /// The server's standard error so far.
     pub fn log(&self) -> String {
         self.log.read()
     }

@@ -26,8 +26,8 @@ pub(in crate::driver) struct Poller {
     failures: Cell<u32>,
 }
 
-/// One poll may fail for want of memory, or because of one socket, and the next one takes another.
-/// After so many in a row polling has failed.
+/// The number of consecutive failed polls after which polling is given up. A single poll may fail for
+/// lack of memory, or because its socket was closed; the next poll uses another socket.
 const MOST_FAILURES: u32 = 3;
 
 impl Poller {

@@ -305,7 +305,7 @@ impl ListenerState {
 
 #[derive(Default)]
 pub(super) struct AcceptState {
-    /// Operations in flight.
+    /// Accept operations that were submitted and have not completed, 16 at most.
     pub(super) armed: usize,
     /// Accepted connections that nobody has taken yet.
     pub(super) untaken: VecDeque<OwnedFd>,
