@@ -79,7 +79,8 @@ impl Runtime {
             let queues = napis.own_queues(&host::interface(name)?);
             napis.assign(&queues, &workers);
         }
-        let rings = Rings::prepare(config.driver, count, &config.options.ring).map_err(worker_0_failed)?;
+        let rings = Rings::prepare(config.driver, count, &config.cores, &config.options.ring);
+        let rings = rings.map_err(worker_0_failed)?;
         let state = Arc::new(RuntimeState::new(config, hooks, workers, rings, napis, host_state));
         let mut runtime =
             Self { worker: None, _local: PhantomData, state, threads: Vec::new(), supervisor: None };

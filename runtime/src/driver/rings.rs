@@ -3,7 +3,9 @@
 
 use std::io;
 use std::sync::{Mutex, PoisonError};
+use std::thread;
 
+use policies::Cpus;
 use rustix::process::{Resource, getrlimit};
 
 use super::DriverKind;
@@ -19,13 +21,22 @@ pub(crate) struct Rings {
 }
 
 impl Rings {
-    /// Sets up a ring for each worker. `auto` has none if one of them can't be had.
-    pub(crate) fn prepare(asked: DriverKind, workers: usize, options: &RingOptions) -> io::Result<Self> {
+    /// Sets up a ring for each worker, which will run on these cores by turns. `auto` has none if
+    /// one of them can't be had.
+    pub(crate) fn prepare(
+        asked: DriverKind,
+        workers: usize,
+        cores: &[u32],
+        options: &RingOptions,
+    ) -> io::Result<Self> {
         if asked == DriverKind::Epoll {
             return Ok(Self::default());
         }
-        let rings =
-            (0..workers).map(|_| PreparedRing::new(options.clone()).map(|ring| Mutex::new(Some(ring))));
+        let ring = || PreparedRing::new(options.clone()).map(|ring| Mutex::new(Some(ring)));
+        let rings = (0..workers).map(|worker| match cores {
+            [] => ring(),
+            cores => on_core(cores[worker % cores.len()], ring),
+        });
         match rings.collect() {
             Ok(rings) => Ok(Self { rings, missing: None }),
             Err(error) => {
@@ -41,6 +52,25 @@ impl Rings {
 
     pub(crate) fn take(&self, worker: usize) -> Option<PreparedRing> {
         self.rings.get(worker)?.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+/// Calls a function on a core. The memory that it makes, and the kernel for it, is then on the NUMA
+/// node of that core.
+fn on_core<T: Send>(core: u32, make: impl Fn() -> T + Sync) -> T {
+    let pinned = || {
+        // Fails if the core can't be used, which the worker will say.
+        let _ = Cpus::one(core).pin(None);
+        make()
+    };
+    let made = thread::scope(|scope| match thread::Builder::new().spawn_scoped(scope, pinned) {
+        Ok(thread) => Some(thread.join()),
+        Err(_) => None,
+    });
+    match made {
+        Some(Ok(made)) => made,
+        Some(Err(panic)) => std::panic::resume_unwind(panic),
+        None => make(),
     }
 }
 
