@@ -37,16 +37,15 @@ impl Loop {
     }
 }
 
-/// Which connection a request of the open loop is assigned to. It waits there while the connection
-/// is busy.
+/// Which connection a request of the open loop is assigned to. It waits while that is busy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, clap::ValueEnum)]
 #[non_exhaustive]
 pub enum Assign {
     /// The next one in turn, also if it is busy: the load of every connection is the same.
     #[default]
     RoundRobin,
-    /// A random one of those that are free, or of all if none is: clients with a pool of
-    /// connections.
+    /// A random one of those that are free, or the first one that becomes free: clients with a pool
+    /// of connections.
     RandomFree,
     /// Gaps drawn for each connection, as in mutilate: independent clients.
     PerConnection,
@@ -185,8 +184,8 @@ pub struct Config {
     #[arg(skip = Loop::Closed)]
     pub pacing: Loop,
     /// Connection of a request of the open loop: round-robin, the next one in turn, busy or not;
-    /// random-free, a random one of the free ones; per-connection, gaps drawn for each connection,
-    /// as in mutilate
+    /// random-free, a random free one, or the first that becomes free; per-connection, gaps drawn
+    /// for each connection, as in mutilate
     #[arg(long, value_enum, default_value_t, hide_possible_values = true)]
     pub assign: Assign,
     /// Skip requests of the open loop whose connection is busy. Latencies then exclude them

@@ -90,7 +90,7 @@ impl DatagramSession {
             self.issue(connection, now)?;
         }
         self.send(connection, context)?;
-        let idle = connection.in_flight.borrow().is_empty() && connection.waiting.borrow().is_empty();
+        let idle = connection.in_flight.borrow().is_empty() && !connection.has_waiting();
         if connection.worker.stopping.get() && idle {
             return Poll::Ready(Ok(()));
         }

@@ -96,6 +96,11 @@ impl Connection {
         before >= self.worker.depth() || self.reconnecting.get()
     }
 
+    /// Whether a request waits that this connection may send.
+    pub(crate) fn has_waiting(&self) -> bool {
+        !self.waiting.borrow().is_empty() || !self.worker.for_any.borrow().is_empty()
+    }
+
     /// Requests a reconnect once nothing is in flight.
     pub(crate) fn reconnect(&self) {
         self.reconnecting.set(true);
@@ -185,7 +190,8 @@ impl Connection {
             if self.in_flight.borrow().len() >= worker.depth() {
                 return None;
             }
-            self.waiting.borrow_mut().pop_front()?
+            let own = self.waiting.borrow_mut().pop_front();
+            own.or_else(|| worker.for_any.borrow_mut().pop_front())?
         };
         drop(thinking);
         let send_lag =
@@ -288,6 +294,8 @@ pub(crate) struct WorkerState {
     pub(crate) requests: RefCell<RequestWriter>,
     pub(crate) recorder: RefCell<Recorder>,
     pub(crate) connector: Connector,
+    /// What the connection takes that is free first (`Assign::RandomFree`).
+    pub(crate) for_any: RefCell<VecDeque<WaitingRequest>>,
     /// Set when no new requests may be sent.
     pub(crate) stopping: Cell<bool>,
     pub(crate) end: Instant,

@@ -100,7 +100,7 @@ impl Connection {
         }
         self.poll_send(context, stream)?;
         if self.in_flight.borrow().is_empty() {
-            if self.worker.stopping.get() && self.waiting.borrow().is_empty() {
+            if self.worker.stopping.get() && !self.has_waiting() {
                 return Poll::Ready(Ok(SessionEnd::Done));
             }
             // A server may respond before it has received all of a request: finish sending first.

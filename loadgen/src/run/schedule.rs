@@ -11,7 +11,7 @@ use rand::RngExt;
 use rand::rngs::SmallRng;
 
 use crate::config::Assign;
-use crate::connection::{Connection, WorkerState};
+use crate::connection::{Connection, WaitingRequest, WorkerState};
 use crate::workload::arrival::Gaps;
 
 /// How often waiting tasks check for an interrupt, and report progress.
@@ -87,8 +87,18 @@ impl Schedule {
                 continue;
             }
             while due <= now && earliest <= now && due < self.worker.end && burst < BURST {
-                let index = connection.unwrap_or_else(|| self.choose(&mut turn));
-                self.connections[index].assign(due, due.max(earliest), now);
+                let planned = due.max(earliest);
+                match connection.or_else(|| self.choose(&mut turn)) {
+                    Some(index) => self.connections[index].assign(due, planned, now),
+                    None if self.worker.config.skip => {
+                        self.worker.recorder.borrow_mut().counts(due).skipped += 1;
+                    }
+                    None => {
+                        let send_lag = now.saturating_duration_since(planned);
+                        let waiting = WaitingRequest { due, send_lag, sendable_since: None };
+                        self.worker.for_any.borrow_mut().push_back(waiting);
+                    }
+                }
                 burst += 1;
                 if let Some(gap) = self.min_gap {
                     earliest = now + gap;
@@ -104,25 +114,21 @@ impl Schedule {
         }
     }
 
-    /// The connection of a request that is nobody's.
-    fn choose(&self, turn: &mut usize) -> usize {
+    /// The connection of a request that is nobody's; `None` if it waits for any that becomes free.
+    fn choose(&self, turn: &mut usize) -> Option<usize> {
         let count = self.connections.len();
         if self.worker.config.assign == Assign::RandomFree {
             let first = self.worker.requests.borrow_mut().random().random_range(0..count);
-            let mut all = (first..count).chain(0..first);
             let is_free = |index: &usize| {
                 let connection = &self.connections[*index];
                 !connection.is_broken.get() && !connection.is_busy()
             };
-            if let Some(free) = all.find(is_free) {
-                return free;
-            }
-            *turn = first;
+            return (first..count).chain(0..first).find(is_free);
         }
         let next = (*turn..*turn + count).find(|index| !self.connections[index % count].is_broken.get());
         let index = next.unwrap_or(*turn);
         *turn = index + 1;
-        index % count
+        Some(index % count)
     }
 
     fn next_due(&mut self) -> Option<(Instant, Option<usize>)> {

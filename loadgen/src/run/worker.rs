@@ -1,5 +1,6 @@
 //! One worker's part of a run.
 
+use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
@@ -127,6 +128,7 @@ async fn generate_load(
         requests: requests.into(),
         recorder: recorder.into(),
         connector,
+        for_any: RefCell::default(),
         stopping: false.into(),
         end,
         interval: slicing.interval,
@@ -210,6 +212,9 @@ async fn generate_load(
     // If the closed loop was interrupted, its requests in flight are not unanswered.
     if !config.pacing.is_closed() || !stop.load(Ordering::Relaxed) {
         let now = Instant::now();
+        if let Some(connection) = connections.first() {
+            connection.waiting.borrow_mut().append(&mut worker.for_any.borrow_mut());
+        }
         connections.iter().for_each(|connection| connection.count_all_unanswered(now));
     }
     flush(Instant::now());

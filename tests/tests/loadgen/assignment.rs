@@ -30,6 +30,20 @@ fn requests_avoid_a_busy_connection_if_they_may_take_any_free_one() {
 }
 
 #[test]
+#[serial]
+fn a_request_that_finds_no_free_connection_goes_to_the_first_that_becomes_free() {
+    // One connection never answers; the other one is busy for half of the time, or more.
+    let server = FakeServer::answering(|line| {
+        std::thread::sleep(Duration::from_millis(2));
+        if line.connection == 0 { Vec::new() } else { MISS.to_vec() }
+    });
+    let assign = Assign::RandomFree;
+    let pacing = Loop::Open { rate: 250.0, arrival: "exponential".parse().unwrap() };
+    let report = run(&Config { pacing, connections: 2, assign, ..config(server.address) });
+    assert_eq!(report.unanswered, 1, "{}", report.table());
+}
+
+#[test]
 fn connections_with_gaps_of_their_own_send_different_numbers_of_requests() {
     let counts = |assign| {
         let server = FakeServer::recording();
