@@ -10,7 +10,7 @@ use std::time::Duration;
 pub use policies::socket_options::{peer_credentials, steer_by_queue};
 
 use crate::driver::readiness::SourceKind;
-pub use crate::driver::uring::socket::{RingListener, RingSocket, sendable};
+pub use crate::driver::uring::socket::{RingListener, RingSocket};
 pub use crate::driver::uring::socket_state::Received;
 pub use crate::io::{OnItsWorker, StaysOnItsWorkerUseRuntimeSpawn};
 pub use crate::worker::napi_map::OwnedQueue;

@@ -3,11 +3,12 @@
 use std::io::{self, IoSlice, IoSliceMut, Read};
 use std::marker::PhantomData;
 use std::net::Shutdown;
+use std::ops::{Deref, Range};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use runtime::__net::{RingSocket, sendable};
+use runtime::__net::RingSocket;
 use runtime::io::{AsyncFd, Direction, SourceKind, poll_operation};
 use rustix::net::RecvFlags;
 use socket2::Socket;
@@ -18,6 +19,21 @@ use crate::sockopt;
 /// What one read or write moves at most: more would keep the worker from its other connections for
 /// longer than a turn should last.
 pub(super) const MOST_AT_ONCE: usize = 512 << 10;
+
+/// Which slices of a vectored read or write one call takes: from the first that is not empty, as
+/// many as are together no longer than [`MOST_AT_ONCE`] and no more than `sendmsg(2)` takes. With
+/// empty ones alone it would return 0, for `write_all` an error and for a reader the end.
+fn taken_at_once(slices: &[impl Deref<Target = [u8]>]) -> Range<usize> {
+    let first = slices.iter().position(|slice| !slice.is_empty()).unwrap_or(slices.len());
+    let mut total = 0;
+    let lengths = slices[first..].iter().take(libc::UIO_MAXIOV as usize).map(|slice| slice.len());
+    let fitting = lengths.take_while(|length| {
+        total += length;
+        total <= MOST_AT_ONCE
+    });
+    // The first may be longer.
+    first..slices.len().min(first + fitting.count().max(1))
+}
 
 /// The socket without its read buffer: the part that both halves of a split stream use.
 #[derive(Debug)]
@@ -96,6 +112,11 @@ impl<K> SocketIo<K> {
         if unread.is_empty()
             && let SocketBackend::Readiness(fd) = &self.backend
         {
+            let taken = taken_at_once(buffers);
+            let buffers = &mut buffers[taken];
+            if let [one] = buffers {
+                return self.poll_read(context, unread, one);
+            }
             let length = buffers.iter().map(|buffer| buffer.len()).sum();
             return poll_read_socket(fd, context, length, |mut socket| socket.read_vectored(buffers));
         }
@@ -133,7 +154,7 @@ impl<K> SocketIo<K> {
         buffers: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let first;
-        let buffers = match buffers {
+        let buffers = match &buffers[taken_at_once(buffers)] {
             [one] if one.len() > MOST_AT_ONCE => {
                 first = [IoSlice::new(&one[..MOST_AT_ONCE])];
                 &first
@@ -145,7 +166,7 @@ impl<K> SocketIo<K> {
                 let result = ready!(fd.poll_io(Direction::Write, context, |socket| match buffers {
                     // A broken connection is an error here, never a signal.
                     [one] => socket.send_with_flags(one, libc::MSG_NOSIGNAL),
-                    several => socket.send_vectored_with_flags(sendable(several), libc::MSG_NOSIGNAL),
+                    several => socket.send_vectored_with_flags(several, libc::MSG_NOSIGNAL),
                 }));
                 Poll::Ready(result.inspect(|&sent| fd.record_sent(sent)))
             }
@@ -328,5 +349,21 @@ fn peek_available(socket: &Socket, buffer: &mut [u8]) -> usize {
     match rustix::io::ioctl_fionread(socket) {
         Ok(1..) if !buffer.is_empty() => peek(socket, buffer).unwrap_or(0),
         _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_call_takes_no_empty_slices_at_the_front_and_no_more_than_is_moved_at_once() {
+        let (empty, byte, half) = (&b""[..], &b"a"[..], &vec![0; MOST_AT_ONCE / 2][..]);
+        let long = &vec![0; 2 * MOST_AT_ONCE][..];
+        assert_eq!(taken_at_once(&[empty; 0]), 0..0);
+        assert_eq!(taken_at_once(&[empty; 3]), 3..3);
+        assert_eq!(taken_at_once(&[[empty; 1500], [byte; 1500]].concat()), 1500..2524);
+        assert_eq!(taken_at_once(&[half, empty, half, byte]), 0..3);
+        assert_eq!(taken_at_once(&[empty, long, byte]), 1..2);
     }
 }

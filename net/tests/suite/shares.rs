@@ -1,7 +1,7 @@
 //! What fast senders leave to the others of their worker, counted in its turns.
 
 use std::cell::Cell;
-use std::io::Write;
+use std::io::{IoSliceMut, Write};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,6 +19,8 @@ const SENDERS: usize = 6;
 enum Reads {
     /// By `AsyncRead`, into the task's buffer.
     Blocks,
+    /// As that, into two pieces of memory.
+    Vectored,
     /// By `AsyncBufRead`, from the worker's buffers.
     Borrowed,
 }
@@ -52,6 +54,11 @@ async fn read_all(mut stream: TcpStream, reads: Reads, taken: Rc<Taken>) {
     loop {
         let length = match reads {
             Reads::Blocks => stream.read(&mut memory).await.unwrap_or(0),
+            Reads::Vectored => {
+                let (first, second) = memory.split_at_mut(1 << 19);
+                let mut both = [IoSliceMut::new(first), IoSliceMut::new(second)];
+                stream.read_vectored(&mut both).await.unwrap_or(0)
+            }
             Reads::Borrowed => {
                 let length = stream.fill_buf().await.map_or(0, <[u8]>::len);
                 stream.consume_unpin(length);
@@ -119,7 +126,7 @@ async fn beside_fast_senders(reads: Reads) -> Seen {
 #[test]
 fn a_request_beside_fast_senders_waits_for_few_turns_and_none_of_them_gets_much_in_one() {
     for driver in drivers() {
-        for reads in [Reads::Blocks, Reads::Borrowed] {
+        for reads in [Reads::Blocks, Reads::Vectored, Reads::Borrowed] {
             let Seen { turns, most, .. } = one_worker(driver).block_on(beside_fast_senders(reads));
             println!("{driver}, {reads:?}: {turns} turns, at most {most} bytes in one");
             // On a ring it may wait for buffers, in the worst case behind a receive of each sender.
@@ -135,7 +142,7 @@ fn a_request_beside_fast_senders_waits_for_few_turns_and_none_of_them_gets_much_
 #[ignore = "timing"]
 fn fast_senders_get_equal_shares() {
     for driver in drivers() {
-        for reads in [Reads::Blocks, Reads::Borrowed] {
+        for reads in [Reads::Blocks, Reads::Vectored, Reads::Borrowed] {
             let Seen { shares, .. } = one_worker(driver).block_on(beside_fast_senders(reads));
             println!("{driver}, {reads:?}: {shares:?}");
             let (least, most) = (shares.iter().min().unwrap(), shares.iter().max().unwrap());

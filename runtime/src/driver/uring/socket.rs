@@ -24,14 +24,6 @@ const DIRECT_READ: usize = 16 << 10;
 /// How long a dropped socket may make no progress with what it has to send, in milliseconds.
 const DROPPED_TIMEOUT_MS: u32 = 30_000;
 
-/// What one `sendmsg(2)` takes of a vectored write: more slices are an error. Without the empty
-/// ones at the front, which could be all that it takes: it would return 0, for `write_all` an
-/// error.
-pub fn sendable<'a, 'bytes>(slices: &'a [IoSlice<'bytes>]) -> &'a [IoSlice<'bytes>] {
-    let first = slices.iter().position(|slice| !slice.is_empty()).unwrap_or(0);
-    &slices[first..slices.len().min(first + libc::UIO_MAXIOV as usize)]
-}
-
 /// A connected stream socket on a worker's ring.
 ///
 /// The receive is armed once and delivers data as it arrives, into buffers of the worker. Writes
@@ -242,7 +234,8 @@ impl RingSocket {
     /// Copies bytes to be sent, and returns how many. Waits while as much is unsent as
     /// [`Builder::ring_unsent_limit`](crate::Builder::ring_unsent_limit) says. One task may wait at
     /// a time. The error is that of an earlier send, that of `sendmsg(2)` for a write that is sent
-    /// at once, or `BrokenPipe` after [`RingSocket::shutdown_after_sends`].
+    /// at once, or `BrokenPipe` after [`RingSocket::shutdown_after_sends`]. More slices than
+    /// `sendmsg(2)` takes are an error.
     pub fn poll_write(&self, context: &mut Context<'_>, buffers: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
         ready!(coop::poll_budget(context));
         match self.try_write(buffers) {
@@ -271,7 +264,7 @@ impl RingSocket {
             use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
             let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
             let mut no_control = SendAncillaryBuffer::default();
-            match sendmsg(self.state.fd(), sendable(buffers), &mut no_control, flags) {
+            match sendmsg(self.state.fd(), buffers, &mut no_control, flags) {
                 Ok(sent) => {
                     self.driver.count_written(sent);
                     self.driver.count_sent(sent);
@@ -483,20 +476,5 @@ opaque_debug!(RingListener, "RingListener", |it| "fd" = it.state.fd());
 impl Drop for RingListener {
     fn drop(&mut self) {
         drop(self.stop());
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn empty_slices_at_the_front_leave_room_for_the_others() {
-        let mut slices = vec![IoSlice::new(b""); 1500];
-        assert_eq!(sendable(&slices).len(), 1024);
-        slices.extend([IoSlice::new(b"a"); 1500]);
-        let some = sendable(&slices);
-        assert_eq!((some.len(), &*some[0]), (1024, &b"a"[..]));
-        assert!(sendable(&[]).is_empty());
     }
 }
