@@ -86,7 +86,7 @@ impl Server {
     }
 
     async fn listen_on_addresses(&mut self, config: &Config) -> Result<(), StartError> {
-        // All addresses are bound before any is served.
+        // All TCP addresses are bound before any is served: where one is in use, nothing has answered.
         let mut listeners = Vec::new();
         for &(ip, port) in &config.listen {
             check_address(config, ip)?;
@@ -95,13 +95,14 @@ impl Server {
                 let listener = bind(address, config.backlog).await.map_err(cannot_listen(address))?;
                 listeners.push((address, listener));
             }
-            if let Some(port) = config.udp_port {
-                let address = SocketAddr::new(ip, port);
-                let failed = cannot_listen(format!("UDP {address}"));
-                let service = udp::serve(address, &self.context).map_err(&failed)?;
-                self.listed(format!("udp:{}", service.local_addr()));
-                self.udp.push(service);
-            }
+        }
+        // A UDP address is served as soon as it is bound.
+        for (ip, port) in config.listen.iter().filter_map(|&(ip, _)| Some((ip, config.udp_port?))) {
+            let address = SocketAddr::new(ip, port);
+            let failed = cannot_listen(format!("UDP {address}"));
+            let service = udp::serve(address, &self.context).map_err(&failed)?;
+            self.listed(format!("udp:{}", service.local_addr()));
+            self.udp.push(service);
         }
         for (address, listener) in listeners {
             self.serve(listener).map_err(cannot_listen(address))?;
