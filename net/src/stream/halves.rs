@@ -84,6 +84,21 @@ impl<K> Stream<K> {
     }
 }
 
+impl<K> ReadHalf<'_, K> {
+    /// Sets how many unread bytes wake a task that waits for any (`SO_RCVLOWAT`, socket(7)): 1 by
+    /// default, and again after 1. A task that knows how many have to come is then woken once for
+    /// them, and not for each packet. Fewer are there at the end of the stream, after an error, and
+    /// where the receive buffer is full. Reads return what is there, whatever the mark. Only TCP
+    /// heeds it.
+    ///
+    /// # Errors
+    /// Those of `setsockopt(2)`.
+    #[doc(alias = "SO_RCVLOWAT")]
+    pub fn set_receive_low_water(&self, bytes: usize) -> io::Result<()> {
+        self.io.set_receive_low_water(bytes)
+    }
+}
+
 impl<K> OwnedReadHalf<K> {
     /// Makes a stream of its halves again.
     ///

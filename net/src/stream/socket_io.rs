@@ -174,6 +174,11 @@ impl<K> SocketIo<K> {
         }
     }
 
+    pub(super) fn set_receive_low_water(&self, bytes: usize) -> io::Result<()> {
+        let bytes = bytes.clamp(1, libc::c_int::MAX as usize) as libc::c_int;
+        sockopt::set_int(self.socket(), libc::SOL_SOCKET, libc::SO_RCVLOWAT, bytes)
+    }
+
     /// Counts bytes that were sent on the socket itself.
     pub(super) fn record_sent(&self, bytes: usize) {
         match &self.backend {

@@ -1,11 +1,12 @@
 //! What `Stream` promises on every driver: when a write is done, when an error is returned, what
 //! flush, close, shutdown and drop do. Each test runs on each driver.
 
-use std::io::{ErrorKind, Read};
+use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
 use std::time::Duration;
 
 use futures_util::{AsyncReadExt, AsyncWriteExt};
+use net::TcpStream;
 
 use crate::common::{pair, with_std_peer};
 
@@ -28,6 +29,37 @@ async fn a_buffer_may_be_changed_when_its_write_has_returned() {
         peer.read_exact(&mut received).unwrap();
         assert!(received.iter().all(|&byte| byte == 1));
     }
+}
+
+#[runtime::test]
+async fn a_reader_is_woken_when_as_much_is_there_as_its_mark_says_or_the_end() {
+    let (mut stream, mut peer) = with_std_peer().await;
+    peer.set_nodelay(true).unwrap();
+    let (mut reader, _writer) = TcpStream::split(&mut stream);
+    let mut buffer = vec![0; 20_000];
+    // Writes while the reader waits: what is there before is read, whatever the mark.
+    let mut is_woken_by = async |reader: &mut net::ReadHalf<'_, _>, bytes: &[u8]| {
+        let moment = Duration::from_millis(3);
+        assert!(runtime::timeout(moment, reader.read(&mut buffer)).await.is_err());
+        peer.write_all(bytes).unwrap();
+        runtime::timeout(10 * moment, reader.read(&mut buffer)).await.ok().map(Result::unwrap)
+    };
+    reader.set_receive_low_water(10_000).unwrap();
+    for _ in 0..9 {
+        assert_eq!(is_woken_by(&mut reader, &[1; 1000]).await, None);
+    }
+    assert_eq!(is_woken_by(&mut reader, &[1; 1000]).await, Some(10_000));
+    assert_eq!(is_woken_by(&mut reader, b"x").await, None);
+    // What has come is enough for a lower mark.
+    reader.set_receive_low_water(1).unwrap();
+    let mut buffer = vec![0; 20_000];
+    assert_eq!(reader.read(&mut buffer).await.unwrap(), 1);
+    reader.set_receive_low_water(10_000).unwrap();
+    assert!(runtime::timeout(Duration::from_millis(3), reader.read(&mut buffer)).await.is_err());
+    peer.write_all(b"rest").unwrap();
+    drop(peer);
+    assert_eq!(reader.read(&mut buffer).await.unwrap(), 4);
+    assert_eq!(reader.read(&mut buffer).await.unwrap(), 0);
 }
 
 #[runtime::test]

@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::process::Command;
 
 use serial_test::parallel;
-use tests::memcached::Memcached;
+use tests::memcached::{Memcached, wait_until};
 
 #[test]
 #[parallel]
@@ -180,4 +180,36 @@ fn large_values_are_stored_and_returned_whole_in_both_protocols() {
         let answer = server.talk(b"get k\r\n");
         assert_eq!(answer, [format!("VALUE k 9 {size}\r\n").as_bytes(), &value, b"\r\nEND\r\n"].concat());
     }
+}
+
+/// A server waits for several pieces at once, which nothing may hang of.
+#[test]
+#[parallel]
+fn a_large_value_may_come_in_pieces_slowly_and_without_its_end() {
+    let server = Memcached::start(&["-o", "idle_timeout=1"]);
+    let without_limits = Memcached::start(&[]);
+    let value = vec![b'v'; 200_000];
+    let send_all_but_the_end = |server: &Memcached| {
+        let mut stream = server.connect();
+        stream.set_nodelay(true).unwrap();
+        stream.write_all(b"set k 0 0 200000\r\n").unwrap();
+        for piece in value[..199_999].chunks(30_000) {
+            stream.write_all(piece).unwrap();
+            // In all for longer than a client may be idle.
+            std::thread::sleep(std::time::Duration::from_millis(300));
+        }
+        stream
+    };
+    for server in [&server, &without_limits] {
+        let mut stream = send_all_but_the_end(server);
+        assert_eq!(server.talk(b"get k\r\n"), b"END\r\n");
+        stream.write_all(b"v\r\nget k\r\n").unwrap();
+        let expected = [&b"STORED\r\nVALUE k 0 200000\r\n"[..], &value, b"\r\nEND\r\n"].concat();
+        let mut answer = vec![0; expected.len()];
+        stream.read_exact(&mut answer).unwrap();
+        assert!(answer == expected, "{}", String::from_utf8_lossy(&answer[..40]));
+    }
+    drop(send_all_but_the_end(&without_limits));
+    let is_gone = || without_limits.stat("curr_connections") <= 1;
+    wait_until("the connection has ended", is_gone);
 }

@@ -105,6 +105,14 @@ impl Session<'_> {
         Some(&mut value.bytes_mut()[block.filled..]).filter(|missing| !missing.is_empty())
     }
 
+    /// How many bytes of a value that is being received are missing, without its terminator.
+    pub fn missing_bytes(&self) -> usize {
+        match &self.pending {
+            PendingInput::DataBlock(block) => block.request.length - block.filled,
+            _ => 0,
+        }
+    }
+
     pub fn is_receiving_value(&self) -> bool {
         matches!(self.pending, PendingInput::DataBlock(_))
     }
