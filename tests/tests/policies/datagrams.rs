@@ -8,12 +8,16 @@ use std::time::{Duration, Instant};
 
 use lab::testbed::{SERVER_ADDRESS, SERVER_INTERFACE, Testbed};
 use net::{UdpSocket, UdpSteering};
+use policies::controller::{ForcedSettings, QueueSettings, Reason};
 use policies::counters::Snapshot;
 use policies::{Policy, host};
 use runtime::Runtime;
 use runtime::policy::QueueMode;
-use tests::testbed::{enter, server_runtime};
+use tests::memcached::wait_until;
+use tests::testbed::{enter, server_builder, server_runtime};
 use tests::testbed_test;
+
+use super::echo::server::{Connection, EchoServer};
 
 /// All of them come to one of two queues once in 2^31 rounds.
 const CLIENTS: usize = 32;
@@ -153,4 +157,47 @@ fn with_two_queues_each_datagram_is_received_by_the_worker_of_its_queue() {
             assert!(UdpSocket::bind(address).is_ok(), "the address is still taken");
         });
     }
+}
+
+/// They complete nothing in the worker: its waits only sleep and poll.
+#[ignore = "timing"]
+#[testbed_test(drivers = "epoll, uring")]
+fn other_programs_packets_on_a_polled_queue_arrive_though_the_worker_gets_none() {
+    const AT_ONCE: usize = 100;
+    let testbed = enter(1);
+    let forced = ForcedSettings::default();
+    let interval = Duration::from_millis(1);
+    let watchdog = QueueSettings::LONGEST_WATCHDOG;
+    let builder = server_builder(Policy::KernelPolling, 1).force_queue_settings(forced.clone());
+    let mut server = EchoServer::start(builder, SERVER_ADDRESS, Duration::ZERO);
+    let mut connection = Connection::open_on(&testbed, server.address);
+    forced.choose(QueueSettings::timed(interval, watchdog, Reason::Fixed));
+    wait_until("the queue is in timed mode", || {
+        connection.request();
+        server.report().queue.unwrap().mode == QueueMode::Timed
+    });
+    let sink = socket2::Socket::from(Std::bind((SERVER_ADDRESS, 0)).unwrap());
+    sink.set_recv_buffer_size(1 << 20).unwrap();
+    let sink = Std::from(sink);
+    let address = sink.local_addr().unwrap();
+    sink.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+    let sending = testbed.client.run(|| {
+        Ok(std::thread::spawn(move || {
+            let socket = Std::bind("0.0.0.0:0").unwrap();
+            let send = |index: &usize| {
+                if index % AT_ONCE == 0 {
+                    std::thread::sleep(interval);
+                }
+                socket.send_to(b"datagram", address).is_ok()
+            };
+            (0..AT_ONCE * 300).filter(send).count()
+        }))
+    });
+    let mut received = 0;
+    while sink.recv(&mut [0; 64]).is_ok() {
+        received += 1;
+    }
+    let sent = sending.unwrap().join().unwrap();
+    println!("{received} of {sent} datagrams");
+    assert!(received * 10 >= sent * 9, "{received} of {sent} datagrams");
 }
