@@ -135,8 +135,10 @@ fn is_bind_mount(mounts: &str, directory: &Path) -> bool {
 mod tests {
     use std::os::linux::net::SocketAddrExt;
     use std::os::unix::net::{SocketAddr, UnixDatagram};
+    use std::process::Command;
 
     use super::*;
+    use crate::host::net_namespace::NetNamespace;
 
     #[test]
     fn a_second_directory_for_an_interface_is_refused_while_a_process_uses_the_first() {
@@ -156,6 +158,32 @@ mod tests {
         let name = SocketAddr::from_abstract_name(format!("lull/{ifindex}/0.0/1")).unwrap();
         let _squatter = UnixDatagram::bind_addr(&name).unwrap();
         Claim::make(other.path(), ifindex).unwrap();
+    }
+
+    #[test]
+    fn a_thread_in_another_network_namespace_sees_the_processes_there() {
+        let (one, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let mut child = Command::new("unshare").args(["--net", "sleep", "20"]).spawn().unwrap();
+        let own = fs::metadata("/proc/self/ns/net").unwrap().ino();
+        let path = format!("/proc/{}/ns/net", child.id());
+        // Without privileges it ends at once.
+        while child.try_wait().unwrap().is_none() && fs::metadata(&path).map_or(own, |it| it.ino()) == own {
+            std::thread::yield_now();
+        }
+        let moved = fs::metadata(&path).ok().and_then(|it| NetNamespace::find(it.ino()));
+        let refusal = moved.map(|namespace| {
+            let claims = || {
+                let _first = Claim::make(one.path(), 7).unwrap();
+                Claim::make(other.path(), 7).err().map(|error| error.kind())
+            };
+            namespace.run(claims).unwrap()
+        });
+        let _ = child.kill();
+        child.wait().unwrap();
+        if refusal.is_none() && std::env::var_os("LULL_REQUIRE_ALL").is_none() {
+            return eprintln!("skipped: no network namespace could be made");
+        }
+        assert_eq!(refusal, Some(Some(io::ErrorKind::AlreadyExists)));
     }
 
     #[test]
