@@ -25,7 +25,7 @@
 //! network card: what stands in for its interrupt costs more than one.
 //!
 //! From the bottom up: [`testbed`], [`fleet`], [`network`], [`peers`], [`cores`], [`rounds`],
-//! [`processes`], [`experiment`], [`instructions`], [`report`], [`commands`].
+//! [`preflight`], [`processes`], [`experiment`], [`instructions`], [`report`], [`commands`].
 
 #![deny(unsafe_code)]
 // Not published: the command and the tests use it. A name that says enough needs no second one.
@@ -43,6 +43,7 @@ pub mod fleet;
 pub mod instructions;
 pub mod network;
 pub mod peers;
+pub mod preflight;
 pub mod processes;
 pub mod report;
 pub mod rounds;

@@ -2,13 +2,9 @@
 //!
 //! `compare`, `peers`, `attach`, `steps` and `self-test` are an
 //! [`Experiment`](crate::experiment::Experiment) each, whose report is a
-//! [`Comparison`](comparison::Comparison); `paper` is a series of them. `check`, `model` and
-//! `waiting` measure on loopback.
+//! [`Comparison`](comparison::Comparison); `paper` is a series of them.
 
-pub mod check;
 pub mod comparison;
-pub mod model;
 pub mod paper;
 pub mod self_test;
 pub mod steps;
-pub mod waiting;

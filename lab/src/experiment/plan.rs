@@ -30,6 +30,10 @@ impl Load {
     pub fn needs_capacity(&self) -> bool {
         matches!(self, Self::Share(_) | Self::Steps { .. })
     }
+
+    fn is_open(&self) -> bool {
+        matches!(self, Self::Share(_) | Self::Rate(_))
+    }
 }
 
 /// Steal, as a share of one core, above which a turn or a window is repeated. A 99th percentile
@@ -45,7 +49,9 @@ pub struct Experiment {
     pub loads: Vec<Load>,
     /// Connections of the fleet, 1 to 20,000.
     pub connections: usize,
-    pub receiver: Receiver,
+    /// What stands in for an interrupt: under the first one everything is measured, under the others
+    /// the rates of open loops.
+    pub receivers: Vec<Receiver>,
     pub requests: FleetRequests,
     /// The capacity that shares refer to, requests per second, instead of one that is searched.
     pub given_capacity: Option<f64>,
@@ -85,7 +91,7 @@ impl Experiment {
             references,
             loads,
             connections: 64,
-            receiver: Receiver::default(),
+            receivers: vec![Receiver::default()],
             requests: FleetRequests::Memcached(Box::<Workload>::default()),
             given_capacity: None,
             rounds: 12,
@@ -109,7 +115,17 @@ impl Experiment {
     /// Turns without repeats, for a progress bar.
     pub fn steps(&self) -> usize {
         let searches = if self.searches_capacity() { self.capacity_rounds } else { 0 };
-        self.contenders.len() * (searches + self.loads.len() * self.rounds)
+        self.contenders.len() * (searches + self.loads_by_receiver().len() * self.rounds)
+    }
+
+    /// The loads in their order, each with what receives under it.
+    pub fn loads_by_receiver(&self) -> Vec<(Load, Receiver)> {
+        let of = |load: &Load| {
+            let under = if load.is_open() { self.receivers.len() } else { 1 };
+            let receivers = self.receivers.iter().take(under).copied();
+            receivers.map(|receiver| (*load, receiver)).collect::<Vec<_>>()
+        };
+        self.loads.iter().flat_map(of).collect()
     }
 
     /// Why a contender can't be compared with the others on these cores, if it can't.

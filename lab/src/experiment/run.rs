@@ -15,7 +15,7 @@ use crate::Error;
 use crate::cores::CoreAssignment;
 use crate::fleet::{AlternatingRate, FleetLoad, FleetPacing};
 use crate::processes::RunningPolicy;
-use crate::rounds::{Figure, LoadKind, LoadPlan, Results, Runner, Status, share_of_time};
+use crate::rounds::{Figure, LEAST_ROUNDS, LoadKind, LoadPlan, Results, Runner, Status, share_of_time};
 
 /// The seed of the first contender's due times and requests; the others' follow.
 const SEED: u64 = 1;
@@ -69,6 +69,7 @@ impl Experiment {
             let limit = self.time_limit.mul_f64(self.capacity_share);
             let name = format!("capacity (p99 of at most {:.0} µs)", self.capacity_p99_us);
             let plan = LoadPlan {
+                receiver: self.receivers.first().copied(),
                 steal_limit: STEAL_LIMIT,
                 ..LoadPlan::new(name, LoadKind::Capacity, 0.0, self.capacity_rounds, limit)
             };
@@ -83,29 +84,33 @@ impl Experiment {
                 }
                 Ok(turn)
             })?;
-            let medians = self.references.iter().filter_map(|&it| measured.median(it, Figure::Capacity));
+            let least = LEAST_ROUNDS.min(self.capacity_rounds);
+            let median = |&it: &usize| measured.median(it, Figure::Capacity, least);
+            let medians = self.references.iter().filter_map(median);
             capacity = medians.reduce(f64::max);
             if capacity.is_none() {
                 let mut turns =
                     measured.turns.iter().filter(|turn| self.references.contains(&turn.contender));
                 let reason = turns
-                    .find_map(|it| Some(format!("{}: {}", names[it.contender], it.turn.invalid.as_ref()?)))
+                    .find_map(|it| Some(format!(": {}: {}", names[it.contender], it.turn.invalid.as_ref()?)))
                     .unwrap_or_default();
-                no_capacity = Some(format!("no capacity was found that rates could be shares of: {reason}"));
+                no_capacity = Some(format!("no capacity was found that rates could be shares of{reason}"));
             }
         }
         let has_rate = |load: &&Load| capacity.is_some() || !load.needs_capacity();
-        let loads: Vec<Load> = self.loads.iter().filter(has_rate).copied().collect();
-        if let Some(reason) = no_capacity.as_ref().filter(|_| loads.is_empty()) {
-            return Err(format!(
-                "{reason}; repeat it when the machine is quieter (`lab check` says what disturbs it), or choose the rates with \
-                 --rates"
-            )
-            .into());
-        }
-        for (index, load) in loads.iter().enumerate() {
-            let limit = share_of_time(deadline, loads.len() - index);
-            let (plan, load) = self.plan(*load, capacity.unwrap_or(0.0), limit);
+        let mut loads = self.loads_by_receiver();
+        loads.retain(|(load, _)| has_rate(&load));
+        // What came before may have taken twice its time.
+        let searched = if self.searches_capacity() { self.capacity_share } else { 0.0 };
+        let least = self.time_limit.mul_f64((1.0 - searched) / loads.len().max(1) as f64);
+        for (index, &(load, receiver)) in loads.iter().enumerate() {
+            let limit = share_of_time(deadline, loads.len() - index).max(least);
+            let (mut plan, load) = self.plan(load, capacity.unwrap_or(0.0), limit);
+            plan.receiver = Some(receiver);
+            if self.receivers.len() > 1 {
+                plan.name = format!("{}, {receiver}", plan.name);
+            }
+            running.iter_mut().for_each(|contender| contender.receive_by(receiver));
             runner.measure(plan, &names, |index| {
                 running[index].settle(load.pacing, self.settle)?;
                 running[index].measure(&load)

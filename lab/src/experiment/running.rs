@@ -60,14 +60,15 @@ impl RunningContender {
             FleetRequests::Text { .. } => 0,
         };
         let packs = contender.runs(Policy::Packing);
-        experiment.receiver.prepare(&testbed, if packs { cores.packing } else { cores.server })?;
+        let first = experiment.receivers.first().copied().unwrap_or_default();
+        first.prepare(&testbed, if packs { cores.packing } else { cores.server })?;
         let (server, address, policy) = start_server(contender, &testbed, cores, memory)?;
         let interface = testbed.server.run(|| host::interface(SERVER_INTERFACE).map_err(io::Error::other))?;
         // As it runs: on a kernel without kernel-thread, vanilla does.
         let polled = policy.as_ref().is_some_and(|policy| policy.ran == Policy::KernelThread.name());
         let receiver = if packs || polled { cores.packing } else { cores.server };
         // A thread that polls all the time needs no interrupt.
-        let model = if polled { Receiver::Fifo } else { experiment.receiver };
+        let model = if polled { Receiver::Fifo } else { first };
         let sets_receiver = !polled;
         let server_cores = ServerCores { cores, receiver, model };
         keep_receiver(sets_receiver, server_cores, &testbed, server.child.id())?;
@@ -89,6 +90,13 @@ impl RunningContender {
             other_attachers: if cores.packing == cores.client { others } else { 0 },
             policy,
         })
+    }
+
+    /// What receives in the next turns.
+    pub(super) fn receive_by(&mut self, receiver: Receiver) {
+        if self.sets_receiver {
+            self.cores.model = receiver;
+        }
     }
 
     /// Runs a load for some seconds, of which nothing is counted.

@@ -1,12 +1,12 @@
 //! The echo server on Lull.
 
-use std::io::{self, BufRead, Write};
+use std::io;
 use std::net::TcpListener as StdListener;
 use std::time::{Duration, Instant};
 
 use futures_util::{AsyncBufReadExt, AsyncWriteExt};
 use net::{TcpListener, TcpStream};
-use runtime::{Builder, Handle, WorkerReport};
+use runtime::{Builder, WorkerReport};
 
 use super::spec::{EchoServerSpec, RequestCounter};
 
@@ -32,7 +32,6 @@ pub(super) fn serve(
             }
         })?;
         report(ready)?;
-        report_waits(Handle::current());
         std::future::pending::<()>().await;
         drop(serving);
         Ok(())
@@ -54,18 +53,6 @@ pub(super) fn report(ready: impl FnOnce(String, Vec<String>) -> io::Result<()>) 
     // Values that the host keeps are worth a note, too: a comparison with them is not one of the
     // controller.
     ready(report.running.to_string(), [report.steps_down, report.notes].concat())
-}
-
-/// Answers each line on standard input with the number of system calls so far that wait, poll or
-/// submit. On a second thread, because the worker's CPU time is to be the server's alone.
-pub(crate) fn report_waits(handle: Handle) {
-    std::thread::spawn(move || {
-        for _ in io::stdin().lock().lines().map_while(Result::ok) {
-            // Fails if the lab has exited, and then this process is killed.
-            let waits: u64 = handle.metrics().iter().map(|metrics| metrics.waits).sum();
-            let _ = writeln!(io::stdout(), "{waits}");
-        }
-    });
 }
 
 fn compute(time: Duration) {

@@ -84,13 +84,6 @@ impl ExperimentProcess {
         }
         serde_json::from_str(&line).map_err(|error| format!("unreadable message {line:?}: {error}").into())
     }
-
-    /// Asks a server of Lull for the number of its system calls so far that wait, poll or submit
-    /// (`epoll_pwait2`, `io_uring_enter`).
-    pub(crate) fn waits(&mut self) -> Result<u64, Error> {
-        self.command(STATUS)?;
-        self.receive()
-    }
 }
 
 fn process(pid: u32) -> io::Result<procfs::process::Process> {

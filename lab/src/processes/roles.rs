@@ -13,13 +13,13 @@ use policies::attach::{AttachConfig, AttachEvent, Attachment, Target, observe};
 use policies::controller::PollInterval;
 use policies::explain::Severity;
 use policies::{Cpus, JournalDir};
-use runtime::{Builder, Handle};
+use runtime::Builder;
 use rustix::process::{Signal, set_parent_process_death_signal};
 use servers::memcached::{Config, Server};
 
 use super::messages::{ProcessRole, RunningPolicy, ServerReady, send};
 use crate::fleet::{Fleet, FleetConfig, store_records};
-use crate::peers::lull::{report_waits, worker_report};
+use crate::peers::lull::worker_report;
 use crate::peers::raise_descriptor_limit;
 use crate::rounds::AttachProgress;
 use crate::testbed::{Namespace, SERVER_INTERFACE};
@@ -80,7 +80,6 @@ fn run_server(builder: Builder, address: IpAddr, memory: u64) -> Result<(), Erro
         let report = worker_report()?;
         let policy = RunningPolicy { ran: report.running.to_string(), steps_down: report.steps_down };
         send(&ServerReady { address: server.addresses()[0], policy: Some(policy) })?;
-        report_waits(Handle::current());
         std::future::pending::<()>().await;
         drop(server);
         Ok(())

@@ -170,7 +170,7 @@ pub(crate) fn sections(loads: &[LoadResult], notes: &[String]) -> Vec<Section> {
             if kind != LoadKind::Capacity {
                 parts.tables.push(table(&format!("{name}{suffix}"), &loads, &part_figures, &[]));
             }
-            if kind == LoadKind::Open && loads.len() > 1 {
+            if kind == LoadKind::Open && loads.iter().any(|load| load.at != loads[0].at) {
                 add_plots(&mut section, &loads);
             }
         }

@@ -41,9 +41,9 @@ pub enum DistanceClass {
 
 policies::names!(DistanceClass, "distance": Single = "one class", Near = "near", Far = "far");
 
-pub(super) struct Classes {
+pub(crate) struct Classes {
     /// `None` if the turn began and ended in different classes, or is an outlier.
-    pub(super) turns: Vec<Option<DistanceClass>>,
+    pub(crate) turns: Vec<Option<DistanceClass>>,
     border: Option<f64>,
 }
 
@@ -52,7 +52,7 @@ impl Classes {
     ///
     /// Where a gap between readings has too few turns on one side, these are outliers, which are
     /// put aside. What is left is split at its widest gap.
-    pub(super) fn of(turns: impl Iterator<Item = Option<CoreDistance>>) -> Self {
+    pub(crate) fn of(turns: impl Iterator<Item = Option<CoreDistance>>) -> Self {
         let turns: Vec<Option<CoreDistance>> = turns.collect();
         let mut rest: Vec<CoreDistance> = turns.iter().flatten().copied().collect();
         let least = MIN_TURNS.max(rest.len().div_ceil(MIN_SHARE));

@@ -25,14 +25,14 @@ pub struct Conditions {
 
 impl Conditions {
     /// With the round trips of a cache line before and after, in ns.
-    pub(super) fn new(steal: f64, distance: Option<(f64, f64)>) -> Self {
+    pub(crate) fn new(steal: f64, distance: Option<(f64, f64)>) -> Self {
         Self { steal, distance: distance.map(|(before, after)| CoreDistance { before, after }) }
     }
 }
 
 /// Measures a turn, and the conditions meanwhile. Neither server nor load may run yet, or they
 /// would be in the way.
-pub(super) fn observed<T>(
+pub(crate) fn observed<T>(
     cores: CoreAssignment,
     measure: impl FnOnce() -> Result<T, Error>,
 ) -> Result<(T, Conditions), Error> {

@@ -65,24 +65,13 @@ figures! {
     System 1 "system %",
     /// Softirqs beside those of system calls, % of the same.
     Softirq 1 "softirq %",
-    /// System calls that wait, poll or submit, per request.
-    Waits 2 "waits/req",
-    Calls 2 "calls/req",
-    /// What they cost by themselves, µs per request.
-    Crossings 2 "n·δ µs",
-    /// CPU time without them, µs per request.
-    Rest 2 "a + o(b) µs",
-    /// Their share of CPU time, %.
-    Potential 1 "PD %",
-    /// From sending a message until its answer is there, µs: the mean without the slowest 2 %.
-    RoundTrip 1 "round trip µs",
 }
 
 impl Figure {
     /// Whether it says what others consist of.
     pub fn is_part(self) -> bool {
-        use Figure::{Capacity, CpuPerRequest, P50, P99, RoundTrip, Throughput};
-        !matches!(self, Capacity | Throughput | P50 | P99 | CpuPerRequest | RoundTrip)
+        use Figure::{Capacity, CpuPerRequest, P50, P99, Throughput};
+        !matches!(self, Capacity | Throughput | P50 | P99 | CpuPerRequest)
     }
 
     /// Whether more of it is better; of the others less.

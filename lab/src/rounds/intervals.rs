@@ -8,9 +8,9 @@ use loadgen::medians::{Interval, median_interval};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
+use super::turn::LEAST_ROUNDS;
+
 const RESAMPLES: usize = 400;
-/// Fewer rounds give no interval.
-const LEAST_ROUNDS: usize = 6;
 
 /// The latencies of a round: ends of buckets in ns, ascending, with the requests in each.
 type Buckets<'a> = &'a [(u64, u64)];

@@ -11,9 +11,10 @@ mod results;
 mod runner;
 mod turn;
 
+pub(crate) use classes::Classes;
 pub use classes::{CoreDistance, DistanceClass};
 pub use conditions::Conditions;
-pub(crate) use conditions::STEAL_LIMIT;
+pub(crate) use conditions::observed;
 pub use figure::Figure;
 #[cfg(test)]
 pub(crate) use results::tests::results_of;
@@ -21,4 +22,4 @@ pub(crate) use results::{ANSWERED, order_by_rounds};
 pub use results::{LoadResult, Measured, Results, Round, Row, Status};
 pub use runner::Runner;
 pub(crate) use runner::share_of_time;
-pub use turn::{AttachProgress, LoadDetail, LoadKind, LoadPlan, Measurement, TakenTurn, Turn};
+pub use turn::{AttachProgress, LEAST_ROUNDS, LoadDetail, LoadKind, LoadPlan, Measurement, TakenTurn, Turn};

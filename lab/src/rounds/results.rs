@@ -12,6 +12,7 @@ use super::figure::Figure;
 use super::intervals::{p99, p99_ratio};
 use super::turn::{LoadKind, LoadPlan, Measurement, TakenTurn, Turn};
 use crate::fleet::FleetPacing;
+use crate::testbed::Receiver;
 
 /// The share of the requests of an open loop that a server answers in time, at least, %; below it
 /// is overloaded.
@@ -98,6 +99,8 @@ pub struct LoadResult {
     pub share: Option<f64>,
     /// What the fleet did. `None` for a search, and for a load that is not a fleet's.
     pub pacing: Option<FleetPacing>,
+    /// What stood in for an interrupt. `None` for a load that is not a fleet's.
+    pub receiver: Option<Receiver>,
     pub class: DistanceClass,
     /// The shortest and the longest distance of the class, ns. `None` if it was not measured.
     pub distance: Option<(f64, f64)>,
@@ -186,7 +189,7 @@ fn load_result(
     let names = &measured.contenders;
     let mut by_round: BTreeMap<usize, BTreeMap<usize, usize>> = BTreeMap::new();
     for (at, taken) in measured.turns.iter().enumerate() {
-        if classes[at] == Some(class) && !taken.stolen {
+        if classes[at] == Some(class) && !taken.left_out {
             by_round.entry(taken.round).or_default().insert(taken.contender, at);
         }
     }
@@ -212,9 +215,22 @@ fn load_result(
             }
         }
     }
-    let &LoadPlan { ref name, kind, at, share, pacing, .. } = plan;
+    let &LoadPlan { ref name, kind, at, share, pacing, receiver, .. } = plan;
     let (name, rounds, measurement) = (name.clone(), count, index);
-    Some(LoadResult { name, kind, at, share, pacing, class, distance, rounds, rows, turns, measurement })
+    Some(LoadResult {
+        name,
+        kind,
+        at,
+        share,
+        pacing,
+        receiver,
+        class,
+        distance,
+        rounds,
+        rows,
+        turns,
+        measurement,
+    })
 }
 
 fn row(rounds: &[Round<'_>], contender: usize, name: &str, references: &[usize], kind: LoadKind) -> Row {
@@ -307,13 +323,14 @@ fn summary(measured: &Measurement, classes: &[Option<DistanceClass>], results: &
     }
     let turns = &measured.turns;
     let kept: usize = results.iter().map(|load| load.rounds * measured.contenders.len()).sum();
-    let stolen = turns.iter().filter(|turn| turn.stolen).count();
-    let changed = turns.iter().zip(classes).filter(|(turn, class)| class.is_none() && !turn.stolen).count();
+    let left_out = turns.iter().filter(|turn| turn.left_out).count();
+    let stolen = turns.iter().filter(|turn| turn.left_out && turn.turn.invalid.is_none()).count();
+    let changed = turns.iter().zip(classes).filter(|(turn, class)| class.is_none() && !turn.left_out).count();
     let invalid: Vec<&TakenTurn> = turns.iter().filter(|turn| turn.turn.invalid.is_some()).collect();
     for (count, words) in [
         (stolen, "left out because of steal"),
         (changed, "left out because the distance changed"),
-        (turns.len() - kept - stolen - changed, "taken again, or left out for lack of a complete round"),
+        (turns.len() - kept - left_out - changed, "taken again, or left out for lack of a complete round"),
         (turns.iter().filter(|turn| turn.disturbed).count(), "kept in spite of steal"),
         (invalid.len(), "not valid"),
     ] {
@@ -356,7 +373,7 @@ pub(crate) mod tests {
                 let (round, contender) = (index / contenders.len(), index % contenders.len());
                 let conditions = Conditions::new(0.0, Some((100.0, 110.0)));
                 let turn = turn(name, contender, round);
-                TakenTurn { contender, round, conditions, stolen: false, disturbed: false, turn }
+                TakenTurn { contender, round, conditions, left_out: false, disturbed: false, turn }
             };
             let names = contenders.iter().map(|&it| it.to_owned()).collect();
             let turns = (0..rounds * contenders.len()).map(taken).collect();
@@ -395,7 +412,7 @@ pub(crate) mod tests {
             contender,
             round,
             conditions: Conditions::new(0.0, Some((100.0, 110.0))),
-            stolen: false,
+            left_out: false,
             disturbed: false,
             turn: turn(100.0, p50),
         };

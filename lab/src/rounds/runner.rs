@@ -7,24 +7,30 @@ use std::time::{Duration, Instant};
 use super::classes::{Classes, DistanceClass};
 use super::conditions::{Conditions, observed};
 use super::results::Results;
-use super::turn::{LoadPlan, Measurement, TakenTurn, Turn};
+use super::turn::{LEAST_ROUNDS, LoadPlan, Measurement, TakenTurn, Turn};
 use crate::Error;
 use crate::cores::CoreAssignment;
 
 /// Rounds' worth of turns that may be tried in vain, for each round asked for, because the distance
 /// changes in every turn.
 const FUTILE_ROUNDS: usize = 4;
+/// With so many turns the share of those that are lost says something.
+const MANY_TURNS: usize = 12;
 
 pub struct Runner<'a> {
     cores: CoreAssignment,
     progress: &'a mut dyn FnMut(&str),
     measured: Vec<Measurement>,
+    /// Turns so far, and those of them that were lost.
+    taken: usize,
+    lost: usize,
+    has_warned: bool,
 }
 
 impl<'a> Runner<'a> {
     /// Calls `progress` before each turn, but not before one that is repeated.
     pub fn new(cores: CoreAssignment, progress: &'a mut dyn FnMut(&str)) -> Self {
-        Self { cores, progress, measured: Vec::new() }
+        Self { cores, progress, measured: Vec::new(), taken: 0, lost: 0, has_warned: false }
     }
 
     /// Measures all contenders in interleaved rounds, in the order of a Williams design.
@@ -43,6 +49,17 @@ impl<'a> Runner<'a> {
             }
             let (turn, conditions) = observed(self.cores, || measure(next.contender))?;
             rounds.finish(next, conditions, turn);
+            self.taken += 1;
+            self.lost += usize::from(rounds.is_repeat);
+            if !self.has_warned && self.taken >= MANY_TURNS && self.lost * 4 > self.taken {
+                self.has_warned = true;
+                let (lost, taken) = (self.lost, self.taken);
+                tracing::warn!(
+                    "{lost} of {taken} turns are lost, {}: what is left takes up to twice its time. Stop other programs, or begin \
+                     again when the machine is quieter",
+                    rounds.last_loss()
+                );
+            }
         }
         self.measured.push(rounds.measured);
         Ok(&self.measured[self.measured.len() - 1])
@@ -96,9 +113,9 @@ impl Rounds {
         }
     }
 
-    /// The turn to measure now. `None` after the last round; after the limit, with a complete round
-    /// or four rounds' worth of turns in vain; and if the distance changed in four times as many
-    /// turns as asked for.
+    /// The turn to measure now. `None` after the last round; after the limit, with as many rounds as
+    /// a verdict needs; after twice that time, with a complete round or four rounds' worth of turns
+    /// in vain; and if the distance changed in four times as many turns as asked for.
     fn next(&mut self) -> Option<Next> {
         let Measurement { plan, contenders, turns } = &self.measured;
         let (contenders, taken) = (contenders.len(), turns.len());
@@ -116,7 +133,11 @@ impl Rounds {
         let mut order = (0..contenders).map(|position| williams(round, position, contenders));
         let contender = order.find(|&contender| counts[contender] <= round)?;
         let now = Instant::now();
-        if now - *self.started.get_or_insert(now) >= plan.limit && taken > 0 {
+        let time = now - *self.started.get_or_insert(now);
+        if time >= plan.limit && most >= LEAST_ROUNDS.min(plan.rounds) {
+            return None;
+        }
+        if time >= 2 * plan.limit && taken > 0 {
             let in_time = *self.taken_in_time.get_or_insert(taken);
             if most > 0 || taken - in_time >= FUTILE_ROUNDS * contenders {
                 return None;
@@ -125,19 +146,31 @@ impl Rounds {
         Some(Next { round, contender, is_repeat: self.is_repeat, begun: now })
     }
 
-    /// Ends a turn. It is repeated for steal, and if the distance changed.
+    /// Ends a turn. It is repeated for steal, if it was not valid, and if the distance changed.
     fn finish(&mut self, next: Next, mut conditions: Conditions, turn: Turn) {
         let Next { contender, round, begun, .. } = next;
         let LoadPlan { limit, steal_limit, .. } = self.measured.plan;
         conditions.steal = turn.steal.unwrap_or(conditions.steal);
         let has_steal = conditions.steal > steal_limit;
-        let stolen = has_steal && self.repeated_time < limit / 2;
-        if stolen {
+        let left_out = (has_steal || turn.invalid.is_some()) && self.repeated_time < limit / 2;
+        if left_out {
             self.repeated_time += begun.elapsed();
         }
-        let disturbed = has_steal && !stolen;
-        self.measured.turns.push(TakenTurn { contender, round, conditions, stolen, disturbed, turn });
-        self.is_repeat = stolen || self.classes().turns.last().is_some_and(Option::is_none);
+        let disturbed = has_steal && !left_out;
+        self.measured.turns.push(TakenTurn { contender, round, conditions, left_out, disturbed, turn });
+        self.is_repeat = left_out || self.classes().turns.last().is_some_and(Option::is_none);
+    }
+
+    /// Why the last turn was lost.
+    fn last_loss(&self) -> String {
+        let last = self.measured.turns.last();
+        match last.and_then(|turn| turn.turn.invalid.clone()) {
+            Some(reason) => format!("the last one because {reason}"),
+            None if last.is_some_and(|turn| turn.left_out) => {
+                "the last one to the hypervisor (steal)".to_owned()
+            }
+            None => "the last one because the distance of the cores changed".to_owned(),
+        }
     }
 
     fn classes(&self) -> Classes {
@@ -147,7 +180,7 @@ impl Rounds {
     fn counts(&self, classes: &Classes, class: DistanceClass) -> Vec<usize> {
         let mut counts = vec![0; self.measured.contenders.len()];
         for (turn, of) in self.measured.turns.iter().zip(&classes.turns) {
-            counts[turn.contender] += usize::from(*of == Some(class) && !turn.stolen);
+            counts[turn.contender] += usize::from(*of == Some(class) && !turn.left_out);
         }
         counts
     }

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::conditions::{Conditions, STEAL_LIMIT};
 use super::figure::Figure;
 use crate::fleet::{FleetMeasurement, FleetPacing, FleetWindow};
+use crate::testbed::Receiver;
 
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Turn {
@@ -76,6 +77,9 @@ impl Turn {
     }
 }
 
+/// Fewer rounds give no interval that holds as often as it says, and no verdict.
+pub const LEAST_ROUNDS: usize = 6;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LoadKind {
@@ -94,9 +98,11 @@ pub struct LoadPlan {
     pub at: f64,
     pub share: Option<f64>,
     pub pacing: Option<FleetPacing>,
+    pub receiver: Option<Receiver>,
     /// Rounds; each measures every contender once.
     pub rounds: usize,
-    /// The time that all rounds may take; half of it may go to turns that are repeated.
+    /// The time that all rounds may take, or twice as long until there are [`LEAST_ROUNDS`]; half of
+    /// it may go to turns that are repeated.
     pub limit: Duration,
     pub steal_limit: f64,
 }
@@ -104,7 +110,8 @@ pub struct LoadPlan {
 impl LoadPlan {
     pub fn new(name: impl Into<String>, kind: LoadKind, at: f64, rounds: usize, limit: Duration) -> Self {
         let steal_limit = STEAL_LIMIT;
-        Self { name: name.into(), kind, at, share: None, pacing: None, rounds, limit, steal_limit }
+        let (share, pacing, receiver) = (None, None, None);
+        Self { name: name.into(), kind, at, share, pacing, receiver, rounds, limit, steal_limit }
     }
 }
 
@@ -116,7 +123,8 @@ pub struct TakenTurn {
     /// has that of its repeat.
     pub round: usize,
     pub conditions: Conditions,
-    pub stolen: bool,
+    /// Whether another one took its place: for steal, or because it was not valid.
+    pub left_out: bool,
     /// Whether it counts in spite of steal: nothing was left for another attempt.
     pub disturbed: bool,
     #[serde(flatten)]
@@ -132,11 +140,11 @@ pub struct Measurement {
 }
 
 impl Measurement {
-    /// The median of a figure over a contender's valid turns. `None` without one.
-    pub fn median(&self, contender: usize, figure: Figure) -> Option<f64> {
-        let turns = self.turns.iter().filter(|it| it.contender == contender && !it.stolen);
+    /// The median of a figure over a contender's valid turns. `None` with fewer than `least`.
+    pub fn median(&self, contender: usize, figure: Figure, least: usize) -> Option<f64> {
+        let turns = self.turns.iter().filter(|it| it.contender == contender && !it.left_out);
         let valid = turns.filter(|it| it.turn.invalid.is_none());
         let values: Vec<f64> = valid.filter_map(|it| it.turn.figures.get(&figure).copied()).collect();
-        (!values.is_empty()).then(|| loadgen::medians::median(&values))
+        (!values.is_empty() && values.len() >= least).then(|| loadgen::medians::median(&values))
     }
 }

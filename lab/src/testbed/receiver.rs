@@ -84,14 +84,12 @@ impl Receiver {
 
     /// Makes it receive the packets of a server that runs, on a core.
     pub fn receive(self, testbed: &Testbed, server: u32, core: u32) -> io::Result<()> {
-        if self != Self::Rps {
-            return self.prepare(testbed, core);
-        }
         each_napi(&testbed.server, SERVER_INTERFACE, |netdev, napi, queue| {
             netdev.set_napi(napi, NapiSetting::Threaded, 0)?;
-            fs::write(rps_cpus(server, queue), Cpus::one(core).to_mask())
-        })
-        .map(drop)
+            let steered = if self == Self::Rps { Cpus::one(core) } else { Cpus::default() };
+            fs::write(rps_cpus(server, queue), steered.to_mask())
+        })?;
+        self.prepare(testbed, core)
     }
 
     /// Whether it receives. A supervisor of the server that finds the queue changed when it starts

@@ -35,10 +35,10 @@ impl FindingList {
             self.add_problem(
                 Severity::Degrades,
                 format!("Idle cores {idle}: a packet that finds its core asleep waits for so long."),
-                "forbid states that wake slowly, which costs power: cpupower idle-set -D 10; `lab check` measures a wake-up",
+                "forbid states that wake slowly, which costs power: cpupower idle-set -D 10",
             );
         } else {
-            self.add_ok(format!("Idle cores {idle}; `lab check` measures what waking one takes."));
+            self.add_ok(format!("Idle cores {idle}."));
         }
         if let Some(governor) = idle.frequency_governor.as_deref().filter(|it| *it != "performance") {
             self.add_problem(

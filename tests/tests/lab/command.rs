@@ -24,10 +24,10 @@ fn lab_compares_the_contenders_that_it_was_asked_for_under_every_load() {
         array(&report["results"]["measurements"]).iter().map(|load| &load["kind"]).collect();
     // A disturbed machine may prevent the search for the capacity. Then there is no load at a share
     // of it.
-    assert!(kinds == ["capacity", "open", "closed"] || kinds == ["capacity", "closed"], "{kinds:?}");
-    // Two rounds are too few. Empty where the machine disturbed both.
+    assert!(kinds == ["capacity", "open", "open"] || kinds == ["capacity"], "{kinds:?}");
+    // Two rounds are too few.
     let verdict = report["verdict"].to_string();
-    assert!(["too few rounds", "Nothing was measured"].iter().any(|it| verdict.contains(it)), "{verdict}");
+    assert!(verdict.contains("No verdict"), "{verdict}");
     for row in array(&report["results"]["loads"]).iter().flat_map(|load| array(&load["rows"])) {
         let expected = ["vanilla, epoll", "vanilla, uring", "kernel-polling, epoll, grace 50 µs"];
         assert!(expected.iter().any(|name| row["contender"] == *name), "{row}");
@@ -68,7 +68,31 @@ fn lab_compares_an_application_on_lull_with_the_same_on_tokio() {
 }
 
 #[test]
-fn without_root_lab_says_what_needs_it_and_what_does_not() {
+#[isolated(root)]
+#[serial]
+fn on_a_machine_with_other_programs_lab_names_them_and_ends() {
+    if tests::program("yes").is_none() {
+        return;
+    }
+    let busy = || {
+        let yes = Command::new("yes").stdout(std::process::Stdio::null()).spawn().unwrap();
+        tests::KillOnDrop::from(yes)
+    };
+    let _busy = [busy(), busy()];
+    let begun = std::time::Instant::now();
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = Command::new(tests::own_program("lab"));
+    let output = command.arg("--output").arg(folder.path()).output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    println!("after {:?}: {error}", begun.elapsed());
+    assert_eq!(output.status.code(), Some(3), "{error}");
+    for expected in ["this machine can't carry an experiment now: PID ", "% of a core)", "--anyway"] {
+        assert!(error.contains(expected), "no {expected:?} in {error}");
+    }
+}
+
+#[test]
+fn without_root_lab_says_what_needs_it() {
     if tests::program("setpriv").is_none() {
         return;
     }
@@ -84,7 +108,5 @@ fn without_root_lab_says_what_needs_it_and_what_does_not() {
     let output = command.output().unwrap();
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && output.stdout.is_empty(), "{output:?}");
-    for expected in ["`lab compare` needs root", "`lab model` and `lab waiting`"] {
-        assert!(error.contains(expected), "no {expected:?} in {error}");
-    }
+    assert!(error.contains("`lab compare` needs root"), "{error}");
 }

@@ -28,7 +28,7 @@ fn under_packet_steering_no_thread_is_woken_and_the_servers_core_receives() {
         assert!(turn["figures"]["received-share"].as_f64().unwrap() > 90.0, "{turn}");
     }
     assert!(with_wakes.len() <= 1, "{with_wakes:?}");
-    assert_eq!(report["experiment"]["receiver"], "rps");
+    assert_eq!(report["experiment"]["receivers"], serde_json::json!(["rps"]));
 }
 
 #[test]

@@ -5,7 +5,6 @@ mod command;
 mod conditions;
 mod failures;
 mod load;
-mod loopback;
 mod pacing;
 mod paper;
 mod reports;

@@ -185,7 +185,7 @@ fn other_programs_packets_on_a_polled_queue_arrive_though_the_worker_gets_none()
         Ok(std::thread::spawn(move || {
             let socket = Std::bind("0.0.0.0:0").unwrap();
             let send = |index: &usize| {
-                if index % AT_ONCE == 0 {
+                if index.is_multiple_of(AT_ONCE) {
                     std::thread::sleep(interval);
                 }
                 socket.send_to(b"datagram", address).is_ok()

@@ -5,29 +5,27 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use lab::Error;
-use lab::commands::check::check_machine;
 use lab::commands::comparison::Comparison;
-use lab::commands::model::{ModelConfig, ModelReport};
 use lab::commands::paper::{PaperConfig, PaperPlan, PaperReport};
 use lab::commands::self_test::self_test_verdict;
 use lab::commands::steps::{load_steps, steps_section};
-use lab::commands::waiting::{self, WaitingConfig, WaitingReport};
 use lab::cores::{AwakeCores, CoreAssignment};
 use lab::experiment::{Contender, Experiment, Load, ServerCommand, requests_for};
 use lab::fleet::{AlternatingRate, FleetRequests};
 use lab::instructions::{self, Counted, InstructionReport};
 use lab::network::PollingConfig;
 use lab::peers::PeerService;
-use lab::testbed::Testbed;
+use lab::preflight;
+use lab::testbed::{Receiver, Testbed};
 use policies::Policy;
 use runtime::DriverKind;
 use serde_json::json;
 
 use crate::flags::{
-    AttachFlags, CheckFlags, CompareFlags, INSTRUCTIONS, IdleCores, InstructionFlags, LoopbackFlags,
-    PaperFlags, PeerFlags, RunFlags, SelfTestFlags, StepsFlags,
+    AttachFlags, CompareFlags, INSTRUCTIONS, IdleCores, InstructionFlags, PaperFlags, PeerFlags, RunFlags,
+    SelfTestFlags, StepsFlags,
 };
-use crate::output::{Output, print, with_bar};
+use crate::output::{Output, with_bar};
 
 pub fn compare(flags: &CompareFlags) -> Result<(), Error> {
     let cores = CoreAssignment::choose()?;
@@ -45,7 +43,17 @@ pub fn compare(flags: &CompareFlags) -> Result<(), Error> {
     let mut contenders: Vec<Contender> = contenders.into_iter().map(grace).collect();
     let memcached = flags.memcached.clone().map(ServerCommand::memcached);
     contenders.extend(memcached.map(|server| Contender::Program { server, attached: None }));
-    run("compare", Experiment::new(contenders, flags.run.quick), &flags.run)?.write()
+    let quick = flags.run.quick;
+    let experiment = Experiment {
+        loads: vec![Load::Share(0.5)],
+        receivers: vec![Receiver::Fifo, Receiver::Rps],
+        // What it costs to change how the queue is driven, at the beginning of a load, is part of it.
+        settle: 0.0,
+        warm_up: 0.0,
+        duration: if quick { 0.4 } else { 1.0 },
+        ..Experiment::new(contenders, quick)
+    };
+    run("compare", experiment, &flags.run)?.write()
 }
 
 pub fn peers(flags: &PeerFlags) -> Result<(), Error> {
@@ -177,6 +185,9 @@ fn run(command: &str, mut experiment: Experiment, flags: &RunFlags) -> Result<Re
     let cores = CoreAssignment::choose()?;
     flags.set(&mut experiment);
     let output = Output::create(flags.report.format, &flags.report.output)?;
+    if !flags.anyway {
+        preflight::check(cores)?;
+    }
     let awake = (flags.idle_cores == IdleCores::Awake).then(AwakeCores::request);
     let begun = Instant::now();
     let outcome = with_bar(experiment.steps(), |progress| experiment.run(cores, progress))?;
@@ -188,41 +199,11 @@ fn run(command: &str, mut experiment: Experiment, flags: &RunFlags) -> Result<Re
 fn require_testbed(command: &str) -> Result<(), Error> {
     let denied = |error: io::Error| match error.kind() {
         io::ErrorKind::PermissionDenied => format!(
-            "{error}; `lab {command}` needs root: kernel polling is a setting of a queue, and loopback has none. Without root \
-             there are `lab check`, `lab model` and `lab waiting`"
+            "{error}; `lab {command}` needs root: kernel polling is a setting of a queue, and loopback has none"
         ),
         _ => error.to_string(),
     };
     Testbed::new(1).map(drop).map_err(|error| denied(error).into())
-}
-
-/// The rounds of a full run, for which the check's verdict is.
-const ROUNDS: usize = 12;
-
-pub fn check(flags: &CheckFlags) -> Result<(), Error> {
-    let report = check_machine(Duration::from_secs(flags.seconds.into()), ROUNDS)?;
-    print(flags.format, &report, &report.document().text())
-}
-
-pub fn model(flags: &LoopbackFlags) -> Result<(), Error> {
-    let output = Output::create(flags.report.format, &flags.report.output)?;
-    let config = ModelConfig::new(flags.quick, flags.seconds.map(f64::from));
-    let cores = CoreAssignment::choose()?;
-    // Fails without permission; the servers are compared under the same conditions either way.
-    let _awake = AwakeCores::request();
-    let report = with_bar(config.steps(), |progress| ModelReport::measure(config, cores, progress))?;
-    output.write_all(&report.document(), &report)
-}
-
-pub fn waiting(flags: &LoopbackFlags) -> Result<(), Error> {
-    let output = Output::create(flags.report.format, &flags.report.output)?;
-    let config = WaitingConfig::new(flags.quick, flags.seconds.map(f64::from));
-    let cores = CoreAssignment::choose()?;
-    // Fails without permission, which the report says.
-    let awake = AwakeCores::request();
-    let results = with_bar(config.steps(), |progress| waiting::measure(&config, cores, progress))?;
-    let report = WaitingReport::new(cores, awake.is_ok(), config, results);
-    output.write_all(&report.document(), &report)
 }
 
 pub fn instructions(flags: &InstructionFlags) -> Result<(), Error> {

@@ -36,13 +36,6 @@ pub enum Command {
     Steps(StepsFlags),
     /// Check the method: find no difference between equal servers, and one that was put there
     SelfTest(SelfTestFlags),
-    /// Check whether this machine can show differences, and say what to change
-    Check(CheckFlags),
-    /// Measure what crossings between user space and kernel cost a request, and what avoiding them
-    /// can save
-    Model(LoopbackFlags),
-    /// Compare wait strategies: round trips of messages between threads, and their CPU time
-    Waiting(LoopbackFlags),
     /// Count instructions, interrupts and context switches of a request under each policy on
     /// emulated NICs: no timing, no noise
     Instructions(InstructionFlags),
@@ -90,12 +83,18 @@ pub struct RunFlags {
     #[arg(long, value_name = "US", conflicts_with = "rates", value_parser = clap::value_parser!(u32).range(20..=1_000_000))]
     pub capacity_p99: Option<u32>,
     /// What receives packets in the place of an interrupt: fifo (a real-time kernel thread), thread
-    /// (an ordinary one) or rps (the softirq of packet steering)
-    #[arg(long, default_value_t)]
-    pub receiver: Receiver,
-    /// Idle cores: awake (`/dev/cpu_dma_latency`), or asleep as the machine has them
-    #[arg(long, value_enum, default_value_t = IdleCores::Awake)]
+    /// (an ordinary one) or rps (the softirq of packet steering). Of several the first one for
+    /// everything, the others for rates
+    /// [default: fifo; compare: fifo,rps]
+    #[arg(long, value_delimiter = ',', value_name = "LIST")]
+    pub receiver: Vec<Receiver>,
+    /// Idle cores: asleep as the machine has them, or kept awake (`/dev/cpu_dma_latency`)
+    #[arg(long, value_enum, default_value_t = IdleCores::Asleep)]
     pub idle_cores: IdleCores,
+    /// Measure also on a machine that other programs, or its hypervisor, use, without the ten
+    /// seconds of looking for them
+    #[arg(long)]
+    pub anyway: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -107,7 +106,9 @@ pub enum IdleCores {
 impl RunFlags {
     pub fn set(&self, experiment: &mut Experiment) {
         experiment.connections = self.connections.into();
-        experiment.receiver = self.receiver;
+        if !self.receiver.is_empty() {
+            experiment.receivers.clone_from(&self.receiver);
+        }
         if !self.rates.is_empty() {
             let rates = self.rates.iter().map(|&rate| Load::Rate(rate.into()));
             let others = experiment.loads.iter().copied().filter(|load| !load.needs_capacity());
@@ -203,29 +204,6 @@ pub struct SelfTestFlags {
     pub work: u8,
     #[command(flatten)]
     pub run: RunFlags,
-}
-
-#[derive(Args, Clone)]
-pub struct CheckFlags {
-    /// Seconds to take
-    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u8).range(1..=60))]
-    pub seconds: u8,
-    /// Print text for people, or JSON for programs
-    #[arg(long, value_enum, default_value_t)]
-    pub format: Format,
-}
-
-/// Of what runs on loopback.
-#[derive(Args, Clone)]
-pub struct LoopbackFlags {
-    /// Take one minute instead of five
-    #[arg(long)]
-    pub quick: bool,
-    /// About how many seconds to take [default: five minutes, or one with --quick]
-    #[arg(long, value_parser = clap::value_parser!(u16).range(5..=3600))]
-    pub seconds: Option<u16>,
-    #[command(flatten)]
-    pub report: ReportFlags,
 }
 
 #[derive(Args, Clone)]

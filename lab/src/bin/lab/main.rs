@@ -10,7 +10,11 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use flags::{Command, Flags};
+use lab::preflight::NotQuiet;
 use lab::{Error, processes};
+
+/// The exit code where the machine can't carry an experiment now.
+const NOT_QUIET: u8 = 3;
 
 fn main() -> ExitCode {
     let flags = Flags::parse();
@@ -26,7 +30,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("lab: {error}");
-            ExitCode::FAILURE
+            if error.is::<NotQuiet>() { NOT_QUIET.into() } else { ExitCode::FAILURE }
         }
     }
 }
@@ -38,9 +42,6 @@ fn run(flags: Flags) -> Result<(), Error> {
         Command::Attach(flags) => commands::attach(&flags),
         Command::Steps(flags) => commands::steps(&flags),
         Command::SelfTest(flags) => commands::self_test(&flags),
-        Command::Check(flags) => commands::check(&flags),
-        Command::Model(flags) => commands::model(&flags),
-        Command::Waiting(flags) => commands::waiting(&flags),
         Command::Instructions(flags) => commands::instructions(&flags),
         Command::Paper(flags) => commands::paper(&flags),
         Command::ExperimentProcess { role, namespace } => processes::run(&role, namespace.as_deref()),

@@ -41,7 +41,7 @@ impl Output {
     }
 }
 
-pub fn print(format: Format, json: &impl Serialize, text: &str) -> Result<(), Error> {
+fn print(format: Format, json: &impl Serialize, text: &str) -> Result<(), Error> {
     let mut out = io::stdout().lock();
     match format {
         Format::Table => write!(out, "{text}")?,
