@@ -11,8 +11,8 @@ use super::turn::{LEAST_ROUNDS, LoadPlan, Measurement, TakenTurn, Turn};
 use crate::Error;
 use crate::cores::CoreAssignment;
 
-/// Rounds' worth of turns that may be tried in vain, for each round asked for, because the distance
-/// changes in every turn.
+/// Rounds' worth of turns that may be tried in vain, for each round asked for: because the distance
+/// changes in every turn, or none is valid.
 const FUTILE_ROUNDS: usize = 4;
 /// With so many turns the share of those that are lost says something.
 const MANY_TURNS: usize = 12;
@@ -123,7 +123,7 @@ impl Rounds {
         let most = classes.all().iter().map(|&class| complete(&self.counts(&classes, class))).max();
         let most = most.unwrap_or(0);
         let futile = classes.turns.iter().filter(|class| class.is_none()).count();
-        if most >= plan.rounds || futile > FUTILE_ROUNDS * contenders * plan.rounds {
+        if most >= plan.rounds || futile > self.most_in_vain() {
             return None;
         }
         let latest = turns.iter().rev().find_map(|turn| turn.conditions.distance);
@@ -152,7 +152,8 @@ impl Rounds {
         let LoadPlan { limit, steal_limit, .. } = self.measured.plan;
         conditions.steal = turn.steal.unwrap_or(conditions.steal);
         let has_steal = conditions.steal > steal_limit;
-        let left_out = (has_steal || turn.invalid.is_some()) && self.repeated_time < limit / 2;
+        let may_repeat = self.repeated_time < limit / 2 && self.left_out() < self.most_in_vain();
+        let left_out = may_repeat && (has_steal || turn.invalid.is_some());
         if left_out {
             self.repeated_time += begun.elapsed();
         }
@@ -171,6 +172,15 @@ impl Rounds {
             }
             None => "the last one because the distance of the cores changed".to_owned(),
         }
+    }
+
+    /// How many turns may be tried in vain.
+    fn most_in_vain(&self) -> usize {
+        FUTILE_ROUNDS * self.measured.contenders.len() * self.measured.plan.rounds
+    }
+
+    fn left_out(&self) -> usize {
+        self.measured.turns.iter().filter(|turn| turn.left_out).count()
     }
 
     fn classes(&self) -> Classes {
