@@ -40,6 +40,9 @@ pub struct Comparison {
     pub experiment: Experiment,
     pub verdict: Vec<String>,
     pub notes: Vec<String>,
+    /// This run over an earlier one, if one was named.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub against: Vec<String>,
     #[serde(flatten)]
     pub outcome: Outcome,
 }
@@ -62,6 +65,7 @@ impl Comparison {
             minutes,
             verdict: Vec::new(),
             notes: Vec::new(),
+            against: Vec::new(),
             experiment,
             outcome,
         };
@@ -282,7 +286,7 @@ impl Comparison {
     }
 
     /// At most 25 lines of 100 columns, always with the same rows and columns. The last one names the
-    /// page with everything else.
+    /// page with everything else. An earlier run comes after them.
     pub fn screen(&self, page: &str) -> String {
         let first = format!("{} {}", self.idle_line(), self.machine_line());
         let mut lines: Vec<String> = wrap(&first).into_iter().take(2).collect();
@@ -293,6 +297,10 @@ impl Comparison {
         lines.push(String::new());
         lines.extend(self.left_out().iter().flat_map(|sentence| wrap(sentence)).take(2));
         lines.push(format!("Plots and every number: {page}"));
+        if !self.against.is_empty() {
+            lines.push(String::new());
+            lines.extend(self.against.iter().map(|line| clip(line)));
+        }
         lines.join("\n") + "\n"
     }
 
@@ -321,7 +329,7 @@ impl Comparison {
         )
     }
 
-    fn idle_line(&self) -> String {
+    pub(super) fn idle_line(&self) -> String {
         if self.cores_awake {
             "Idle cores are kept awake.".to_owned()
         } else {

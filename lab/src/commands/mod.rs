@@ -4,6 +4,7 @@
 //! [`Experiment`](crate::experiment::Experiment) each, whose report is a
 //! [`Comparison`](comparison::Comparison); `paper` is a series of them.
 
+pub mod baseline;
 pub mod comparison;
 pub mod paper;
 pub mod self_test;

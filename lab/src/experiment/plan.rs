@@ -55,6 +55,8 @@ pub struct Experiment {
     pub requests: FleetRequests,
     /// The capacity that shares refer to, requests per second, instead of one that is searched.
     pub given_capacity: Option<f64>,
+    /// Whether the capacity is searched also if one is given.
+    pub searches_anyway: bool,
     pub rounds: usize,
     pub capacity_rounds: usize,
     /// Seconds of load before each turn of which nothing is counted, so that a policy that adapts
@@ -94,6 +96,7 @@ impl Experiment {
             receivers: vec![Receiver::default()],
             requests: FleetRequests::Memcached(Box::<Workload>::default()),
             given_capacity: None,
+            searches_anyway: false,
             rounds: 12,
             capacity_rounds: if quick { 6 } else { 12 },
             settle: if quick { 0.1 } else { 0.15 },
@@ -109,7 +112,8 @@ impl Experiment {
 
     /// Whether the capacity is searched: it is what shares refer to.
     pub fn searches_capacity(&self) -> bool {
-        self.given_capacity.is_none() && self.loads.iter().any(Load::needs_capacity)
+        let is_missing = self.given_capacity.is_none() || self.searches_anyway;
+        is_missing && self.loads.iter().any(Load::needs_capacity)
     }
 
     /// Turns without repeats, for a progress bar.

@@ -97,6 +97,7 @@ impl Experiment {
                 no_capacity = Some(format!("no capacity was found that rates could be shares of{reason}"));
             }
         }
+        capacity = self.given_capacity.or(capacity);
         let has_rate = |load: &&Load| capacity.is_some() || !load.needs_capacity();
         let mut loads = self.loads_by_receiver();
         loads.retain(|(load, _)| has_rate(&load));

@@ -4,7 +4,7 @@
 //! pooled, and the interval is that of a bootstrap over rounds. Of few rounds it is approximate: it
 //! covers less than it says.
 
-use loadgen::medians::{Interval, median_interval};
+use loadgen::medians::{Interval, median, median_interval};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
@@ -47,26 +47,44 @@ impl Pool {
 /// The 99th percentile over the rounds, µs.
 pub(super) fn p99(rounds: &[Buckets<'_>]) -> Interval {
     let pool = Pool::new(rounds);
-    bootstrap(rounds.len(), |sample| pool.p99(sample))
+    bootstrap([rounds.len()], |[sample]| pool.p99(sample))
 }
 
 /// A contender's 99th percentile over the reference's. Each resample has the same rounds of both.
 pub(super) fn p99_ratio(rounds: &[Buckets<'_>], reference: &[Buckets<'_>]) -> Interval {
     let (pool, reference) = (Pool::new(rounds), Pool::new(reference));
-    bootstrap(rounds.len(), |sample| pool.p99(sample) / reference.p99(sample))
+    bootstrap([rounds.len()], |[sample]| pool.p99(sample) / reference.p99(sample))
 }
 
-fn bootstrap(rounds: usize, figure: impl Fn(&[usize]) -> f64) -> Interval {
+/// The 99th percentile over the rounds of a run, over that of the rounds of another one.
+pub(crate) fn p99_of_runs(run: &[Buckets<'_>], other: &[Buckets<'_>]) -> Interval {
+    let (one, two) = (Pool::new(run), Pool::new(other));
+    bootstrap([run.len(), other.len()], |[run, other]| one.p99(run) / two.p99(other))
+}
+
+/// The median of the values of a run over the median of those of another one.
+pub(crate) fn ratio_of_runs(run: &[f64], other: &[f64]) -> Interval {
+    let median_of = |values: &[f64], sample: &[usize]| {
+        median(&sample.iter().map(|index| values[*index]).collect::<Vec<_>>())
+    };
+    bootstrap([run.len(), other.len()], |[one, two]| median_of(run, one) / median_of(other, two))
+}
+
+/// An interval over resamples of as many rounds as each size says, drawn independently. Its count is
+/// that of the smallest.
+fn bootstrap<const N: usize>(sizes: [usize; N], figure: impl Fn([&[usize]; N]) -> f64) -> Interval {
+    let rounds = sizes.into_iter().min().unwrap_or(0);
     let mut random = SmallRng::seed_from_u64(rounds as u64);
-    let mut resample = || figure(&(0..rounds).map(|_| random.random_range(0..rounds)).collect::<Vec<_>>());
+    let of = |samples: [Vec<usize>; N]| figure(samples.each_ref().map(Vec::as_slice));
+    let mut resample = || of(sizes.map(|size| (0..size).map(|_| random.random_range(0..size)).collect()));
     let resamples = if rounds > 0 { RESAMPLES } else { 0 };
     let mut values: Vec<f64> = (0..resamples).map(|_| resample()).filter(|it| it.is_finite()).collect();
     values.sort_by(f64::total_cmp);
     let mut interval = median_interval(&[]);
     if !values.is_empty() {
-        let all: Vec<usize> = (0..rounds).collect();
         let [low, high] = [1, 39].map(|part| values[values.len() * part / 40]);
-        (interval.median, interval.low, interval.high) = (figure(&all), low, high);
+        interval.median = of(sizes.map(|size| (0..size).collect()));
+        (interval.low, interval.high) = (low, high);
         interval.confidence = if rounds >= LEAST_ROUNDS { 0.95 } else { 0.0 };
         interval.count = rounds;
     }
@@ -89,6 +107,20 @@ mod tests {
         assert!(found.reaches_target() && found.count == 10);
         let equal = p99_ratio(&rounds, &rounds);
         assert_eq!((equal.low, equal.median, equal.high), (1.0, 1.0, 1.0));
+    }
+
+    #[test]
+    fn two_runs_are_resampled_by_themselves_and_their_rounds_not_paired() {
+        // In pairs the second run is always a tenth lower; its values vary by more.
+        let run: Vec<f64> = (0..12).map(|round| 100.0 + 10.0 * f64::from(round % 4)).collect();
+        let other: Vec<f64> = run.iter().map(|value| value * 0.9).collect();
+        let ratio = ratio_of_runs(&run, &other);
+        assert!((ratio.median - 1.0 / 0.9).abs() < 1e-9 && ratio.count == 12, "{ratio:?}");
+        assert!(ratio.low < 1.05 && ratio.high > 1.15, "{ratio:?}");
+        assert!(!ratio_of_runs(&run, &other[..5]).reaches_target());
+        assert_eq!(ratio_of_runs(&run, &[]).count, 0);
+        let rounds = [&[(10_000, 1000)][..]; 6];
+        assert_eq!(p99_of_runs(&rounds, &[&[(20_000, 10)][..]; 8]).median, 0.5);
     }
 
     #[test]

@@ -16,6 +16,7 @@ pub use classes::{CoreDistance, DistanceClass};
 pub use conditions::Conditions;
 pub(crate) use conditions::observed;
 pub use figure::Figure;
+pub(crate) use intervals::{p99_of_runs, ratio_of_runs};
 #[cfg(test)]
 pub(crate) use results::tests::results_of;
 pub(crate) use results::{ANSWERED, order_by_rounds};

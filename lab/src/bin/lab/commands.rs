@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use lab::Error;
+use lab::commands::baseline::Baseline;
 use lab::commands::comparison::Comparison;
 use lab::commands::paper::{PaperConfig, PaperPlan, PaperReport};
 use lab::commands::self_test::self_test_verdict;
@@ -181,10 +182,16 @@ impl Report {
 }
 
 fn run(command: &str, mut experiment: Experiment, flags: &RunFlags) -> Result<Report, Error> {
+    let against = flags.against.as_ref().map(|name| Baseline::read(&flags.report.output, name));
+    let against = against.transpose()?;
     require_testbed(command)?;
     let cores = CoreAssignment::choose()?;
     flags.set(&mut experiment);
     let output = Output::create(flags.report.format, &flags.report.output)?;
+    if let Some(capacity) = against.as_ref().and_then(|then| then.capacity) {
+        experiment.given_capacity = Some(capacity);
+        experiment.searches_anyway = true;
+    }
     if !flags.anyway {
         preflight::check(cores)?;
     }
@@ -192,7 +199,13 @@ fn run(command: &str, mut experiment: Experiment, flags: &RunFlags) -> Result<Re
     let begun = Instant::now();
     let outcome = with_bar(experiment.steps(), |progress| experiment.run(cores, progress))?;
     let minutes = begun.elapsed().as_secs_f64() / 60.0;
-    let comparison = Comparison::new(experiment, cores, matches!(awake, Some(Ok(_))), minutes, outcome);
+    let mut comparison = Comparison::new(experiment, cores, matches!(awake, Some(Ok(_))), minutes, outcome);
+    if let Some((then, name)) = against.zip(flags.against.as_ref()) {
+        comparison.against = then.beside(name, &comparison);
+    }
+    if let Some(name) = &flags.save {
+        Baseline::of(&comparison).save(&flags.report.output, name)?;
+    }
     Ok(Report { comparison, output })
 }
 

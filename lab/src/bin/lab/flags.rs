@@ -91,6 +91,12 @@ pub struct RunFlags {
     /// Idle cores: asleep as the machine has them, or kept awake (`/dev/cpu_dma_latency`)
     #[arg(long, value_enum, default_value_t = IdleCores::Asleep)]
     pub idle_cores: IdleCores,
+    /// Keep the run under a name, in the folder of the report
+    #[arg(long, value_name = "NAME")]
+    pub save: Option<String>,
+    /// Compare with a run that was kept, at its rates: another state of the code, or another kernel
+    #[arg(long, value_name = "NAME", conflicts_with = "rates")]
+    pub against: Option<String>,
     /// Measure also on a machine that other programs, or its hypervisor, use, without the ten
     /// seconds of looking for them
     #[arg(long)]

@@ -1,0 +1,269 @@
+//! A run that is kept under a name, and a later one beside it: two states of the code, or two
+//! kernels, on one machine.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use loadgen::medians::Interval;
+use policies::host::Machine;
+use serde::{Deserialize, Serialize};
+
+use super::comparison::Comparison;
+use crate::Error;
+use crate::report::tables::{NONE, plain_table, ratio_text};
+use crate::rounds::{Figure, LoadKind, LoadResult, Turn, p99_of_runs, ratio_of_runs};
+use crate::testbed::Receiver;
+
+/// What is compared.
+const FIGURES: [Figure; 5] =
+    [Figure::Capacity, Figure::Throughput, Figure::CpuPerRequest, Figure::P50, Figure::P99];
+/// Cores whose distances differ by this factor are at different ones.
+const DISTANCE_GAP: f64 = 1.6;
+
+/// What a later run needs of a run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Baseline {
+    cpu: String,
+    kernel: String,
+    idle_cores: String,
+    /// The capacity that its shares refer to, requests per second: a later run has the same rates.
+    pub capacity: Option<f64>,
+    loads: Vec<KeptLoad>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct KeptLoad {
+    name: String,
+    kind: LoadKind,
+    at: f64,
+    receiver: Option<Receiver>,
+    distance: Option<(f64, f64)>,
+    /// By contender.
+    kept: BTreeMap<String, Kept>,
+}
+
+/// The valid turns of a contender.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct Kept {
+    figures: BTreeMap<Figure, Vec<f64>>,
+    /// Latencies of each, as ends of buckets in ns with the number of requests.
+    latencies: Vec<Vec<(u64, u64)>>,
+}
+
+impl Kept {
+    fn of<'a>(turns: impl Iterator<Item = &'a Turn>) -> Self {
+        let turns: Vec<&Turn> = turns.collect();
+        let values = |figure| turns.iter().filter_map(|turn| turn.figures.get(&figure).copied()).collect();
+        let figures = FIGURES.map(|figure| (figure, values(figure)));
+        let has_values = |(_, values): &(Figure, Vec<f64>)| !values.is_empty();
+        Self {
+            figures: figures.into_iter().filter(has_values).collect(),
+            latencies: turns.iter().map(|turn| turn.latencies.clone()).collect(),
+        }
+    }
+
+    fn buckets(&self) -> Vec<&[(u64, u64)]> {
+        self.latencies.iter().map(Vec::as_slice).collect()
+    }
+
+    fn ratio(&self, before: &Self, figure: Figure) -> Option<Interval> {
+        let (now, then) = (self.figures.get(&figure)?, before.figures.get(&figure)?);
+        let has_latencies = |kept: &Self| kept.latencies.iter().all(|latencies| !latencies.is_empty());
+        if figure == Figure::P99 && has_latencies(self) && has_latencies(before) {
+            return Some(p99_of_runs(&self.buckets(), &before.buckets()));
+        }
+        Some(ratio_of_runs(now, then))
+    }
+}
+
+impl Baseline {
+    pub fn of(run: &Comparison) -> Self {
+        let results = &run.outcome.results;
+        let names = run.experiment.contenders.iter().map(|contender| contender.name());
+        let names: Vec<String> = names.collect();
+        let load = |load: &LoadResult| {
+            let rounds: Vec<_> = results.rounds(load).collect();
+            let kept = names.iter().enumerate().map(|(index, name)| {
+                (name.clone(), Kept::of(rounds.iter().filter_map(|round| round[index])))
+            });
+            let &LoadResult { ref name, kind, at, receiver, distance, .. } = load;
+            KeptLoad { name: name.clone(), kind, at, receiver, distance, kept: kept.collect() }
+        };
+        let Machine { cpu, kernel, .. } = run.machine.clone();
+        let (idle_cores, capacity) = (run.idle_line(), run.outcome.capacity);
+        Self { cpu, kernel, idle_cores, capacity, loads: results.leading().map(load).collect() }
+    }
+
+    pub fn save(&self, folder: &Path, name: &str) -> Result<(), Error> {
+        let path = path(folder, name)?;
+        let saved = fs::create_dir_all(path.parent().unwrap_or(folder))
+            .and_then(|()| fs::write(&path, serde_json::to_vec(self)?));
+        saved.map_err(|error| format!("--save {name}: {}: {error}", path.display()).into())
+    }
+
+    /// # Errors
+    /// If there is none of that name, or it is of another machine.
+    pub fn read(folder: &Path, name: &str) -> Result<Self, Error> {
+        let path = path(folder, name)?;
+        let failed = |error: &dyn std::fmt::Display| {
+            let names = saved_names(folder);
+            let known = if names.is_empty() { "none is".to_owned() } else { names.join(", ") };
+            format!(
+                "--against {name}: {}: {error} (saved there: {known}; `--save NAME` saves one)",
+                path.display()
+            )
+        };
+        let text = fs::read(&path).map_err(|error| failed(&error))?;
+        let baseline: Self = serde_json::from_slice(&text).map_err(|error| failed(&error))?;
+        let cpu = Machine::read().cpu;
+        if baseline.cpu != cpu {
+            let was = &baseline.cpu;
+            return Err(
+                format!("--against {name}: it is of another machine ({was}), and this is {cpu}").into()
+            );
+        }
+        Ok(baseline)
+    }
+
+    /// A run over this one, for the screen.
+    pub fn beside(&self, name: &str, run: &Comparison) -> Vec<String> {
+        self.beside_saved(name, &Self::of(run))
+    }
+
+    fn beside_saved(&self, name: &str, now: &Self) -> Vec<String> {
+        let mut lines = vec![format!("Over {name}, rounds of both resampled:")];
+        for (what, was, is) in
+            [("kernel", &self.kernel, &now.kernel), ("idle cores", &self.idle_cores, &now.idle_cores)]
+        {
+            if was != is {
+                lines.push(format!("Another {what} than then: {was}"));
+            }
+        }
+        let mut rows = Vec::new();
+        for load in &now.loads {
+            let is_same = |then: &&KeptLoad| {
+                (then.kind, then.receiver) == (load.kind, load.receiver)
+                    && (load.kind == LoadKind::Capacity || then.at == load.at)
+            };
+            let Some(then) = self.loads.iter().find(is_same) else { continue };
+            if !is_same_distance(load.distance, then.distance) {
+                lines.push(format!("{}: not compared, the cores were at another distance.", load.name));
+                continue;
+            }
+            for (contender, kept) in &load.kept {
+                let Some(before) = then.kept.get(contender) else { continue };
+                let ratio = |figure| kept.ratio(before, figure);
+                let cells = FIGURES
+                    .map(|figure| ratio(figure).map_or_else(|| NONE.to_owned(), |ratio| ratio_text(&ratio)));
+                rows.push(
+                    [load.name.clone(), contender.clone()].into_iter().chain(cells).collect::<Vec<_>>(),
+                );
+            }
+        }
+        if rows.is_empty() {
+            lines.push("No load is the same as then.".to_owned());
+            return lines;
+        }
+        // Of a search and of rates not the same figures are there.
+        let is_there = |column: usize| column < 2 || rows.iter().any(|row| row[column] != NONE);
+        let columns: Vec<usize> = (0..2 + FIGURES.len()).filter(|&column| is_there(column)).collect();
+        let titles = ["load", "server"].into_iter().chain(FIGURES.map(Figure::title));
+        let header: Vec<String> = titles.map(str::to_owned).collect();
+        let chosen =
+            |row: &Vec<String>| columns.iter().map(|&column| row[column].clone()).collect::<Vec<_>>();
+        let table = plain_table(&chosen(&header), rows.iter().map(chosen));
+        lines.extend(table.lines().map(|line| line.trim_end().to_owned()));
+        lines
+    }
+}
+
+fn is_same_distance(now: Option<(f64, f64)>, then: Option<(f64, f64)>) -> bool {
+    let middle = |(low, high): (f64, f64)| (low * high).sqrt();
+    let Some((now, then)) = now.map(middle).zip(then.map(middle)) else { return true };
+    now.max(then) / now.min(then) < DISTANCE_GAP
+}
+
+/// # Errors
+/// If the name is none for a file.
+fn path(folder: &Path, name: &str) -> Result<PathBuf, Error> {
+    let is_allowed = |it: char| it.is_ascii_alphanumeric() || "-_.".contains(it);
+    if name.is_empty() || name.starts_with('.') || !name.chars().all(is_allowed) {
+        return Err(format!("{name:?} is no name for a run: letters, digits, '-', '_' and '.'").into());
+    }
+    Ok(folder.join("saved").join(format!("{name}.json")))
+}
+
+fn saved_names(folder: &Path) -> Vec<String> {
+    let files = fs::read_dir(folder.join("saved")).into_iter().flatten().flatten();
+    let names = files.filter_map(|file| Some(file.file_name().to_str()?.strip_suffix(".json")?.to_owned()));
+    let mut names: Vec<String> = names.collect();
+    names.sort_unstable();
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kept(cpu: f64) -> Kept {
+        let turns: Vec<Turn> = (0..12)
+            .map(|round| {
+                let mut turn = Turn::new([(Figure::CpuPerRequest, cpu + f64::from(round % 3) / 10.0)]);
+                turn.set(Figure::P99, 100.0);
+                turn.latencies = vec![(cpu as u64 * 1000, 100)];
+                turn
+            })
+            .collect();
+        Kept::of(turns.iter())
+    }
+
+    fn baseline(cpu: f64) -> Baseline {
+        let load = KeptLoad {
+            name: "41000/s, fifo".to_owned(),
+            kind: LoadKind::Open,
+            at: 41e3,
+            receiver: Some(Receiver::Fifo),
+            distance: Some((100.0, 110.0)),
+            kept: [("polling".to_owned(), kept(cpu))].into(),
+        };
+        let Machine { cpu, kernel, .. } = Machine::read();
+        Baseline { cpu, kernel, idle_cores: "sleep".to_owned(), capacity: Some(82e3), loads: vec![load] }
+    }
+
+    #[test]
+    fn a_saved_run_is_read_again_and_a_later_one_is_a_ratio_of_it() {
+        let folder = tempfile::tempdir().unwrap();
+        baseline(10.0).save(folder.path(), "before").unwrap();
+        let before = Baseline::read(folder.path(), "before").unwrap();
+        assert_eq!(before, baseline(10.0));
+        let now = Baseline { kernel: "7.0".to_owned(), ..baseline(20.0) };
+        let lines = before.beside_saved("before", &now);
+        let text = lines.join("\n");
+        assert!(text.contains("Another kernel than then: "), "{text}");
+        let row = lines.last().unwrap();
+        assert!(row.contains("41000/s, fifo") && row.contains("1.99 [1.97, 2.01]"), "{text}");
+        // The latencies are pooled: those of the turns say nothing.
+        assert!(row.trim_end().ends_with("2.00 [2.00, 2.00]"), "{text}");
+        let mut far = now.clone();
+        far.loads[0].distance = Some((400.0, 500.0));
+        assert!(before.beside_saved("before", &far).join(" ").contains("at another distance"));
+        far.loads[0].at = 50e3;
+        assert_eq!(before.beside_saved("before", &far).last().unwrap(), "No load is the same as then.");
+    }
+
+    #[test]
+    fn what_was_not_saved_or_is_of_another_machine_is_an_error_that_says_so() {
+        let folder = tempfile::tempdir().unwrap();
+        baseline(10.0).save(folder.path(), "one").unwrap();
+        let error = Baseline::read(folder.path(), "two").unwrap_err().to_string();
+        assert!(error.starts_with("--against two: ") && error.contains("saved there: one;"), "{error}");
+        for name in ["", "../one", ".one", "a b"] {
+            let error = Baseline::read(folder.path(), name).unwrap_err().to_string();
+            assert!(error.contains("is no name for a run"), "{error}");
+        }
+        Baseline { cpu: "Z80".to_owned(), ..baseline(10.0) }.save(folder.path(), "old").unwrap();
+        let error = Baseline::read(folder.path(), "old").unwrap_err().to_string();
+        assert!(error.contains("another machine (Z80)"), "{error}");
+    }
+}
