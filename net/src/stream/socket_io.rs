@@ -20,19 +20,20 @@ use crate::sockopt;
 /// longer than a turn should last.
 pub(super) const MOST_AT_ONCE: usize = 512 << 10;
 
-/// Which slices of a vectored read or write one call takes: from the first that is not empty, as
-/// many as are together no longer than [`MOST_AT_ONCE`] and no more than `sendmsg(2)` takes. With
-/// empty ones alone it would return 0, for `write_all` an error and for a reader the end.
-fn taken_at_once(slices: &[impl Deref<Target = [u8]>]) -> Range<usize> {
+/// Which slices of a vectored read or write one call takes as they are: from the first that is not
+/// empty, as many as are together no longer than [`MOST_AT_ONCE`] and no more than `sendmsg(2)`
+/// takes. With empty ones alone it would return 0, for `write_all` an error and for a reader the
+/// end. And how much of the next one it may take.
+fn taken_at_once(slices: &[impl Deref<Target = [u8]>]) -> (Range<usize>, usize) {
     let first = slices.iter().position(|slice| !slice.is_empty()).unwrap_or(slices.len());
-    let mut total = 0;
-    let lengths = slices[first..].iter().take(libc::UIO_MAXIOV as usize).map(|slice| slice.len());
-    let fitting = lengths.take_while(|length| {
-        total += length;
-        total <= MOST_AT_ONCE
-    });
-    // The first may be longer.
-    first..slices.len().min(first + fitting.count().max(1))
+    let (mut end, mut left) = (first, MOST_AT_ONCE);
+    for slice in slices[first..].iter().take(libc::UIO_MAXIOV as usize) {
+        if slice.len() > left {
+            return (first..end, left);
+        }
+        (end, left) = (end + 1, left - slice.len());
+    }
+    (first..end, 0)
 }
 
 /// The socket without its read buffer: the part that both halves of a split stream use.
@@ -112,8 +113,9 @@ impl<K> SocketIo<K> {
         if unread.is_empty()
             && let SocketBackend::Readiness(fd) = &self.backend
         {
-            let taken = taken_at_once(buffers);
-            let buffers = &mut buffers[taken];
+            let (taken, _) = taken_at_once(buffers);
+            let end = buffers.len().min(taken.end.max(taken.start + 1));
+            let buffers = &mut buffers[taken.start..end];
             if let [one] = buffers {
                 return self.poll_read(context, unread, one);
             }
@@ -153,13 +155,22 @@ impl<K> SocketIo<K> {
         context: &mut Context<'_>,
         buffers: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let first;
-        let buffers = match &buffers[taken_at_once(buffers)] {
-            [one] if one.len() > MOST_AT_ONCE => {
-                first = [IoSlice::new(&one[..MOST_AT_ONCE])];
-                &first
+        let shortened: Vec<IoSlice<'_>>;
+        let buffers = match buffers {
+            [one] if one.len() <= MOST_AT_ONCE => buffers,
+            buffers => {
+                let (taken, left) = taken_at_once(buffers);
+                let whole = &buffers[taken.clone()];
+                match buffers.get(taken.end).filter(|_| left > 0) {
+                    None => whole,
+                    // With what precedes it: a short header would be a packet of its own.
+                    Some(next) => {
+                        let whole = whole.iter().map(|slice| IoSlice::new(slice));
+                        shortened = whole.chain([IoSlice::new(&next[..left])]).collect();
+                        &shortened
+                    }
+                }
             }
-            buffers => buffers,
         };
         match &self.backend {
             SocketBackend::Readiness(fd) => {
@@ -365,10 +376,12 @@ mod tests {
     fn one_call_takes_no_empty_slices_at_the_front_and_no_more_than_is_moved_at_once() {
         let (empty, byte, half) = (&b""[..], &b"a"[..], &vec![0; MOST_AT_ONCE / 2][..]);
         let long = &vec![0; 2 * MOST_AT_ONCE][..];
-        assert_eq!(taken_at_once(&[empty; 0]), 0..0);
-        assert_eq!(taken_at_once(&[empty; 3]), 3..3);
-        assert_eq!(taken_at_once(&[[empty; 1500], [byte; 1500]].concat()), 1500..2524);
-        assert_eq!(taken_at_once(&[half, empty, half, byte]), 0..3);
-        assert_eq!(taken_at_once(&[empty, long, byte]), 1..2);
+        let (most, left) = (MOST_AT_ONCE, MOST_AT_ONCE / 2 - 1);
+        assert_eq!(taken_at_once(&[empty; 0]), (0..0, 0));
+        assert_eq!(taken_at_once(&[empty; 3]), (3..3, 0));
+        assert_eq!(taken_at_once(&[[empty; 1500], [byte; 1500]].concat()), (1500..2524, 0));
+        assert_eq!(taken_at_once(&[half, empty, half, byte]), (0..3, 0));
+        assert_eq!(taken_at_once(&[byte, half, half]), (0..2, left));
+        assert_eq!(taken_at_once(&[empty, long, byte]), (1..1, most));
     }
 }
