@@ -143,7 +143,7 @@ impl UringDriver {
                 polling.polled.set(looked);
                 self.start_timers(looked);
                 // What other programs get completes nothing here, and an enter takes few of their
-                // packets. Often there are none.
+                // packets. Where there are none, mostly two enters are enough.
                 if enters > 1 {
                     outcome.calls += polling.look(self.instance.queue_sockets());
                 }
