@@ -131,32 +131,41 @@ impl fmt::Display for Program {
     }
 }
 
-/// Name, and CPU time in ticks, of all processes but this one. What their children took that have
-/// ended is theirs: of a build no compiler lives for long.
-fn programs() -> io::Result<BTreeMap<i32, (String, i64)>> {
+/// A process at a moment.
+#[derive(Debug, Clone)]
+struct Process {
+    name: String,
+    parent: i32,
+    /// Its CPU time, and that of its children that have ended: of a build no compiler lives for long.
+    ticks: i64,
+}
+
+/// All processes but this one.
+fn programs() -> io::Result<BTreeMap<i32, Process>> {
     let processes = procfs::process::all_processes().map_err(io::Error::other)?;
     // One that has ended meanwhile has no status.
     let stats = processes.filter_map(|process| process.ok()?.stat().ok());
     let others = stats.filter(|stat| u32::try_from(stat.pid) != Ok(std::process::id()));
     Ok(others
         .map(|stat| {
-            let ticks = stat.utime + stat.stime;
-            (stat.pid, (stat.comm, i64::try_from(ticks).unwrap_or(i64::MAX) + stat.cutime + stat.cstime))
+            let own = i64::try_from(stat.utime + stat.stime).unwrap_or(i64::MAX);
+            let ticks = own.saturating_add(stat.cutime + stat.cstime);
+            (stat.pid, Process { name: stat.comm, parent: stat.ppid, ticks })
         })
         .collect())
 }
 
-fn busiest(
-    before: &BTreeMap<i32, (String, i64)>,
-    after: &BTreeMap<i32, (String, i64)>,
-    time: Duration,
-) -> Vec<Program> {
+fn busiest(before: &BTreeMap<i32, Process>, after: &BTreeMap<i32, Process>, time: Duration) -> Vec<Program> {
     let seconds = time.as_secs_f64() * procfs::ticks_per_second() as f64;
     let mut programs: Vec<Program> = after
         .iter()
-        .map(|(&pid, (name, ticks))| {
-            let ticks = ticks - before.get(&pid).map_or(0, |(_, ticks)| *ticks);
-            Program { pid, name: name.clone(), share: ticks as f64 / seconds }
+        .map(|(&pid, process)| {
+            // What a child took that has ended since, it took before, too.
+            let ended = before.iter().filter(|(child, it)| it.parent == pid && !after.contains_key(child));
+            let of_children: i64 = ended.map(|(_, child)| child.ticks).sum();
+            let own = before.get(&pid).map_or(0, |process| process.ticks);
+            let share = (process.ticks - own - of_children) as f64 / seconds;
+            Program { pid, name: process.name.clone(), share }
         })
         .filter(|program| program.share > LEAST_NAMED)
         .collect();
@@ -202,12 +211,16 @@ mod tests {
     fn programs_are_listed_by_what_they_took_in_the_time() {
         let ticks = procfs::ticks_per_second() as i64;
         let of = |list: &[(i32, &str, i64)]| -> BTreeMap<_, _> {
-            list.iter().map(|&(pid, name, ticks)| (pid, (name.to_owned(), ticks))).collect()
+            let process = |&(pid, name, ticks): &(i32, &str, i64)| {
+                (pid, Process { name: name.to_owned(), parent: pid - 1, ticks })
+            };
+            list.iter().map(process).collect()
         };
-        let before = of(&[(1, "init", 50), (2, "cargo", 7 * ticks)]);
-        let after = of(&[(1, "init", 50), (2, "cargo", 12 * ticks), (3, "rustc", ticks)]);
+        // A child that had taken a minute has ended.
+        let before = of(&[(1, "init", 50), (2, "cargo", 7 * ticks), (3, "rustc", 60 * ticks)]);
+        let after = of(&[(1, "init", 50), (2, "cargo", 72 * ticks), (4, "rustc", ticks)]);
         let found = busiest(&before, &after, Duration::from_secs(10));
         let program = |pid, name: &str, share| Program { pid, name: name.to_owned(), share };
-        assert_eq!(found, [program(2, "cargo", 0.5), program(3, "rustc", 0.1)]);
+        assert_eq!(found, [program(2, "cargo", 0.5), program(4, "rustc", 0.1)]);
     }
 }

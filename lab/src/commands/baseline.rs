@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::comparison::Comparison;
 use crate::Error;
+use crate::experiment::Experiment;
 use crate::report::tables::{NONE, plain_table, ratio_text};
 use crate::rounds::{Figure, LoadKind, LoadResult, Turn, p99_of_runs, ratio_of_runs};
 use crate::testbed::Receiver;
@@ -27,6 +28,8 @@ pub struct Baseline {
     cpu: String,
     kernel: String,
     idle_cores: String,
+    /// Connections and lengths of turns, in words.
+    setup: String,
     /// The capacity that its shares refer to, requests per second: a later run has the same rates.
     pub capacity: Option<f64>,
     loads: Vec<KeptLoad>,
@@ -39,8 +42,8 @@ struct KeptLoad {
     at: f64,
     receiver: Option<Receiver>,
     distance: Option<(f64, f64)>,
-    /// By contender.
-    kept: BTreeMap<String, Kept>,
+    /// By contender, with its name.
+    kept: Vec<(String, Kept)>,
 }
 
 /// The valid turns of a contender.
@@ -92,7 +95,20 @@ impl Baseline {
         };
         let Machine { cpu, kernel, .. } = run.machine.clone();
         let (idle_cores, capacity) = (run.idle_line(), run.outcome.capacity);
-        Self { cpu, kernel, idle_cores, capacity, loads: results.leading().map(load).collect() }
+        let Experiment { connections, settle, warm_up, duration, .. } = run.experiment;
+        let setup = format!(
+            "{connections} connections, turns of {duration} s after {:.2} s of load",
+            settle + warm_up
+        );
+        Self { cpu, kernel, idle_cores, setup, capacity, loads: results.leading().map(load).collect() }
+    }
+
+    /// The rates of its open loops, for one without a capacity.
+    pub fn rates(&self) -> Vec<f64> {
+        let open = self.loads.iter().filter(|load| load.kind == LoadKind::Open);
+        let mut rates: Vec<f64> = open.map(|load| load.at).collect();
+        rates.dedup();
+        rates
     }
 
     pub fn save(&self, folder: &Path, name: &str) -> Result<(), Error> {
@@ -133,26 +149,33 @@ impl Baseline {
 
     fn beside_saved(&self, name: &str, now: &Self) -> Vec<String> {
         let mut lines = vec![format!("Over {name}, rounds of both resampled:")];
-        for (what, was, is) in
-            [("kernel", &self.kernel, &now.kernel), ("idle cores", &self.idle_cores, &now.idle_cores)]
-        {
+        for (what, was, is) in [
+            ("Kernel", &self.kernel, &now.kernel),
+            ("Idle cores", &self.idle_cores, &now.idle_cores),
+            ("Setup", &self.setup, &now.setup),
+        ] {
             if was != is {
-                lines.push(format!("Another {what} than then: {was}"));
+                lines.push(format!("{what} then: {was}"));
             }
         }
         let mut rows = Vec::new();
         for load in &now.loads {
             let is_same = |then: &&KeptLoad| {
                 (then.kind, then.receiver) == (load.kind, load.receiver)
-                    && (load.kind == LoadKind::Capacity || then.at == load.at)
+                    && (load.kind == LoadKind::Capacity || then.name == load.name)
             };
             let Some(then) = self.loads.iter().find(is_same) else { continue };
             if !is_same_distance(load.distance, then.distance) {
                 lines.push(format!("{}: not compared, the cores were at another distance.", load.name));
                 continue;
             }
-            for (contender, kept) in &load.kept {
-                let Some(before) = then.kept.get(contender) else { continue };
+            for (index, (contender, kept)) in load.kept.iter().enumerate() {
+                // Some experiments have several of a name.
+                let at = then.kept.get(index).filter(|(name, _)| name == contender);
+                let Some((_, before)) = at.or_else(|| then.kept.iter().find(|(name, _)| name == contender))
+                else {
+                    continue;
+                };
                 let ratio = |figure| kept.ratio(before, figure);
                 let cells = FIGURES
                     .map(|figure| ratio(figure).map_or_else(|| NONE.to_owned(), |ratio| ratio_text(&ratio)));
@@ -184,9 +207,11 @@ fn is_same_distance(now: Option<(f64, f64)>, then: Option<(f64, f64)>) -> bool {
     now.max(then) / now.min(then) < DISTANCE_GAP
 }
 
+/// Where a run is kept.
+///
 /// # Errors
 /// If the name is none for a file.
-fn path(folder: &Path, name: &str) -> Result<PathBuf, Error> {
+pub fn path(folder: &Path, name: &str) -> Result<PathBuf, Error> {
     let is_allowed = |it: char| it.is_ascii_alphanumeric() || "-_.".contains(it);
     if name.is_empty() || name.starts_with('.') || !name.chars().all(is_allowed) {
         return Err(format!("{name:?} is no name for a run: letters, digits, '-', '_' and '.'").into());
@@ -225,10 +250,17 @@ mod tests {
             at: 41e3,
             receiver: Some(Receiver::Fifo),
             distance: Some((100.0, 110.0)),
-            kept: [("polling".to_owned(), kept(cpu))].into(),
+            kept: vec![("polling".to_owned(), kept(cpu))],
         };
         let Machine { cpu, kernel, .. } = Machine::read();
-        Baseline { cpu, kernel, idle_cores: "sleep".to_owned(), capacity: Some(82e3), loads: vec![load] }
+        Baseline {
+            cpu,
+            kernel,
+            idle_cores: "sleep".to_owned(),
+            setup: String::new(),
+            capacity: Some(82e3),
+            loads: vec![load],
+        }
     }
 
     #[test]
@@ -240,7 +272,7 @@ mod tests {
         let now = Baseline { kernel: "7.0".to_owned(), ..baseline(20.0) };
         let lines = before.beside_saved("before", &now);
         let text = lines.join("\n");
-        assert!(text.contains("Another kernel than then: "), "{text}");
+        assert!(text.contains("Kernel then: "), "{text}");
         let row = lines.last().unwrap();
         assert!(row.contains("41000/s, fifo") && row.contains("1.99 [1.97, 2.01]"), "{text}");
         // The latencies are pooled: those of the turns say nothing.
@@ -248,7 +280,7 @@ mod tests {
         let mut far = now.clone();
         far.loads[0].distance = Some((400.0, 500.0));
         assert!(before.beside_saved("before", &far).join(" ").contains("at another distance"));
-        far.loads[0].at = 50e3;
+        far.loads[0].name = "50000/s, fifo".to_owned();
         assert_eq!(before.beside_saved("before", &far).last().unwrap(), "No load is the same as then.");
     }
 

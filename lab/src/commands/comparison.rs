@@ -25,7 +25,9 @@ const VERDICT_SHARE: f64 = 0.5;
 /// The load is the bottleneck from this busy share on, %.
 const BUSY_LOAD: f64 = 95.0;
 const WIDTH: usize = 100;
-const MOST_ROWS: usize = 8;
+const MOST_LINES: usize = 25;
+/// The most lines of the verdict.
+const MOST_VERDICT: usize = 10;
 
 #[derive(Debug, Serialize)]
 pub struct Comparison {
@@ -120,7 +122,11 @@ impl Comparison {
             return vec![format!("No verdict: {why}.")];
         }
         let subjects = subjects(&self.experiment).into_iter();
-        let mut verdict: Vec<String> = subjects.flat_map(|index| self.verdict_on(index, &open)).collect();
+        let compared = subjects.filter(|index| self.experiment.references[..] != [*index]);
+        let mut verdict: Vec<String> = compared.flat_map(|index| self.verdict_on(index, &open)).collect();
+        if verdict.is_empty() {
+            verdict.push(format!("Nothing was compared with {}.", self.reference_name()));
+        }
         verdict.extend(self.outcome.no_capacity.clone());
         verdict
     }
@@ -161,12 +167,27 @@ impl Comparison {
         sentences
     }
 
+    fn reference_name(&self) -> String {
+        let Experiment { contenders, references, .. } = &self.experiment;
+        match references[..] {
+            [one] => contenders[one].name(),
+            _ if references.iter().all(|&it| contenders[it].runs(Policy::Vanilla)) => {
+                "the better vanilla".to_owned()
+            }
+            _ => "the best reference".to_owned(),
+        }
+    }
+
     fn capacity_sentence(&self, index: usize, name: &str) -> String {
         let bound = self.experiment.capacity_p99_us;
         let load = self.measured(LoadKind::Capacity).next();
         let measured = load.and_then(|load| load.rows[index].figures.get(&Figure::Capacity));
         let Some((ratio, reference)) = measured.and_then(|it| Some((it.ratio?, it.reference?))) else {
-            return format!("{name}: what it serves within {bound:.0} µs was not measured.");
+            let why = match measured {
+                Some(_) => "was not measured in the same rounds as the reference's",
+                None => "was not measured",
+            };
+            return format!("{name}: what it serves within {bound:.0} µs {why}.");
         };
         let reference = self.experiment.contenders[reference].name();
         if is_undecided(&ratio) {
@@ -191,7 +212,8 @@ impl Comparison {
     ) -> Option<String> {
         let (_, Some(first)) = open.iter().find(|(_, load)| load.is_some())? else { return None };
         let share = first.share.map_or_else(String::new, |share| {
-            format!(" ({:.0} % of the reference's capacity)", share * 100.0)
+            let whose = if self.experiment.given_capacity.is_some() { "given" } else { "reference's" };
+            format!(" ({:.0} % of the {whose} capacity)", share * 100.0)
         });
         let figures = [Figure::CpuPerRequest, Figure::P50, Figure::P99];
         let rows = open.iter().filter_map(|(_, load)| Some(&(*load)?.rows[index]));
@@ -203,8 +225,8 @@ impl Comparison {
         };
         let receivers: Vec<String> = open.iter().map(|(receiver, _)| receiver.to_string()).collect();
         let under = receivers.join(" to ");
-        let rate = grouped(first.at, 0);
-        Some(format!("{name} at {rate}/s{share}, under {under}, beside the best vanilla: {clauses}."))
+        let (rate, beside) = (grouped(first.at, 0), self.reference_name());
+        Some(format!("{name} at {rate}/s{share}, under {under}, beside {beside}: {clauses}."))
     }
 
     fn notes(&self) -> Vec<String> {
@@ -291,11 +313,15 @@ impl Comparison {
         let first = format!("{} {}", self.idle_line(), self.machine_line());
         let mut lines: Vec<String> = wrap(&first).into_iter().take(2).collect();
         lines.extend([clip(&self.setup_line()), String::new()]);
-        lines.extend(self.verdict.iter().flat_map(|sentence| wrap(sentence)).take(7));
+        lines.extend(self.verdict.iter().flat_map(|sentence| wrap(sentence)).take(MOST_VERDICT));
         lines.push(String::new());
-        lines.extend(self.screen_table().lines().map(clip));
+        let left_out: Vec<String> =
+            self.left_out().iter().flat_map(|sentence| wrap(sentence)).take(2).collect();
+        // With the header, an empty line, what was left out, and the page.
+        let room = MOST_LINES - lines.len() - left_out.len() - 3;
+        lines.extend(self.screen_table(room).lines().map(clip));
         lines.push(String::new());
-        lines.extend(self.left_out().iter().flat_map(|sentence| wrap(sentence)).take(2));
+        lines.extend(left_out);
         lines.push(format!("Plots and every number: {page}"));
         if !self.against.is_empty() {
             lines.push(String::new());
@@ -337,7 +363,9 @@ impl Comparison {
         }
     }
 
-    fn screen_table(&self) -> String {
+    /// `room`: how many rows there may be. The references and those that the verdict is on come before
+    /// others, and columns that are too many are left out at the end.
+    fn screen_table(&self, room: usize) -> String {
         // The title, the load if it was measured, the figure, and whether it is its ratio.
         let mut columns: Vec<(String, Option<&LoadResult>, Figure, bool)> = Vec::new();
         if self.experiment.searches_capacity() {
@@ -354,18 +382,31 @@ impl Comparison {
             let load = self.measured(LoadKind::Closed).next();
             columns.push(("closed/s".to_owned(), load, Figure::Throughput, false));
         }
-        let titles = columns.iter().map(|(title, ..)| title.clone());
-        let header: Vec<String> = ["server".to_owned()].into_iter().chain(titles).collect();
-        let rows = self.experiment.contenders.iter().enumerate().take(MOST_ROWS).map(|(index, contender)| {
-            let cells = columns.iter().map(|&(_, load, figure, is_ratio)| match load {
-                None if matches!(figure, Figure::P50 | Figure::P99) || is_ratio => NONE.to_owned(),
-                None => "not measured".to_owned(),
-                Some(load) if is_ratio => ratio_cell(load, index, figure),
-                Some(load) => value_cell(load, index, figure),
+        let count = self.experiment.contenders.len();
+        let important = |index: &usize| {
+            self.experiment.references.contains(index) || subjects(&self.experiment).contains(index)
+        };
+        let (first, others): (Vec<usize>, Vec<usize>) = (0..count).partition(important);
+        let mut shown: Vec<usize> = first.into_iter().chain(others).take(room).collect();
+        shown.sort_unstable();
+        loop {
+            let titles = columns.iter().map(|(title, ..)| title.clone());
+            let header: Vec<String> = ["server".to_owned()].into_iter().chain(titles).collect();
+            let rows = shown.iter().map(|&index| {
+                let cells = columns.iter().map(|&(_, load, figure, is_ratio)| match load {
+                    None if matches!(figure, Figure::P50 | Figure::P99) || is_ratio => NONE.to_owned(),
+                    None => "not measured".to_owned(),
+                    Some(load) if is_ratio => ratio_cell(load, index, figure),
+                    Some(load) => value_cell(load, index, figure),
+                });
+                [self.experiment.contenders[index].name()].into_iter().chain(cells).collect()
             });
-            [contender.name()].into_iter().chain(cells).collect()
-        });
-        plain_table(&header, rows)
+            let table = plain_table(&header, rows);
+            if columns.len() < 2 || table.lines().all(|line| line.trim_end().chars().count() <= WIDTH) {
+                return table;
+            }
+            columns.pop();
+        }
     }
 
     pub fn document(&self) -> Document {
@@ -435,7 +476,15 @@ fn range(open: &[(Receiver, Option<&LoadResult>)], contender: usize, figure: Fig
         let status = row.and_then(|row| row.status.text());
         match row.and_then(|row| row.ratio(figure)) {
             Some(ratio) => ratios.push(*ratio),
-            None => missing.push(format!("{} under {receiver}", status.as_deref().unwrap_or("not measured"))),
+            None => {
+                let reference = row.and_then(|row| row.figures.get(&figure)?.reference);
+                let why = match (status, load) {
+                    (Some(status), _) => status,
+                    (None, Some(load)) => why_not_compared(load, reference),
+                    (None, None) => "not measured".to_owned(),
+                };
+                missing.push(format!("{why} under {receiver}"));
+            }
         }
     }
     if ratios.iter().any(is_undecided) {
@@ -642,7 +691,7 @@ mod tests {
         let first = lines[..9].join(" ").replace("   ", " ");
         for part in [
             "kernel-polling, auto serves 1.49 [1.47, 1.51] times what vanilla, uring does within 500 µs: more.",
-            "kernel-polling, auto at 50,000/s (50 % of the reference's capacity), under fifo to rps, beside the",
+            "kernel-polling, auto at 50,000/s (50 % of the reference's capacity), under fifo to rps, beside the better",
             "CPU 0.50 to 0.80 [0.49, 0.81], p50 0.90 to 0.99 [0.88, 1.01]",
         ] {
             assert!(first.contains(part), "no {part:?} in {text}");
@@ -717,7 +766,10 @@ mod tests {
         assert_eq!(capacity_of("vanilla, uring"), ["100,000", "1"], "{text}");
         assert_eq!(capacity_of("kernel-polling, auto"), ["150,000", "-"], "{text}");
         let verdict = report.verdict.join(" ");
-        assert!(verdict.contains("what it serves within 500 µs was not measured"), "{verdict}");
+        assert!(
+            verdict.contains("what it serves within 500 µs was not measured in the same rounds"),
+            "{verdict}"
+        );
         assert!(
             verdict.contains("not compared: no round has a valid turn of it and of the reference"),
             "{verdict}"

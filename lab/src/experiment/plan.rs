@@ -122,6 +122,14 @@ impl Experiment {
         self.contenders.len() * (searches + self.loads_by_receiver().len() * self.rounds)
     }
 
+    /// What the rounds of all loads take without repeats.
+    pub fn rounds_time(&self) -> Duration {
+        /// Two readings of the distance, and of the host.
+        const AROUND: f64 = 0.05;
+        let turns = self.contenders.len() * self.rounds * self.loads_by_receiver().len();
+        Duration::from_secs_f64(turns as f64 * (self.settle + self.warm_up + self.duration + AROUND))
+    }
+
     /// The loads in their order, each with what receives under it.
     pub fn loads_by_receiver(&self) -> Vec<(Load, Receiver)> {
         let of = |load: &Load| {

@@ -88,7 +88,7 @@ impl Experiment {
             let median = |&it: &usize| measured.median(it, Figure::Capacity, least);
             let medians = self.references.iter().filter_map(median);
             capacity = medians.reduce(f64::max);
-            if capacity.is_none() {
+            if capacity.is_none() && self.given_capacity.is_none() {
                 let mut turns =
                     measured.turns.iter().filter(|turn| self.references.contains(&turn.contender));
                 let reason = turns

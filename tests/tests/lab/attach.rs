@@ -126,7 +126,17 @@ fn a_server_and_its_children_end_with_a_lab_that_is_killed() {
     let server = format!("/usr/sbin/nginx -c {} -e {path}/log", config.display());
     let request = r"GET /nonesuch HTTP/1.1\r\nHost: lab\r\n\r\n";
     let mut lab = Command::new(tests::own_program("lab"));
-    lab.args(["attach", "--quick", "--connections", "2", "--server", &server, "--request", request]);
+    lab.args([
+        "attach",
+        "--anyway",
+        "--quick",
+        "--connections",
+        "2",
+        "--server",
+        &server,
+        "--request",
+        request,
+    ]);
     let mut lab = lab.current_dir(folder.path()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let children = || -> Option<(u32, Vec<u32>)> {
         let master = fs::read_to_string(folder.path().join("pid")).ok()?.trim().parse().ok()?;

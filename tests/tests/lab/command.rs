@@ -74,11 +74,13 @@ fn on_a_machine_with_other_programs_lab_names_them_and_ends() {
     if tests::program("yes").is_none() {
         return;
     }
-    let busy = || {
+    // The cores that it would use.
+    let busy = |core: u32| {
         let yes = Command::new("yes").stdout(std::process::Stdio::null()).spawn().unwrap();
+        policies::Cpus::one(core).pin(Some(rustix::process::Pid::from_child(&yes))).unwrap();
         tests::KillOnDrop::from(yes)
     };
-    let _busy = [busy(), busy()];
+    let _busy: Vec<_> = policies::Cpus::allowed().unwrap().iter().take(2).map(busy).collect();
     let begun = std::time::Instant::now();
     let folder = tempfile::tempdir().unwrap();
     let mut command = Command::new(tests::own_program("lab"));

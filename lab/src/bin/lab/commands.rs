@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use lab::Error;
-use lab::commands::baseline::Baseline;
+use lab::commands::baseline::{self, Baseline};
 use lab::commands::comparison::Comparison;
 use lab::commands::paper::{PaperConfig, PaperPlan, PaperReport};
 use lab::commands::self_test::self_test_verdict;
@@ -109,6 +109,11 @@ pub fn steps(flags: &StepsFlags) -> Result<(), Error> {
     if !flags.run.rates.is_empty() {
         return Err("--rates has no effect on `lab steps`, whose rates are shares of a capacity; name one with --capacity".into());
     }
+    if flags.run.save.is_some() || flags.run.against.is_some() {
+        return Err(
+            "--save and --against have no effect on `lab steps`, which compares windows after steps".into()
+        );
+    }
     if flags.run.turn.is_some() {
         return Err("--turn has no effect on `lab steps`, whose turns are as long as its steps".into());
     }
@@ -172,25 +177,35 @@ pub fn self_test(flags: &SelfTestFlags) -> Result<(), Error> {
 struct Report {
     comparison: Comparison,
     output: Output,
+    /// The folder and the name under which the run is kept.
+    save: Option<(PathBuf, String)>,
 }
 
 impl Report {
     fn write(&self) -> Result<(), Error> {
         let screen = self.comparison.screen(&self.output.page());
-        self.output.write(&self.comparison.document(), &self.comparison, &screen)
+        self.output.write(&self.comparison.document(), &self.comparison, &screen)?;
+        let Some((folder, name)) = &self.save else { return Ok(()) };
+        Baseline::of(&self.comparison).save(folder, name)
     }
 }
 
 fn run(command: &str, mut experiment: Experiment, flags: &RunFlags) -> Result<Report, Error> {
     let against = flags.against.as_ref().map(|name| Baseline::read(&flags.report.output, name));
     let against = against.transpose()?;
+    if let Some(name) = &flags.save {
+        baseline::path(&flags.report.output, name)?;
+    }
     require_testbed(command)?;
     let cores = CoreAssignment::choose()?;
     flags.set(&mut experiment);
     let output = Output::create(flags.report.format, &flags.report.output)?;
-    if let Some(capacity) = against.as_ref().and_then(|then| then.capacity) {
-        experiment.given_capacity = Some(capacity);
+    if let Some(then) = against.as_ref().filter(|_| flags.rates.is_empty()) {
+        experiment.given_capacity = then.capacity;
         experiment.searches_anyway = true;
+        if then.capacity.is_none() {
+            experiment.loads = then.rates().into_iter().map(Load::Rate).collect();
+        }
     }
     if !flags.anyway {
         preflight::check(cores)?;
@@ -203,10 +218,8 @@ fn run(command: &str, mut experiment: Experiment, flags: &RunFlags) -> Result<Re
     if let Some((then, name)) = against.zip(flags.against.as_ref()) {
         comparison.against = then.beside(name, &comparison);
     }
-    if let Some(name) = &flags.save {
-        Baseline::of(&comparison).save(&flags.report.output, name)?;
-    }
-    Ok(Report { comparison, output })
+    let save = flags.save.as_ref().map(|name| (flags.report.output.clone(), name.clone()));
+    Ok(Report { comparison, output, save })
 }
 
 fn require_testbed(command: &str) -> Result<(), Error> {

@@ -60,7 +60,7 @@ pub struct ReportFlags {
 /// How an experiment under a fleet runs.
 #[derive(Args, Clone)]
 pub struct RunFlags {
-    /// Take one minute instead of five (attach: three instead of ten): fewer rates
+    /// Take one minute instead of five (attach: three instead of ten)
     #[arg(long)]
     pub quick: bool,
     #[command(flatten)]
@@ -72,7 +72,7 @@ pub struct RunFlags {
     #[arg(long, value_parser = clap::value_parser!(u8).range(1..=100))]
     pub rounds: Option<u8>,
     /// Seconds of a turn: from 2 s on a pause of the machine seldom decides its 99th percentile
-    /// [default: 0.25; attach: 0.3]
+    /// [default: 1, quick 0.4; peers and steps: 0.25; attach: 0.3]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u8).range(1..=60))]
     pub turn: Option<u8>,
     /// Rates to measure, in requests per second, instead of the capacity and shares of it
@@ -95,7 +95,7 @@ pub struct RunFlags {
     #[arg(long, value_name = "NAME")]
     pub save: Option<String>,
     /// Compare with a run that was kept, at its rates: another state of the code, or another kernel
-    #[arg(long, value_name = "NAME", conflicts_with = "rates")]
+    #[arg(long, value_name = "NAME")]
     pub against: Option<String>,
     /// Measure also on a machine that other programs, or its hypervisor, use, without the ten
     /// seconds of looking for them
@@ -127,6 +127,10 @@ impl RunFlags {
             let seconds = f64::from(seconds);
             experiment.time_limit = experiment.time_limit.mul_f64(seconds / experiment.duration);
             experiment.duration = seconds;
+        }
+        if !self.rates.is_empty() {
+            // As long as all rounds take, with a fifth for repeats.
+            experiment.time_limit = experiment.time_limit.max(experiment.rounds_time().mul_f64(1.2));
         }
         if let Some(micros) = self.capacity_p99 {
             experiment.capacity_p99_us = micros.into();
