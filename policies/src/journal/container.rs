@@ -41,7 +41,8 @@ impl Claim {
         let socket = (0..u16::MAX)
             .find_map(|number| bind_to(&format!("{own}{}.{number}", std::process::id())).transpose())
             .unwrap_or_else(|| Err(io::ErrorKind::AddrInUse.into()))?;
-        let sockets = fs::read_to_string("/proc/net/unix")?;
+        // Of the calling thread, which may be alone in another network namespace.
+        let sockets = fs::read_to_string("/proc/thread-self/net/unix")?;
         if others(&sockets, &prefix, &own).any(is_of_root_or_own_user) {
             return Err(io::Error::new(
                 io::ErrorKind::AlreadyExists,

@@ -124,10 +124,11 @@ fn parse_address(body: &[u8]) -> Option<(u32, IpAddr)> {
 /// What ended a wait of a [`LinkMonitor`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Woken {
+    /// The interface has changed.
     LinkChange,
     /// The other descriptor can be read.
     Other,
-    /// The timeout is over, or a signal came.
+    /// The timeout is over, a signal came, or another interface has changed.
     Timeout,
 }
 
@@ -147,26 +148,45 @@ impl LinkMonitor {
         Ok(Self(socket))
     }
 
-    /// Waits for a change, until `other` can be read, or to the end of `timeout`. Discards the
-    /// messages of changes.
-    pub fn wait_with(&self, other: BorrowedFd<'_>, timeout: Duration) -> io::Result<Woken> {
+    /// Waits for a change of an interface (`None`: of any), until `other` can be read, or to the end
+    /// of `timeout`. Discards the messages of changes.
+    pub fn wait_with(
+        &self,
+        interface: Option<u32>,
+        other: BorrowedFd<'_>,
+        timeout: Duration,
+    ) -> io::Result<Woken> {
         let timeout = Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos().into() };
         let mut descriptors =
             [PollFd::new(&self.0, PollFlags::IN), PollFd::from_borrowed_fd(other, PollFlags::IN)];
         match poll(&mut descriptors, Some(&timeout)) {
-            Ok(0) | Err(rustix::io::Errno::INTR) => return Ok(Woken::Timeout),
-            Ok(_) if descriptors[0].revents().is_empty() => return Ok(Woken::Other),
-            Ok(_) => {}
-            Err(error) => return Err(error.into()),
+            Err(rustix::io::Errno::INTR) => return Ok(Woken::Timeout),
+            result => drop(result?),
         }
+        let [changes, other] = descriptors.map(|descriptor| !descriptor.revents().is_empty());
+        if changes && self.discard(interface)? {
+            return Ok(Woken::LinkChange);
+        }
+        Ok(if other { Woken::Other } else { Woken::Timeout })
+    }
+
+    /// Takes all messages. Returns whether one is of the interface.
+    fn discard(&self, interface: Option<u32>) -> io::Result<bool> {
+        let mut found = false;
         let mut buffer = Vec::with_capacity(32 << 10);
         loop {
             buffer.clear();
             match self.0.recv(&mut buffer, 0) {
-                Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Woken::LinkChange),
+                // Each change is a message of its own.
+                Ok(_) => {
+                    let changed = read_u32(&buffer, super::HEADER + link::INDEX_AT);
+                    found |= interface.is_none() || changed == interface;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(found),
                 // The socket's buffer overflowed, so there were changes.
-                Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NOBUFS.raw_os_error()) => {}
+                Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NOBUFS.raw_os_error()) => {
+                    found = true;
+                }
                 Err(error) => return Err(error),
             }
         }

@@ -84,6 +84,7 @@ impl Supervisor {
             takes_back,
             identity: None,
             had_napis: false,
+            napis: Vec::new(),
             others: BTreeSet::new(),
             irq_cores: BTreeMap::new(),
             adapted: BTreeMap::new(),
@@ -102,9 +103,7 @@ impl Supervisor {
             let mut link_changed = true;
             while !stop_requested.load(Ordering::Acquire) {
                 interface.check(link_changed);
-                if !interface.unanswered.is_empty() {
-                    interface.set_requested();
-                }
+                interface.set_requested();
                 on_tick(interface.guard.plan().ifindex);
                 link_changed = interface.wait_for_link_change(&monitor, &stop_requested);
             }
@@ -141,6 +140,8 @@ struct SupervisedInterface {
     /// By what the interface is recognised after it was gone; `None` until it was seen.
     identity: Option<InterfaceIdentity>,
     had_napis: bool,
+    /// Its NAPIs at the last check, by which a link shows that was closed and opened in between.
+    napis: Vec<u32>,
     /// The indices of the interfaces beside it, as long as it was there.
     others: BTreeSet<u32>,
     /// The core that each queue's interrupt went to at the last check.
@@ -155,28 +156,30 @@ struct SupervisedInterface {
 }
 
 impl SupervisedInterface {
-    /// Waits for a link message or the end of the interval, and sets what workers ask for
-    /// meanwhile. Returns whether a message came.
+    /// Waits for a change of the interface or the end of the interval, and sets what workers ask for
+    /// meanwhile. Returns whether it has changed.
     fn wait_for_link_change(&mut self, monitor: &LinkMonitor, stop: &AtomicBool) -> bool {
         const STEP: Duration = Duration::from_millis(100);
-        let end = Instant::now() + INTERVAL;
-        while Instant::now() < end {
-            if stop.load(Ordering::Acquire) {
-                return false;
+        // When it is back it has another index.
+        let index = (!self.is_gone).then_some(self.guard.plan().ifindex);
+        let (mut end, mut has_changed) = (Instant::now() + INTERVAL, false);
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() || stop.load(Ordering::Acquire) {
+                return has_changed;
             }
-            match monitor.wait_with(self.requests.as_fd(), STEP) {
+            match monitor.wait_with(index, self.requests.as_fd(), left.min(STEP)) {
                 Ok(Woken::Timeout) => {}
                 Ok(Woken::Other) => self.set_requested(),
-                Ok(Woken::LinkChange) => {
-                    // Messages come in bursts; one check covers the whole burst.
-                    thread::sleep(STEP);
-                    return true;
+                // Changes come in bursts; one check covers the whole burst.
+                Ok(Woken::LinkChange) if !has_changed => {
+                    (end, has_changed) = (Instant::now() + STEP, true);
                 }
+                Ok(Woken::LinkChange) => {}
                 // Without the socket, the interval still ends.
                 Err(_) => thread::sleep(STEP),
             }
         }
-        false
     }
 
     fn set_requested(&mut self) {
@@ -238,6 +241,7 @@ impl SupervisedInterface {
             return self.take_back(&links);
         };
         self.others = links.iter().map(|link| link.index).filter(|other| *other != index).collect();
+        let mut is_reopened = false;
         if (link_changed && link.up || self.identity.is_none())
             && let Ok(interface) = interface_by_index(index)
         {
@@ -247,6 +251,9 @@ impl SupervisedInterface {
                 None => self.identity = Some(seen),
             }
             self.had_napis |= has_napis(&interface);
+            let napis = interface.queues.iter().filter_map(|queue| Some(queue.napi.as_ref()?.id)).collect();
+            let before = std::mem::replace(&mut self.napis, napis);
+            is_reopened = !before.is_empty() && before != self.napis;
         }
         if link.name != self.guard.plan().interface {
             (self.on_change)(&Change::Renamed(link.name.clone()));
@@ -254,7 +261,7 @@ impl SupervisedInterface {
                 (self.on_change)(&Change::Reapplied { outcome: error.to_string(), previous: None });
             }
         }
-        if link.up != self.is_up {
+        if link.up != self.is_up || is_reopened {
             self.is_up = link.up;
             (self.on_change)(if link.up { &Change::LinkUp } else { &Change::LinkDown });
         }

@@ -1,7 +1,7 @@
 //! A policy's settings while its process runs, and their restoration after it.
 
 use std::sync::Arc;
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
 use lab::testbed::SERVER_INTERFACE;
@@ -123,6 +123,42 @@ fn settings_that_a_reopened_link_lost_are_applied_again_and_reported() {
     drop(runtime);
     let after = napi().unwrap();
     assert_eq!((after.gro_flush_timeout, after.defer_hard_irqs), (Some(0), Some(0)));
+}
+
+#[testbed_test(drivers = "epoll, uring")]
+fn a_link_that_was_closed_and_opened_within_a_moment_is_reported_and_followed() {
+    let _testbed = enter(1);
+    let (runtime, changes) = polling_with_changes();
+    wait_until("the supervisor has seen the interface", has_status);
+    let before = napi().id;
+    // The supervisor waits for 100 ms before it looks.
+    for state in ["down", "up"] {
+        ip(&["link", "set", SERVER_INTERFACE, state]);
+    }
+    next(&changes, "the link is up");
+    let after = napi().id;
+    assert_ne!(after, before);
+    wait_until("the worker polls the new NAPI", || statuses().contains(&after.to_string()));
+    drop(runtime);
+}
+
+#[testbed_test]
+fn workers_requests_are_answered_while_other_interfaces_change_all_the_time() {
+    let _testbed = enter(1);
+    let (_supervisor, requests, _changes) = supervised_queue(None, || ());
+    let (stop, stopped) = std::sync::mpsc::channel::<()>();
+    let changing = std::thread::spawn(move || {
+        for mtu in (1000..2000).cycle() {
+            ip(&["link", "set", "lo", "mtu", &mtu.to_string()]);
+            if stopped.recv_timeout(Duration::from_millis(10)) != Err(RecvTimeoutError::Timeout) {
+                return;
+            }
+        }
+    });
+    std::thread::sleep(Duration::from_millis(200));
+    assert_eq!(answer(&requests, QueueSettings::fixed(PollInterval::default())), Ok(()));
+    drop(stop);
+    changing.join().unwrap();
 }
 
 #[testbed_test(drivers = "epoll, uring")]
@@ -314,6 +350,13 @@ fn polling_with_changes() -> (Runtime, Receiver<String>) {
 
 /// Whether a supervisor of this network namespace has written which workers it has.
 fn has_status() -> bool {
+    !statuses().is_empty()
+}
+
+/// What supervisors of this network namespace have written of their workers.
+fn statuses() -> String {
     let files = std::fs::read_dir("/run/lull").into_iter().flatten().flatten();
-    files.map(|file| file.path()).any(|path| path.extension().is_some_and(|it| it == "workers"))
+    let paths = files.map(|file| file.path());
+    let workers = paths.filter(|path| path.extension().is_some_and(|it| it == "workers"));
+    workers.filter_map(|path| std::fs::read_to_string(path).ok()).collect()
 }
