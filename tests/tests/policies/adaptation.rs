@@ -265,7 +265,7 @@ fn no_packet_is_stuck_while_the_mode_changes_often() {
                 }
                 // 60 to 100 ms, so that a change meets every phase of the controller; and without a
                 // load for a window of few packets longer.
-                let quiet = if step % 2 == 0 { 0 } else { 400 };
+                let quiet = if step % 2 == 0 { 0 } else { 100 };
                 let time = Duration::from_millis(60 + step * 13 % 41 + quiet);
                 if ended.recv_timeout(time) == Err(RecvTimeoutError::Disconnected) {
                     break;
