@@ -10,15 +10,12 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::Error;
 use crate::cores::{CoreAssignment, joined, run_on};
-use crate::rounds::{Classes, Conditions, observed};
+use crate::rounds::{Classes, Conditions, MOST_PAUSED, observed};
 
 /// How long the machine is looked at.
 const TIME: Duration = Duration::from_secs(10);
 /// As long as a short turn.
 const PIECE: Duration = Duration::from_millis(200);
-/// Of a core, what others may take of a piece. A fleet that is paused for longer makes a turn
-/// invalid.
-const MOST_TAKEN: f64 = 0.02;
 /// A program that takes less of a core than this is not named.
 const LEAST_NAMED: f64 = 0.02;
 
@@ -92,7 +89,7 @@ fn judge(pieces: &[Piece], programs: &[Program]) -> Option<String> {
     let count = |is: &dyn Fn(&Piece) -> bool| pieces.iter().filter(|piece| is(piece)).count();
     let share = |count: usize| count as f64 / pieces.len().max(1) as f64;
     let mean = |of: fn(&Piece) -> f64| pieces.iter().map(of).sum::<f64>() / pieces.len().max(1) as f64;
-    if share(count(&|piece| piece.taken > MOST_TAKEN)) > 0.5 {
+    if share(count(&|piece| piece.taken > MOST_PAUSED)) > 0.5 {
         let (taken, steal) =
             (mean(|piece| piece.taken) * 100.0, mean(|piece| piece.conditions.steal) * 100.0);
         return Some(match programs {

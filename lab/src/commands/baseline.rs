@@ -13,14 +13,12 @@ use super::comparison::Comparison;
 use crate::Error;
 use crate::experiment::Experiment;
 use crate::report::tables::{NONE, plain_table, ratio_text};
-use crate::rounds::{Figure, LoadKind, LoadResult, Turn, p99_of_runs, ratio_of_runs};
+use crate::rounds::{DISTANCE_GAP, Figure, LoadKind, LoadResult, Turn, p99_of_runs, ratio_of_runs};
 use crate::testbed::Receiver;
 
-/// What is compared.
+/// The figures whose ratios to those of the kept run are printed.
 const FIGURES: [Figure; 5] =
     [Figure::Capacity, Figure::Throughput, Figure::CpuPerRequest, Figure::P50, Figure::P99];
-/// Cores whose distances differ by this factor are at different ones.
-const DISTANCE_GAP: f64 = 1.6;
 
 /// What a later run needs of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

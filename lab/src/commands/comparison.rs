@@ -161,8 +161,9 @@ impl Comparison {
         sentences.extend(self.experiment.searches_capacity().then(|| self.capacity_sentence(index, &name)));
         sentences.extend(self.rate_sentence(index, &name, open));
         if let Some(load) = self.measured(LoadKind::Closed).next() {
-            let figures = [Figure::Throughput, Figure::CpuPerRequest];
-            sentences.push(format!("{name}, closed loop: {}.", against(load, index, &figures)));
+            let under = [(load.receiver.unwrap_or_default(), Some(load))];
+            let clauses = clauses(&under, index, &[Figure::Throughput, Figure::CpuPerRequest]);
+            sentences.push(format!("{name}, closed loop: {clauses}."));
         }
         sentences
     }
@@ -215,14 +216,7 @@ impl Comparison {
             let whose = if self.experiment.given_capacity.is_some() { "given" } else { "reference's" };
             format!(" ({:.0} % of the {whose} capacity)", share * 100.0)
         });
-        let figures = [Figure::CpuPerRequest, Figure::P50, Figure::P99];
-        let rows = open.iter().filter_map(|(_, load)| Some(&(*load)?.rows[index]));
-        let has_ratio = rows.clone().any(|row| figures.iter().any(|&figure| row.ratio(figure).is_some()));
-        let clauses = match rows.filter_map(|row| row.status.text()).next() {
-            _ if has_ratio => figures.map(|figure| range(open, index, figure)).join(", "),
-            Some(status) => status,
-            None => "not compared: no round has a valid turn of it and of the reference".to_owned(),
-        };
+        let clauses = clauses(open, index, &[Figure::CpuPerRequest, Figure::P50, Figure::P99]);
         let receivers: Vec<String> = open.iter().map(|(receiver, _)| receiver.to_string()).collect();
         let under = receivers.join(" to ");
         let (rate, beside) = (grouped(first.at, 0), self.reference_name());
@@ -466,10 +460,28 @@ fn value_cell(load: &LoadResult, contender: usize, figure: Figure) -> String {
     }
 }
 
+/// Figures beside the reference's, or why none is.
+fn clauses(loads: &[(Receiver, Option<&LoadResult>)], contender: usize, figures: &[Figure]) -> String {
+    let rows = loads.iter().filter_map(|(_, load)| Some(&(*load)?.rows[contender]));
+    let has_ratio = rows.clone().any(|row| figures.iter().any(|&figure| row.ratio(figure).is_some()));
+    match rows.filter_map(|row| row.status.text()).next() {
+        _ if has_ratio => {
+            let ranges: Vec<String> = figures.iter().map(|&figure| range(loads, contender, figure)).collect();
+            ranges.join(", ")
+        }
+        Some(status) => status,
+        None => "not compared: no round has a valid turn of it and of the reference".to_owned(),
+    }
+}
+
 /// A figure beside the reference's, over what receives: the medians in the order of the receivers,
 /// and how far their intervals reach together.
 fn range(open: &[(Receiver, Option<&LoadResult>)], contender: usize, figure: Figure) -> String {
-    let name = if figure == Figure::CpuPerRequest { "CPU" } else { figure.title().trim_end_matches(" µs") };
+    let name = match figure {
+        Figure::CpuPerRequest => "CPU",
+        Figure::Throughput => "throughput",
+        other => other.title().trim_end_matches(" µs"),
+    };
     let (mut ratios, mut missing) = (Vec::new(), Vec::new());
     for (receiver, load) in open {
         let row = load.map(|load| &load.rows[contender]);
@@ -502,36 +514,6 @@ fn range(open: &[(Receiver, Option<&LoadResult>)], contender: usize, figure: Fig
     };
     missing.iter().for_each(|missing| text += &format!(" ({missing})"));
     text
-}
-
-/// A contender's figures beside the reference's, and why some are not compared.
-fn against(load: &LoadResult, contender: usize, figures: &[Figure]) -> String {
-    let row = &load.rows[contender];
-    if let Some(status) = row.status.text() {
-        return status;
-    }
-    let (mut clauses, mut missing) = (Vec::new(), Vec::new());
-    for figure in figures {
-        let Some(measured) = row.figures.get(figure) else { continue };
-        let name = match figure {
-            Figure::CpuPerRequest => "CPU",
-            Figure::Throughput => "throughput",
-            other => other.title().trim_end_matches(" µs"),
-        };
-        match &measured.ratio {
-            Some(ratio) if !ratio.reaches_target() => clauses.push(format!("{name} {}", cannot_tell(ratio))),
-            Some(ratio) => clauses.push(format!("{name} {}", ratio_text(ratio))),
-            None if measured.reference == Some(contender) => clauses.push(format!("{name} 1")),
-            None => {
-                let reason = why_not_compared(load, measured.reference);
-                if !missing.contains(&reason) {
-                    missing.push(reason);
-                }
-            }
-        }
-    }
-    clauses.append(&mut missing);
-    if clauses.is_empty() { "no valid turn".to_owned() } else { clauses.join(", ") }
 }
 
 /// Why a figure has no ratio to this reference's.

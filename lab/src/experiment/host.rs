@@ -9,7 +9,7 @@ use policies::counters::{CpuTime, PerfReading, Snapshot};
 
 use crate::cores::CoreAssignment;
 use crate::fleet::FleetMeasurement;
-use crate::rounds::{AttachProgress, Figure, LoadDetail, Turn};
+use crate::rounds::{AttachProgress, Figure, LoadDetail, MOST_PAUSED, Turn};
 use crate::testbed::Receiver;
 
 pub(super) struct HostReading {
@@ -136,9 +136,6 @@ pub(super) fn fleet_turn(
 /// The longest 99th percentile of the fleet's own delay with which a turn is valid, µs. Beyond,
 /// something else ran on the fleet's core.
 const LONGEST_SEND_LAG_US: f64 = 500.0;
-/// The most of a turn that the fleet's core may be paused, as a share: what was in flight then is
-/// not counted.
-const MOST_PAUSED: f64 = 0.02;
 /// What a program that attaches to an idle server may take of the fleet's core, beside
 /// [`MOST_PAUSED`].
 const ATTACHER: f64 = 0.02;

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 /// Distances that differ by this factor are different ones. Readings of the same distance vary by
 /// up to 1.45, those of different ones differ by 4.
-const DISTANCE_GAP: f64 = 1.6;
+pub(crate) const DISTANCE_GAP: f64 = 1.6;
 
 /// A class has at least this share of the turns, the reciprocal, and two: fewer are disturbed
 /// readings.

@@ -12,6 +12,9 @@ use crate::cores::{CoreAssignment, round_trip};
 
 /// Steal, as a share of one core, above which a turn is repeated.
 pub(crate) const STEAL_LIMIT: f64 = 0.02;
+/// The most of a turn that others may have one of the cores, as a share: what was in flight then is
+/// not counted.
+pub(crate) const MOST_PAUSED: f64 = 0.02;
 /// How long a distance is measured: twice a turn, so it has to be short beside the turn.
 const DISTANCE_DURATION: Duration = Duration::from_millis(10);
 

@@ -11,10 +11,10 @@ mod results;
 mod runner;
 mod turn;
 
-pub(crate) use classes::Classes;
+pub(crate) use classes::{Classes, DISTANCE_GAP};
 pub use classes::{CoreDistance, DistanceClass};
 pub use conditions::Conditions;
-pub(crate) use conditions::observed;
+pub(crate) use conditions::{MOST_PAUSED, observed};
 pub use figure::Figure;
 pub(crate) use intervals::{p99_of_runs, ratio_of_runs};
 #[cfg(test)]

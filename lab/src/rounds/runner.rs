@@ -14,7 +14,8 @@ use crate::cores::CoreAssignment;
 /// Rounds' worth of turns that may be tried in vain, for each round asked for: because the distance
 /// changes in every turn, or none is valid.
 const FUTILE_ROUNDS: usize = 4;
-/// With so many turns the share of those that are lost says something.
+/// Before this many turns no warning says that a quarter is lost: a single pause of the machine could
+/// cause it.
 const MANY_TURNS: usize = 12;
 
 pub struct Runner<'a> {
