@@ -163,7 +163,8 @@ impl<K> SocketIo<K> {
                 let whole = &buffers[taken.clone()];
                 match buffers.get(taken.end).filter(|_| left > 0) {
                     None => whole,
-                    // With what precedes it: a short header would be a packet of its own.
+                    // Part of the long slice is sent in the same call. Otherwise a short slice before
+                    // it, such as a header, would be sent as a separate packet.
                     Some(next) => {
                         let whole = whole.iter().map(|slice| IoSlice::new(slice));
                         shortened = whole.chain([IoSlice::new(&next[..left])]).collect();

@@ -38,18 +38,20 @@ async fn a_reader_is_woken_when_as_much_is_there_as_its_mark_says_or_the_end() {
     let (mut reader, _writer) = TcpStream::split(&mut stream);
     let mut buffer = vec![0; 20_000];
     // Writes while the reader waits: what is there before is read, whatever the mark.
-    let mut is_woken_by = async |reader: &mut net::ReadHalf<'_, _>, bytes: &[u8]| {
+    let mut read_after = async |reader: &mut net::ReadHalf<'_, _>, bytes: &[u8], limit| {
         let moment = Duration::from_millis(3);
         assert!(runtime::timeout(moment, reader.read(&mut buffer)).await.is_err());
         peer.write_all(bytes).unwrap();
-        runtime::timeout(10 * moment, reader.read(&mut buffer)).await.ok().map(Result::unwrap)
+        runtime::timeout(limit, reader.read(&mut buffer)).await.ok().map(Result::unwrap)
     };
+    // However long it waits, it is not woken for fewer.
+    let short = Duration::from_millis(30);
     reader.set_receive_low_water(10_000).unwrap();
     for _ in 0..9 {
-        assert_eq!(is_woken_by(&mut reader, &[1; 1000]).await, None);
+        assert_eq!(read_after(&mut reader, &[1; 1000], short).await, None);
     }
-    assert_eq!(is_woken_by(&mut reader, &[1; 1000]).await, Some(10_000));
-    assert_eq!(is_woken_by(&mut reader, b"x").await, None);
+    assert_eq!(read_after(&mut reader, &[1; 1000], LIMIT).await, Some(10_000));
+    assert_eq!(read_after(&mut reader, b"x", short).await, None);
     // What has come is enough for a lower mark.
     reader.set_receive_low_water(1).unwrap();
     let mut buffer = vec![0; 20_000];

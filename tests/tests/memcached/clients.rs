@@ -182,7 +182,8 @@ fn large_values_are_stored_and_returned_whole_in_both_protocols() {
     }
 }
 
-/// A server waits for several pieces at once, which nothing may hang of.
+/// The server waits until several pieces have arrived. A client that sends them slowly, or stops,
+/// must not wait for ever, nor keep its connection.
 #[test]
 #[parallel]
 fn a_large_value_may_come_in_pieces_slowly_and_without_its_end() {
