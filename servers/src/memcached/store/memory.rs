@@ -1,7 +1,7 @@
 //! The store's memory budget, and what counts against it outside of segments: large values, and
 //! buffers of connections.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crossbeam_utils::atomic::AtomicCell;
 use memmap2::MmapMut;
@@ -27,6 +27,16 @@ pub struct MemoryBudget {
     pub replaced: AtomicCell<u64>,
     /// All reserved buffers of connections. The first ones are not part of `used`.
     pub(super) buffers: AtomicCell<u64>,
+    /// Not part of `used`.
+    pub(super) spares: Mutex<Spares>,
+}
+
+/// Memory of large values that were dropped, for the next ones: a page that comes from the kernel
+/// costs more time than receiving its bytes.
+#[derive(Debug, Default)]
+pub(super) struct Spares {
+    maps: Vec<MmapMut>,
+    bytes: u64,
 }
 
 impl MemoryBudget {
@@ -48,6 +58,36 @@ impl MemoryBudget {
 
     pub fn is_over_limit(&self) -> bool {
         self.used.load() > self.limit.load()
+    }
+
+    /// A spare map of this many bytes.
+    fn take_spare(&self, bytes: u64) -> Option<MmapMut> {
+        let mut spares = self.spares.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = spares.maps.iter().rposition(|map| map.len() as u64 == bytes)?;
+        spares.bytes -= bytes;
+        Some(spares.maps.swap_remove(at))
+    }
+
+    #[cfg(test)]
+    pub fn spare_bytes(&self) -> u64 {
+        self.spares.lock().unwrap().maps.iter().map(|map| map.len() as u64).sum()
+    }
+
+    /// Keeps the map for the next large value of its size, and unmaps the oldest ones beyond the
+    /// bound.
+    fn keep_spare(&self, map: MmapMut) {
+        let most = self.limit.load() / SPARES_DIVISOR;
+        let mut spares = self.spares.lock().unwrap_or_else(PoisonError::into_inner);
+        spares.bytes += map.len() as u64;
+        spares.maps.push(map);
+        let mut beyond = 0;
+        while spares.bytes > most {
+            spares.bytes -= spares.maps[beyond].len() as u64;
+            beyond += 1;
+        }
+        let unmapped: Vec<_> = spares.maps.drain(..beyond).collect();
+        drop(spares);
+        drop(unmapped);
     }
 }
 
@@ -79,7 +119,8 @@ const PAGE: u64 = 4096;
 /// dropped, so a client that reads slowly cannot make the store exceed its limit.
 #[derive(Debug)]
 pub struct LargeValue {
-    map: MmapMut,
+    /// There until it is dropped.
+    map: Option<MmapMut>,
     length: usize,
     state: AtomicCell<ValueState>,
     memory: Arc<MemoryBudget>,
@@ -95,21 +136,29 @@ enum ValueState {
 /// The share of the limit that replaced values may take.
 const REPLACED_DIVISOR: u64 = 4;
 
-/// The memory that a large value of `length` bytes takes, in bytes.
+/// The share of the limit that spare maps of large values may take in addition to it.
+const SPARES_DIVISOR: u64 = 32;
+/// A power of two is divided into so many sizes of large values, so that spare maps find a use again.
+const SIZES: u64 = 16;
+
+/// The memory that a large value of `length` bytes takes, in bytes: at most a 16th more, or a page.
 pub fn footprint(length: usize) -> u64 {
-    (length as u64).next_multiple_of(PAGE)
+    let length = (length as u64).max(1);
+    length.next_multiple_of((length.next_power_of_two() / 2 / SIZES).max(PAGE))
 }
 
 impl LargeValue {
     /// Allocates a value whose [`footprint`] the caller has reserved. The reservation is released
     /// when the value is dropped, and on an error.
     pub(super) fn new(length: usize, memory: &Arc<MemoryBudget>) -> Result<Self, OutOfMemory> {
-        let Ok(map) = MmapMut::map_anon(length.max(1)) else {
-            memory.used.fetch_sub(footprint(length));
+        let bytes = footprint(length);
+        let map = memory.take_spare(bytes).or_else(|| MmapMut::map_anon(bytes as usize).ok());
+        if map.is_none() {
+            memory.used.fetch_sub(bytes);
             return Err(OutOfMemory);
-        };
-        memory.large.fetch_add(footprint(length));
-        memory.unstored.fetch_add(footprint(length));
+        }
+        memory.large.fetch_add(bytes);
+        memory.unstored.fetch_add(bytes);
         Ok(Self { map, length, state: AtomicCell::new(ValueState::Received), memory: Arc::clone(memory) })
     }
 
@@ -138,11 +187,11 @@ impl LargeValue {
     }
 
     pub fn bytes(&self) -> &[u8] {
-        &self.map[..self.length]
+        &self.map.as_deref().unwrap_or_default()[..self.length]
     }
 
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut self.map[..self.length]
+        &mut self.map.as_deref_mut().unwrap_or_default()[..self.length]
     }
 }
 
@@ -151,5 +200,8 @@ impl Drop for LargeValue {
         self.mark_stored();
         self.memory.large.fetch_sub(footprint(self.length));
         self.memory.used.fetch_sub(footprint(self.length));
+        if let Some(map) = self.map.take() {
+            self.memory.keep_spare(map);
+        }
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
+use super::memory::footprint;
 use super::*;
 
 const NOW: u32 = 100;
@@ -241,6 +242,31 @@ fn large_and_small_values_evict_each_other() {
     }
     assert!(store.shards.memory.large.load() < 8 << 20, "{}", store.shards.memory.large.load());
     assert!(store.shards.memory.used.load() <= store.limit());
+}
+
+#[test]
+fn a_large_value_takes_the_memory_of_one_of_its_size_that_was_dropped() {
+    let store = store(128 << 20);
+    let (larger, smaller) = (917_504, 507_904);
+    // While a value is received the one that it replaces is stored.
+    for (size, spare) in [(900_000, 0), (900_000, larger), (500_000, 2 * larger), (905_000, larger + smaller)]
+    {
+        put(&store, b"k", &vec![size as u8; size], 0).unwrap();
+        assert_eq!(get(&store, b"k", NOW).unwrap(), vec![size as u8; size]);
+        assert_eq!(store.shards.memory.spare_bytes(), spare, "{size}");
+        assert_eq!(store.shards.memory.large.load(), footprint(size), "spare memory counts as used");
+    }
+}
+
+#[test]
+fn spare_memory_of_large_values_is_at_most_a_32nd_of_the_limit() {
+    let store = store(128 << 20);
+    for index in 0..20u32 {
+        put(&store, &index.to_le_bytes(), &vec![1; 900_000], 0).unwrap();
+    }
+    store.flush(None);
+    let spare = store.shards.memory.spare_bytes();
+    assert!((3 << 20..=4 << 20).contains(&spare), "{spare}");
 }
 
 #[test]
