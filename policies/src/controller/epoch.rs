@@ -12,7 +12,8 @@ pub struct Epoch {
     pub events: u64,
     /// The same with acknowledgements, which are in the receive ring, too.
     pub packets: u64,
-    /// For how long the worker was awake.
+    /// For how long the worker was awake: on epoll only outside of waits. There a wait that polls
+    /// does nothing else, and its time would make an idle worker a busy one.
     pub busy: Duration,
 }
 

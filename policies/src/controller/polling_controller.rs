@@ -25,8 +25,8 @@ const NOT_SATURATED: f64 = 0.93;
 /// ...and at most for this time: another cause may have kept the core busy.
 const SATURATED_FOR: Duration = Duration::from_secs(20);
 /// The queue of a saturated worker on epoll stays polled until the worker is busy for less than this
-/// share of the time: polling may halve the CPU time of its requests.
-const HALF_BUSY: f64 = 0.5;
+/// share of the time: polling may halve the CPU time of its requests, and spends some of it in waits.
+const THIRD_BUSY: f64 = 0.33;
 /// What remains of the peak packet rate after each step: with steps of 10 ms it halves in 0.7 s.
 const PEAK_DECAY: f64 = 0.99;
 
@@ -197,7 +197,7 @@ impl PollingController {
             };
         }
         let counted = |count: u32, holds: bool| if holds { count + 1 } else { 0 };
-        let needs_polls = timer == PollTimer::Epoll && epoch.busy_share() > HALF_BUSY;
+        let needs_polls = timer == PollTimer::Epoll && epoch.busy_share() > THIRD_BUSY;
         self.few_steps = counted(self.few_steps, in_interval < FEW && !needs_polls);
         let counts = timer != PollTimer::Epoll && self.saturated_at.is_none() && !never_sleeps;
         self.saturated_steps =

@@ -116,7 +116,7 @@ impl QueueControl {
             ChangeStep::Choose { retries } => {
                 self.next_step.set(now + STEP.as_nanos() as u64);
                 let followed = driver.follow_napi(napi(worker));
-                let epoch = self.measure(now, worker);
+                let epoch = self.measure(now, worker, driver);
                 let mut controller = self.controller.borrow_mut();
                 if let Err(error) = &followed {
                     tracing::warn!(worker = worker.index, %error, "the queue's new NAPI can't be polled");
@@ -177,7 +177,7 @@ impl QueueControl {
         self.controller.borrow_mut().fix(in_effect);
     }
 
-    fn measure(&self, now: u64, worker: &WorkerHandle) -> Epoch {
+    fn measure(&self, now: u64, worker: &WorkerHandle, driver: &Driver) -> Epoch {
         let counters = &worker.counters;
         let reading = Reading {
             time: now,
@@ -195,10 +195,13 @@ impl QueueControl {
         let events = data_packets(events, part(reading.received_bytes - last.received_bytes));
         let packets = events + acknowledgements(part(reading.sent_bytes - last.sent_bytes));
         let duration = Duration::from_nanos(now - last.time);
-        // A ring sends, receives and polls within waits, which is the thread's CPU time. Outside of
-        // waits the queue's kernel thread, or what interrupts do, may have the core.
+        // Outside of waits the queue's kernel thread, or what interrupts do, may have the core.
         let outside = duration.saturating_sub(Duration::from_nanos(reading.parked - last.parked));
-        Epoch { duration, events, packets, busy: outside.max(reading.cpu.saturating_sub(last.cpu)) }
+        // A ring sends and receives within waits, which is the thread's CPU time. A wait in epoll only
+        // polls, and takes half of the time of a worker that is idle.
+        let within =
+            if driver.ring().is_some() { reading.cpu.saturating_sub(last.cpu) } else { Duration::ZERO };
+        Epoch { duration, events, packets, busy: outside.max(within) }
     }
 
     /// First the queue's values, then the wait.
@@ -241,7 +244,7 @@ impl QueueControl {
         }
         self.change.borrow_mut().finish(settings);
         // What was measured since the controller has chosen them belongs to neither mode.
-        let _ = self.measure(now, worker);
+        let _ = self.measure(now, worker, driver);
         self.next_step.set(now + STEP.as_nanos() as u64);
         worker.set_queue_settings(settings);
         tracing::debug!(worker = worker.index, "the queue is driven by {settings}");

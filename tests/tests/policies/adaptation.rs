@@ -284,7 +284,8 @@ fn no_packet_is_stuck_while_the_mode_changes_often() {
     let requests = load.end();
     let changes = adapting.changes.lock().unwrap().len();
     println!("{requests} requests, {changes} changes, late: {late:?}");
-    assert!(changes >= 4, "only {}", adapting.history(start));
+    // Two for each load but where the machine pauses: 39.
+    assert!(changes >= 20, "only {}", adapting.history(start));
     let longest = late.iter().map(|(_, trip)| *trip).max().unwrap_or_default();
     // A packet that nobody polls for waits for its retransmission, 200 ms at least.
     assert!(longest < Duration::from_millis(190), "{late:?} with {}", adapting.history(start));

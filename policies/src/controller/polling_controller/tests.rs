@@ -34,14 +34,14 @@ fn a_queue_is_polled_while_two_events_come_in_an_interval() {
         for timer in [PollTimer::Ring, PollTimer::Epoll, PollTimer::Kernel] {
             let polled = if timer == PollTimer::Kernel { Deferral } else { Timed };
             let mut controller = controller(interval, timer);
-            assert_eq!(modes(&mut controller, from * 0.95, 0.5, 100), [Interrupts; 100]);
+            assert_eq!(modes(&mut controller, from * 0.95, 0.3, 100), [Interrupts; 100]);
             assert_eq!(controller.settings().why, Reason::FewPackets);
             // With the first step.
-            assert_eq!(modes(&mut controller, from * 1.05, 0.5, 100), [polled; 100]);
+            assert_eq!(modes(&mut controller, from * 1.05, 0.3, 100), [polled; 100]);
             assert_eq!(controller.settings().why, Reason::ManyPackets);
             // Between the bounds it stays as it is.
-            assert_eq!(modes(&mut controller, from * 0.65, 0.5, 100), [polled; 100]);
-            assert_eq!(modes(&mut controller, from * 0.55, 0.5, 3), [polled, polled, Interrupts]);
+            assert_eq!(modes(&mut controller, from * 0.65, 0.3, 100), [polled; 100]);
+            assert_eq!(modes(&mut controller, from * 0.55, 0.3, 3), [polled, polled, Interrupts]);
         }
     }
 }
@@ -106,13 +106,13 @@ fn a_saturated_worker_on_epoll_is_polled_at_any_rate_and_does_not_go_back_and_fo
 }
 
 #[test]
-fn a_worker_on_epoll_whose_load_falls_is_left_to_interrupts_when_it_is_half_idle() {
+fn a_worker_on_epoll_whose_load_falls_is_left_to_interrupts_when_it_is_busy_for_a_third() {
     let mut controller = controller(30, PollTimer::Epoll);
     assert_eq!(modes(&mut controller, 30_000.0, 0.95, 1), [Timed]);
     // Polling lowers the CPU time, and the queue stays polled at the same rate.
-    assert_eq!(modes(&mut controller, 30_000.0, 0.6, 100), [Timed; 100]);
+    assert_eq!(modes(&mut controller, 30_000.0, 0.4, 100), [Timed; 100]);
     assert_eq!(controller.settings().why, Reason::Saturated);
-    assert_eq!(modes(&mut controller, 20_000.0, 0.4, 3), [Timed, Timed, Interrupts]);
+    assert_eq!(modes(&mut controller, 20_000.0, 0.3, 3), [Timed, Timed, Interrupts]);
 }
 
 #[test]
