@@ -1,7 +1,8 @@
 //! The store's memory budget, and what counts against it outside of segments: large values, and
 //! buffers of connections.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crossbeam_utils::atomic::AtomicCell;
 use memmap2::MmapMut;
@@ -35,7 +36,8 @@ pub struct MemoryBudget {
 /// costs more time than receiving its bytes.
 #[derive(Debug, Default)]
 pub(super) struct Spares {
-    maps: Vec<MmapMut>,
+    /// The oldest first.
+    maps: VecDeque<MmapMut>,
     bytes: u64,
 }
 
@@ -62,32 +64,48 @@ impl MemoryBudget {
 
     /// A spare map of this many bytes.
     fn take_spare(&self, bytes: u64) -> Option<MmapMut> {
-        let mut spares = self.spares.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut spares = self.spares();
         let at = spares.maps.iter().rposition(|map| map.len() as u64 == bytes)?;
         spares.bytes -= bytes;
-        Some(spares.maps.swap_remove(at))
+        spares.maps.remove(at)
+    }
+
+    /// Keeps the map for the next large value of its size.
+    fn keep_spare(&self, map: MmapMut) {
+        // A larger one would unmap all others.
+        if map.len() as u64 <= self.most_spare() {
+            let mut spares = self.spares();
+            spares.bytes += map.len() as u64;
+            spares.maps.push_back(map);
+        }
+        self.trim_spares();
+    }
+
+    /// Unmaps the oldest spare maps beyond the bounds.
+    pub fn trim_spares(&self) {
+        loop {
+            let mut spares = self.spares();
+            if spares.bytes <= self.most_spare() && spares.maps.len() <= MOST_SPARES {
+                return;
+            }
+            let Some(map) = spares.maps.pop_front() else { return };
+            spares.bytes -= map.len() as u64;
+            // The kernel takes its time to unmap it.
+            drop(spares);
+        }
+    }
+
+    fn most_spare(&self) -> u64 {
+        self.limit.load() / SPARES_DIVISOR
+    }
+
+    fn spares(&self) -> MutexGuard<'_, Spares> {
+        self.spares.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     #[cfg(test)]
     pub fn spare_bytes(&self) -> u64 {
-        self.spares.lock().unwrap().maps.iter().map(|map| map.len() as u64).sum()
-    }
-
-    /// Keeps the map for the next large value of its size, and unmaps the oldest ones beyond the
-    /// bound.
-    fn keep_spare(&self, map: MmapMut) {
-        let most = self.limit.load() / SPARES_DIVISOR;
-        let mut spares = self.spares.lock().unwrap_or_else(PoisonError::into_inner);
-        spares.bytes += map.len() as u64;
-        spares.maps.push(map);
-        let mut beyond = 0;
-        while spares.bytes > most {
-            spares.bytes -= spares.maps[beyond].len() as u64;
-            beyond += 1;
-        }
-        let unmapped: Vec<_> = spares.maps.drain(..beyond).collect();
-        drop(spares);
-        drop(unmapped);
+        self.spares().maps.iter().map(|map| map.len() as u64).sum()
     }
 }
 
@@ -138,8 +156,15 @@ const REPLACED_DIVISOR: u64 = 4;
 
 /// The share of the limit that spare maps of large values may take in addition to it.
 const SPARES_DIVISOR: u64 = 32;
+/// So many spare maps are searched for one of a size.
+const MOST_SPARES: usize = 256;
 /// A power of two is divided into so many sizes of large values, so that spare maps find a use again.
 const SIZES: u64 = 16;
+
+/// `length` in whole pages, in bytes.
+pub fn pages(length: usize) -> u64 {
+    (length as u64).next_multiple_of(PAGE)
+}
 
 /// The memory that a large value of `length` bytes takes, in bytes: at most a 16th more, or a page.
 pub fn footprint(length: usize) -> u64 {

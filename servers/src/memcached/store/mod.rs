@@ -166,6 +166,7 @@ impl Store {
         let (start, now) = (Instant::now(), self.clock.refresh());
         self.flush_if_due(now);
         let memory = &self.shards.memory;
+        memory.trim_spares();
         while memory.is_over_limit()
             && self.shards.evict
             && start.elapsed() < time

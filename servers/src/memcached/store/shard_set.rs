@@ -10,7 +10,7 @@ use foldhash::quality::{FixedState, RandomState};
 use zerocopy::IntoBytes;
 
 use super::item::{self, ItemBits, ItemHeader, NewItem, NewValue, StoredValue};
-use super::memory::{BufferReservation, LargeValue, MemoryBudget, OutOfMemory, footprint};
+use super::memory::{BufferReservation, LargeValue, MemoryBudget, OutOfMemory, footprint, pages};
 use super::reclaim::Reclaimed;
 use super::segment_log::ItemLocation;
 use super::shard::Shard;
@@ -141,7 +141,7 @@ impl ShardSet {
     /// Allocates a large value that is about to be received, unless values that are being received
     /// and sent take half of the limit already. No shard may be locked.
     pub fn allocate_large_value(&self, length: usize, now: u32) -> Result<LargeValue, OutOfMemory> {
-        self.reserve_unstored(footprint(length), now)?;
+        self.reserve_unstored(footprint(length), pages(length), now)?;
         LargeValue::new(length, &self.memory)
     }
 
@@ -152,7 +152,7 @@ impl ShardSet {
         // It takes the buffer back also if its memory can't be reserved.
         let mut reservation = BufferReservation { bytes, counted: false, memory: Arc::clone(&self.memory) };
         if before.saturating_add(bytes) > self.memory.limit.load() / FREE_BUFFERS_DIVISOR {
-            self.reserve_unstored(bytes, now)?;
+            self.reserve_unstored(bytes, bytes, now)?;
             self.memory.unstored.fetch_add(bytes);
             reservation.counted = true;
         }
@@ -160,10 +160,10 @@ impl ShardSet {
     }
 
     /// Reserves memory for what is not in the store, and frees some of the store's if there is
-    /// none.
-    fn reserve_unstored(&self, size: u64, now: u32) -> Result<(), OutOfMemory> {
+    /// none. `least`: `size` before it was rounded up.
+    fn reserve_unstored(&self, size: u64, least: u64, now: u32) -> Result<(), OutOfMemory> {
         // It may take at most half of the memory; the other half remains for stored items.
-        if self.memory.unstored.load() + size > self.memory.limit.load() / 2 {
+        if self.memory.unstored.load() + least > self.memory.limit.load() / 2 {
             return Err(OutOfMemory);
         }
         for _ in 0..MAX_RECLAIM_TRIES {
@@ -325,7 +325,7 @@ impl<'a> LockedEntry<'a> {
 
     fn allocate_large_value(&mut self, length: usize) -> Result<LargeValue, OutOfMemory> {
         let (shards, size) = (self.shards, footprint(length));
-        if size > shards.memory.limit.load() / 2 {
+        if pages(length) > shards.memory.limit.load() / 2 {
             return Err(OutOfMemory);
         }
         self.make_room(|_| shards.memory.try_reserve(size).then_some(()), true)?;

@@ -201,6 +201,10 @@ fn a_value_above_half_of_the_limit_is_out_of_memory() {
     assert_eq!(put(&store, b"k", &vec![0; 5 << 20], 0), Err(OutOfMemory));
     assert_eq!(store.shards.allocate_large_value(5 << 20, NOW).err(), Some(OutOfMemory));
     assert!(put(&store, b"k", &vec![0; 3 << 20], 0).is_ok());
+    // What rounding adds does not count: memcached accepts the value.
+    let store = Store::new(&Config { memory: 70 << 20, max_item: 35 << 20, ..Config::default() }, 1);
+    assert!(put(&store, b"k", &vec![0; 35_700_000], 0).is_ok());
+    assert!(store.shards.allocate_large_value(30_000_000, NOW).is_ok());
 }
 
 #[test]
@@ -267,6 +271,14 @@ fn spare_memory_of_large_values_is_at_most_a_32nd_of_the_limit() {
     store.flush(None);
     let spare = store.shards.memory.spare_bytes();
     assert!((3 << 20..=4 << 20).contains(&spare), "{spare}");
+    // A value above the bound unmaps none of them, and a lowered limit does.
+    put(&store, b"k", &vec![1; 5 << 20], 0).unwrap();
+    store.lock(b"k", NOW).remove();
+    assert_eq!(store.shards.memory.spare_bytes(), spare);
+    store.set_limit(64 << 20);
+    store.maintain(Duration::from_millis(1));
+    let spare = store.shards.memory.spare_bytes();
+    assert!((1 << 20..=2 << 20).contains(&spare), "{spare}");
 }
 
 #[test]
