@@ -197,7 +197,8 @@ impl PollingController {
             };
         }
         let counted = |count: u32, holds: bool| if holds { count + 1 } else { 0 };
-        let needs_polls = timer == PollTimer::Epoll && epoch.busy_share() > THIRD_BUSY;
+        let was_saturated = timer == PollTimer::Epoll && self.settings.why == Reason::Saturated;
+        let needs_polls = was_saturated && epoch.busy_share() > THIRD_BUSY;
         self.few_steps = counted(self.few_steps, in_interval < FEW && !needs_polls);
         let counts = timer != PollTimer::Epoll && self.saturated_at.is_none() && !never_sleeps;
         self.saturated_steps =
@@ -208,7 +209,7 @@ impl PollingController {
         match self.saturated_at {
             _ if self.few_steps >= STEPS => Reason::FewPackets,
             Some(_) => Reason::Saturated,
-            None if in_interval < FEW && needs_polls => Reason::Saturated,
+            None if needs_polls => Reason::Saturated,
             None => Reason::ManyPackets,
         }
     }

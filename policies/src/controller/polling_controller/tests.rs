@@ -116,6 +116,14 @@ fn a_worker_on_epoll_whose_load_falls_is_left_to_interrupts_when_it_is_busy_for_
 }
 
 #[test]
+fn a_burst_leaves_no_queue_of_a_worker_on_epoll_polled_that_was_not_saturated() {
+    let mut controller = controller(30, PollTimer::Epoll);
+    assert_eq!(modes(&mut controller, 15_000.0, 0.45, 10), [Interrupts; 10]);
+    assert_eq!(modes(&mut controller, 100_000.0, 0.8, 1), [Timed]);
+    assert_eq!(modes(&mut controller, 15_000.0, 0.45, 3), [Timed, Timed, Interrupts]);
+}
+
+#[test]
 fn bursts_change_the_mode_within_a_step_of_their_begin_and_three_of_their_end() {
     for burst in [1, 3, 10] {
         let mut controller = controller(40, PollTimer::Ring);
