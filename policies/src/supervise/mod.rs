@@ -310,6 +310,8 @@ impl SupervisedInterface {
         self.guard = guard;
         self.identity = Some(identity);
         self.irq_cores.clear();
+        // Their change is said below.
+        self.napis.clear();
         self.reported_failures.clear();
         (self.is_gone, self.is_up) = (false, true);
         self.set_adapted_again();
