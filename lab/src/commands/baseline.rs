@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use loadgen::medians::Interval;
+use loadgen::medians::{Interval, median};
 use policies::host::Machine;
 use serde::{Deserialize, Serialize};
 
@@ -13,12 +13,16 @@ use super::comparison::Comparison;
 use crate::Error;
 use crate::experiment::Experiment;
 use crate::report::tables::{NONE, plain_table, ratio_text};
-use crate::rounds::{DISTANCE_GAP, Figure, LoadKind, LoadResult, Turn, p99_of_runs, ratio_of_runs};
+use crate::rounds::{ANSWERED, DISTANCE_GAP, Figure, LoadKind, LoadResult, Turn, p99_of_runs, ratio_of_runs};
 use crate::testbed::Receiver;
 
 /// The figures whose ratios to those of the kept run are printed.
 const FIGURES: [Figure; 5] =
     [Figure::Capacity, Figure::Throughput, Figure::CpuPerRequest, Figure::P50, Figure::P99];
+
+/// What is kept of a turn: these, and whether the server was overloaded.
+const KEPT: [Figure; 6] =
+    [Figure::Capacity, Figure::Throughput, Figure::CpuPerRequest, Figure::P50, Figure::P99, Figure::Answered];
 
 /// What a later run needs of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -56,7 +60,7 @@ impl Kept {
     fn of<'a>(turns: impl Iterator<Item = &'a Turn>) -> Self {
         let turns: Vec<&Turn> = turns.collect();
         let values = |figure| turns.iter().filter_map(|turn| turn.figures.get(&figure).copied()).collect();
-        let figures = FIGURES.map(|figure| (figure, values(figure)));
+        let figures = KEPT.map(|figure| (figure, values(figure)));
         let has_values = |(_, values): &(Figure, Vec<f64>)| !values.is_empty();
         Self {
             figures: figures.into_iter().filter(has_values).collect(),
@@ -68,7 +72,16 @@ impl Kept {
         self.latencies.iter().map(Vec::as_slice).collect()
     }
 
+    /// Whether it answered too little of an open loop in time: then latencies are those of a queue.
+    fn is_overloaded(&self) -> bool {
+        self.figures.get(&Figure::Answered).is_some_and(|values| median(values) < ANSWERED)
+    }
+
     fn ratio(&self, before: &Self, figure: Figure) -> Option<Interval> {
+        let is_latency = matches!(figure, Figure::P50 | Figure::P99);
+        if is_latency && (self.is_overloaded() || before.is_overloaded()) {
+            return None;
+        }
         let (now, then) = (self.figures.get(&figure)?, before.figures.get(&figure)?);
         let has_latencies = |kept: &Self| kept.latencies.iter().all(|latencies| !latencies.is_empty());
         if figure == Figure::P99 && has_latencies(self) && has_latencies(before) {
@@ -102,15 +115,20 @@ impl Baseline {
     }
 
     /// The rates of its open loops, for one without a capacity.
-    pub fn rates(&self) -> Vec<f64> {
+    pub fn rates(&self) -> Vec<u32> {
         let open = self.loads.iter().filter(|load| load.kind == LoadKind::Open);
-        let mut rates: Vec<f64> = open.map(|load| load.at).collect();
+        let mut rates: Vec<u32> = open.map(|load| load.at as u32).collect();
         rates.dedup();
         rates
     }
 
+    /// # Errors
+    /// If it has nothing that a later run could be compared with: a good one of that name stays.
     pub fn save(&self, folder: &Path, name: &str) -> Result<(), Error> {
         let path = path(folder, name)?;
+        if self.capacity.is_none() && self.rates().is_empty() {
+            return Err(format!("--save {name}: not saved: the run has neither a capacity nor a rate").into());
+        }
         let saved = fs::create_dir_all(path.parent().unwrap_or(folder))
             .and_then(|()| fs::write(&path, serde_json::to_vec(self)?));
         saved.map_err(|error| format!("--save {name}: {}: {error}", path.display()).into())
@@ -160,7 +178,12 @@ impl Baseline {
         for load in &now.loads {
             let is_same = |then: &&KeptLoad| {
                 (then.kind, then.receiver) == (load.kind, load.receiver)
-                    && (load.kind == LoadKind::Capacity || then.name == load.name)
+                    && match load.kind {
+                        // The names tell the bound of the 99th percentile, and how the load steps.
+                        LoadKind::Capacity | LoadKind::Steps => then.name == load.name,
+                        // They also tell the receiver, of several.
+                        LoadKind::Open | LoadKind::Closed => then.at == load.at,
+                    }
             };
             let Some(then) = self.loads.iter().find(is_same) else { continue };
             if !is_same_distance(load.distance, then.distance) {
@@ -177,9 +200,8 @@ impl Baseline {
                 let ratio = |figure| kept.ratio(before, figure);
                 let cells = FIGURES
                     .map(|figure| ratio(figure).map_or_else(|| NONE.to_owned(), |ratio| ratio_text(&ratio)));
-                rows.push(
-                    [load.name.clone(), contender.clone()].into_iter().chain(cells).collect::<Vec<_>>(),
-                );
+                let name = if load.kind == LoadKind::Capacity { "capacity" } else { &load.name };
+                rows.push([name.to_owned(), contender.clone()].into_iter().chain(cells).collect::<Vec<_>>());
             }
         }
         if rows.is_empty() {
@@ -278,8 +300,43 @@ mod tests {
         let mut far = now.clone();
         far.loads[0].distance = Some((400.0, 500.0));
         assert!(before.beside_saved("before", &far).join(" ").contains("at another distance"));
-        far.loads[0].name = "50000/s, fifo".to_owned();
+        far.loads[0].at = 50e3;
         assert_eq!(before.beside_saved("before", &far).last().unwrap(), "No load is the same as then.");
+    }
+
+    #[test]
+    fn a_load_is_the_same_by_its_rate_and_receiver_and_a_capacity_by_its_bound() {
+        let with = |name: &str, kind, receiver| {
+            let mut run = baseline(10.0);
+            (run.loads[0].name, run.loads[0].kind, run.loads[0].receiver) = (name.to_owned(), kind, receiver);
+            run
+        };
+        let is_same = |one: &Baseline, other: &Baseline| one.beside_saved("it", other).len() > 2;
+        let (open, fifo) = (LoadKind::Open, Some(Receiver::Fifo));
+        // With one receiver its name is left out.
+        assert!(is_same(&with("41000/s, fifo", open, fifo), &with("41000/s", open, fifo)));
+        assert!(!is_same(&with("41000/s", open, fifo), &with("41000/s", open, Some(Receiver::Rps))));
+        let capacity = |bound: &str| with(bound, LoadKind::Capacity, fifo);
+        assert!(is_same(&capacity("within 500 µs"), &capacity("within 500 µs")));
+        assert!(!is_same(&capacity("within 500 µs"), &capacity("within 2000 µs")));
+    }
+
+    #[test]
+    fn latencies_of_an_overloaded_server_are_not_compared() {
+        let mut overloaded = baseline(20.0);
+        overloaded.loads[0].kept[0].1.figures.insert(Figure::Answered, vec![90.0; 12]);
+        let text = baseline(10.0).beside_saved("before", &overloaded).join("\n");
+        assert!(text.contains("1.99 [1.97, 2.01]") && !text.contains("2.00 [2.00"), "{text}");
+    }
+
+    #[test]
+    fn a_run_without_capacity_and_rates_replaces_no_good_one() {
+        let folder = tempfile::tempdir().unwrap();
+        baseline(10.0).save(folder.path(), "good").unwrap();
+        let nothing = Baseline { capacity: None, loads: Vec::new(), ..baseline(20.0) };
+        let error = nothing.save(folder.path(), "good").unwrap_err().to_string();
+        assert!(error.contains("neither a capacity nor a rate"), "{error}");
+        assert_eq!(Baseline::read(folder.path(), "good").unwrap(), baseline(10.0));
     }
 
     #[test]

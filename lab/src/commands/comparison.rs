@@ -302,7 +302,7 @@ impl Comparison {
     }
 
     /// At most 25 lines of 100 columns, always with the same rows and columns. The last one names the
-    /// page with everything else. An earlier run comes after them.
+    /// page with everything else. An earlier run comes after them, in lines of any length.
     pub fn screen(&self, page: &str) -> String {
         let first = format!("{} {}", self.idle_line(), self.machine_line());
         let mut lines: Vec<String> = wrap(&first).into_iter().take(2).collect();
@@ -319,7 +319,8 @@ impl Comparison {
         lines.push(format!("Plots and every number: {page}"));
         if !self.against.is_empty() {
             lines.push(String::new());
-            lines.extend(self.against.iter().map(|line| clip(line)));
+            // As wide as it is: its last columns are latencies.
+            lines.extend(self.against.iter().cloned());
         }
         lines.join("\n") + "\n"
     }

@@ -40,9 +40,9 @@ pub(crate) fn observed<T>(
     measure: impl FnOnce() -> Result<T, Error>,
 ) -> Result<(T, Conditions), Error> {
     let before = distance(cores)?;
-    let (steal, begun) = (total_steal()?, Instant::now());
+    let (steal, begun) = (steal_of(cores)?, Instant::now());
     let measured = measure()?;
-    let steal = (total_steal()? - steal) / begun.elapsed().as_secs_f64();
+    let steal = (steal_of(cores)? - steal) / begun.elapsed().as_secs_f64();
     Ok((measured, Conditions::new(steal, before.zip(distance(cores)?))))
 }
 
@@ -59,7 +59,10 @@ fn distance(cores: CoreAssignment) -> io::Result<Option<f64>> {
     }
 }
 
-fn total_steal() -> io::Result<f64> {
+/// What the hypervisor took of the cores of server and client so far, in seconds of a core.
+fn steal_of(cores: CoreAssignment) -> io::Result<f64> {
     let stat = procfs::KernelStats::current().map_err(io::Error::other)?;
-    Ok(stat.total.steal.unwrap_or(0) as f64 / procfs::ticks_per_second() as f64)
+    let of = |core: u32| stat.cpu_time.get(core as usize).and_then(|time| time.steal).unwrap_or(0);
+    let ticks = of(cores.server) + if cores.client == cores.server { 0 } else { of(cores.client) };
+    Ok(ticks as f64 / procfs::ticks_per_second() as f64)
 }

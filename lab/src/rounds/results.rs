@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::classes::{Classes, DistanceClass};
 use super::figure::Figure;
 use super::intervals::{p99, p99_ratio};
-use super::turn::{LoadKind, LoadPlan, Measurement, TakenTurn, Turn};
+use super::turn::{LEAST_ROUNDS, LoadKind, LoadPlan, Measurement, TakenTurn, Turn};
 use crate::fleet::FleetPacing;
 use crate::testbed::Receiver;
 
@@ -267,15 +267,19 @@ fn measured(rounds: &[Round<'_>], contender: usize, figure: Figure, references: 
     let typical = |index: &usize| {
         let values = Some(values(*index)).filter(|values| !values.is_empty())?;
         let pooled = is_pooled(*index).then(|| p99(&latencies(*index, None)).median);
-        Some((*index, pooled.unwrap_or_else(|| median(&values))))
+        Some((*index, values.len(), pooled.unwrap_or_else(|| median(&values))))
     };
-    let measured = references.iter().filter_map(typical);
+    // The best of a few turns may be the best by chance.
+    let measured: Vec<_> = references.iter().filter_map(typical).collect();
+    let has_enough = |&(_, turns, _): &(usize, usize, f64)| turns >= LEAST_ROUNDS;
+    let some_have = measured.iter().any(has_enough);
+    let measured = measured.into_iter().filter(|reference| !some_have || has_enough(reference));
     let best = if figure.is_better_when_higher() {
-        measured.max_by(|a, b| a.1.total_cmp(&b.1))
+        measured.max_by(|a, b| a.2.total_cmp(&b.2))
     } else {
-        measured.min_by(|a, b| a.1.total_cmp(&b.1))
+        measured.min_by(|a, b| a.2.total_cmp(&b.2))
     };
-    let reference = best.map(|(index, _)| index);
+    let reference = best.map(|(index, ..)| index);
     let other = reference.filter(|index| *index != contender);
     let paired = |operation: fn(f64, f64) -> f64| {
         let pairs = rounds.iter().filter_map(|round| Some((of(round[contender])?, of(round[other?])?)));
@@ -403,6 +407,27 @@ pub(crate) mod tests {
         assert_eq!((ratio(0, Figure::Throughput), ratio(0, Figure::P50)), (None, Some(5.0)));
         assert_eq!(rows[2].figures[&Figure::P50].reference, Some(1));
         assert_eq!(rows[2].figures[&Figure::P50].difference.map(|it| it.median), Some(10.0));
+    }
+
+    #[test]
+    fn a_reference_with_few_valid_turns_is_none_beside_one_with_enough() {
+        let values = [(100.0, 20.0), (200.0, 10.0), (150.0, 20.0)];
+        let results = |valid_of_uring: usize| {
+            results_of(
+                &[("closed loop", LoadKind::Closed, 64.0, None)],
+                &["epoll", "uring", "polling"],
+                &[0, 1],
+                12,
+                |_, contender, round| {
+                    let (rate, p50) = values[contender];
+                    let paused = contender == 1 && round >= valid_of_uring;
+                    Turn { invalid: paused.then(|| "paused".to_owned()), ..turn(rate, p50) }
+                },
+            )
+        };
+        let reference = |results: &Results| results.loads[0].rows[2].figures[&Figure::P50].reference;
+        assert_eq!(reference(&results(6)), Some(1));
+        assert_eq!(reference(&results(2)), Some(0));
     }
 
     #[test]

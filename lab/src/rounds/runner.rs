@@ -135,7 +135,7 @@ impl Rounds {
         let contender = order.find(|&contender| counts[contender] <= round)?;
         let now = Instant::now();
         let time = now - *self.started.get_or_insert(now);
-        if time >= plan.limit && most >= LEAST_ROUNDS.min(plan.rounds) {
+        if time >= plan.limit && self.valid_rounds(&classes) >= LEAST_ROUNDS.min(plan.rounds) {
             return None;
         }
         if time >= 2 * plan.limit && taken > 0 {
@@ -194,6 +194,20 @@ impl Rounds {
             counts[turn.contender] += usize::from(*of == Some(class) && !turn.left_out);
         }
         counts
+    }
+
+    /// The rounds of the class with most whose turns are all valid: a turn that is not valid counts as
+    /// one where it is repeated no more.
+    fn valid_rounds(&self, classes: &Classes) -> usize {
+        let of = |&class: &DistanceClass| {
+            let mut counts = self.counts(classes, class);
+            for (turn, of) in self.measured.turns.iter().zip(&classes.turns) {
+                let is_invalid = turn.turn.invalid.is_some() && !turn.left_out;
+                counts[turn.contender] -= usize::from(*of == Some(class) && is_invalid);
+            }
+            complete(&counts)
+        };
+        classes.all().iter().map(of).max().unwrap_or(0)
     }
 }
 
@@ -268,6 +282,27 @@ mod tests {
         assert_eq!(take(&mut one, &[NEAR], 0.02), [(0, false)]);
         assert!(one.next().is_none());
         assert_eq!(take(&mut rounds(1, 1, Duration::ZERO), &[NEAR], 0.5), [(0, false)]);
+    }
+
+    #[test]
+    fn turns_that_are_not_valid_end_no_load_before_twice_its_time() {
+        let limit = Duration::from_millis(20);
+        let of = |invalid: bool| {
+            let mut rounds = rounds(1, 12, limit);
+            // No turn is repeated, as after half of the limit.
+            rounds.repeated_time = HOUR;
+            for _ in 0..LEAST_ROUNDS {
+                let next = rounds.next().unwrap();
+                let turn = Turn { invalid: invalid.then(|| "paused".to_owned()), ..Turn::default() };
+                rounds.finish(next, Conditions::new(0.0, Some(NEAR)), turn);
+            }
+            std::thread::sleep(limit);
+            let goes_on = rounds.next().is_some();
+            std::thread::sleep(limit);
+            (goes_on, rounds.next().is_some())
+        };
+        assert_eq!(of(false), (false, false));
+        assert_eq!(of(true), (true, false));
     }
 
     #[test]

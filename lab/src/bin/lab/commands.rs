@@ -198,15 +198,16 @@ fn run(command: &str, mut experiment: Experiment, flags: &RunFlags) -> Result<Re
     }
     require_testbed(command)?;
     let cores = CoreAssignment::choose()?;
-    flags.set(&mut experiment);
-    let output = Output::create(flags.report.format, &flags.report.output)?;
+    let mut set = flags.clone();
     if let Some(then) = against.as_ref().filter(|_| flags.rates.is_empty()) {
         experiment.given_capacity = then.capacity;
         experiment.searches_anyway = true;
         if then.capacity.is_none() {
-            experiment.loads = then.rates().into_iter().map(Load::Rate).collect();
+            set.rates = then.rates();
         }
     }
+    set.set(&mut experiment);
+    let output = Output::create(flags.report.format, &flags.report.output)?;
     if !flags.anyway {
         preflight::check(cores)?;
     }

@@ -68,11 +68,11 @@ pub struct RunFlags {
     /// Connections of the fleet
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=10_000))]
     pub connections: u16,
-    /// Rounds of each load; fewer than six give no interval [default: 12]
+    /// Rounds of each load; fewer than six give no interval [default: 12; self-test: 16]
     #[arg(long, value_parser = clap::value_parser!(u8).range(1..=100))]
     pub rounds: Option<u8>,
     /// Seconds of a turn: from 2 s on a pause of the machine seldom decides its 99th percentile
-    /// [default: 1, quick 0.4; peers and steps: 0.25; attach: 0.3]
+    /// [default: 1, quick 0.4; peers: 0.25; self-test: 0.2; attach: 0.3]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u8).range(1..=60))]
     pub turn: Option<u8>,
     /// Rates to measure, in requests per second, instead of the capacity and shares of it
