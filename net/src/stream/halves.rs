@@ -88,8 +88,8 @@ impl<K> ReadHalf<'_, K> {
     /// Sets how many unread bytes wake a task that waits for any (`SO_RCVLOWAT`, socket(7)): 1 by
     /// default, and again after 1. A task that knows how many have to come is then woken once for
     /// them, and not for each packet. Fewer are there at the end of the stream, after an error, and
-    /// where the receive buffer is full. Reads return what is there, whatever the mark. Only TCP
-    /// heeds it.
+    /// where the receive buffer is full, which the kernel enlarges for a mark that it doesn't hold
+    /// (up to `tcp_rmem`'s largest). Reads return what is there, whatever the mark. Only TCP heeds it.
     ///
     /// # Errors
     /// Those of `setsockopt(2)`.

@@ -116,6 +116,9 @@ impl<K> SocketIo<K> {
             let (taken, _) = taken_at_once(buffers);
             let end = buffers.len().min(taken.end.max(taken.start + 1));
             let buffers = &mut buffers[taken.start..end];
+            if buffers.iter().all(|buffer| buffer.is_empty()) {
+                return Poll::Ready(Ok(0));
+            }
             if let [one] = buffers {
                 return self.poll_read(context, unread, one);
             }

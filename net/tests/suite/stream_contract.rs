@@ -1,7 +1,7 @@
 //! What `Stream` promises on every driver: when a write is done, when an error is returned, what
 //! flush, close, shutdown and drop do. Each test runs on each driver.
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, IoSliceMut, Read, Write};
 use std::net::Shutdown;
 use std::time::Duration;
 
@@ -163,6 +163,9 @@ async fn empty_reads_and_writes_do_not_wait() {
     let (mut stream, _peer) = with_std_peer().await;
     assert_eq!(runtime::timeout(LIMIT, stream.read(&mut [])).await.unwrap().unwrap(), 0);
     assert_eq!(runtime::timeout(LIMIT, stream.write(&[])).await.unwrap().unwrap(), 0);
+    let (mut one, mut other) = ([0; 0], [0; 0]);
+    let mut both = [IoSliceMut::new(&mut one), IoSliceMut::new(&mut other)];
+    assert_eq!(runtime::timeout(LIMIT, stream.read_vectored(&mut both)).await.unwrap().unwrap(), 0);
 }
 
 #[runtime::test]
