@@ -211,9 +211,7 @@ fn run(command: &str, mut experiment: Experiment, flags: &RunFlags) -> Result<Re
     if !flags.anyway {
         preflight::check(cores)?;
     }
-    // Sleep is what a user gets, and the method's own noise.
-    let default = if command == "self-test" { IdleCores::Awake } else { IdleCores::Asleep };
-    let awake = (flags.idle_cores.unwrap_or(default) == IdleCores::Awake).then(AwakeCores::request);
+    let awake = (flags.idle_cores == IdleCores::Awake).then(AwakeCores::request);
     let begun = Instant::now();
     let outcome = with_bar(experiment.steps(), |progress| experiment.run(cores, progress))?;
     let minutes = begun.elapsed().as_secs_f64() / 60.0;

@@ -89,9 +89,8 @@ pub struct RunFlags {
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
     pub receiver: Vec<Receiver>,
     /// Idle cores: asleep as the machine has them, or kept awake (`/dev/cpu_dma_latency`)
-    /// [default: asleep; self-test: awake]
-    #[arg(long, value_enum)]
-    pub idle_cores: Option<IdleCores>,
+    #[arg(long, value_enum, default_value_t = IdleCores::Asleep)]
+    pub idle_cores: IdleCores,
     /// Keep the run under a name, in the folder of the report
     #[arg(long, value_name = "NAME")]
     pub save: Option<String>,
