@@ -36,7 +36,7 @@ pub struct MemoryBudget {
 /// costs more time than receiving its bytes.
 #[derive(Debug, Default)]
 pub(super) struct Spares {
-    /// The oldest first.
+    /// In the order in which their values were dropped: the front is unmapped first.
     maps: VecDeque<MmapMut>,
     bytes: u64,
 }
@@ -90,7 +90,7 @@ impl MemoryBudget {
             }
             let Some(map) = spares.maps.pop_front() else { return };
             spares.bytes -= map.len() as u64;
-            // The kernel takes its time to unmap it.
+            // munmap(2) of a large map takes long: not under the lock.
             drop(spares);
         }
     }
@@ -137,7 +137,7 @@ const PAGE: u64 = 4096;
 /// dropped, so a client that reads slowly cannot make the store exceed its limit.
 #[derive(Debug)]
 pub struct LargeValue {
-    /// There until it is dropped.
+    /// `Some` until `drop` takes it.
     map: Option<MmapMut>,
     length: usize,
     state: AtomicCell<ValueState>,
@@ -156,10 +156,11 @@ const REPLACED_DIVISOR: u64 = 4;
 
 /// The share of the limit that spare maps of large values may take in addition to it.
 const SPARES_DIVISOR: u64 = 32;
-/// So many spare maps are searched for one of a size.
+/// The most spare maps that are kept: each allocation searches them for one of its size.
 const MOST_SPARES: usize = 256;
-/// A power of two is divided into so many sizes of large values, so that spare maps find a use again.
-const SIZES: u64 = 16;
+/// The number of size classes of large values per power of two. All values of a class take the same
+/// memory, so a spare map fits any of them.
+const SIZE_CLASSES: u64 = 16;
 
 /// `length` in whole pages, in bytes.
 pub fn pages(length: usize) -> u64 {
@@ -169,7 +170,7 @@ pub fn pages(length: usize) -> u64 {
 /// The memory that a large value of `length` bytes takes, in bytes: at most a 16th more, or a page.
 pub fn footprint(length: usize) -> u64 {
     let length = (length as u64).max(1);
-    length.next_multiple_of((length.next_power_of_two() / 2 / SIZES).max(PAGE))
+    length.next_multiple_of((length.next_power_of_two() / 2 / SIZE_CLASSES).max(PAGE))
 }
 
 impl LargeValue {
