@@ -29,7 +29,7 @@ struct Reading {
     sent_bytes: u64,
     /// Of all sockets, those of other queues included, as the bytes are.
     events: u64,
-    /// The thread's CPU time, and its time in waits that could sleep.
+    /// The thread's CPU time if it waits on a ring, and its time in waits that could sleep.
     cpu: Duration,
     parked: u64,
 }
@@ -184,7 +184,9 @@ impl QueueControl {
             received_bytes: counters.received_bytes.get(),
             sent_bytes: counters.sent_bytes.get(),
             events: counters.events.get(),
-            cpu: this_thread_cpu_time(),
+            // A ring sends and receives within waits. A wait in epoll only polls, and takes half of the
+            // time of a worker that is idle.
+            cpu: driver.ring().map_or(Duration::ZERO, |_| this_thread_cpu_time()),
             parked: counters.parked_ns.get(),
         };
         let last = self.last.replace(reading);
@@ -197,11 +199,7 @@ impl QueueControl {
         let duration = Duration::from_nanos(now - last.time);
         // Outside of waits the queue's kernel thread, or what interrupts do, may have the core.
         let outside = duration.saturating_sub(Duration::from_nanos(reading.parked - last.parked));
-        // A ring sends and receives within waits, which is the thread's CPU time. A wait in epoll only
-        // polls, and takes half of the time of a worker that is idle.
-        let within =
-            if driver.ring().is_some() { reading.cpu.saturating_sub(last.cpu) } else { Duration::ZERO };
-        Epoch { duration, events, packets, busy: outside.max(within) }
+        Epoch { duration, events, packets, busy: outside.max(reading.cpu.saturating_sub(last.cpu)) }
     }
 
     /// First the queue's values, then the wait.
