@@ -20,10 +20,6 @@ use crate::testbed::Receiver;
 const FIGURES: [Figure; 5] =
     [Figure::Capacity, Figure::Throughput, Figure::CpuPerRequest, Figure::P50, Figure::P99];
 
-/// What is kept of a turn: these, and whether the server was overloaded.
-const KEPT: [Figure; 6] =
-    [Figure::Capacity, Figure::Throughput, Figure::CpuPerRequest, Figure::P50, Figure::P99, Figure::Answered];
-
 /// What a later run needs of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Baseline {
@@ -60,10 +56,11 @@ impl Kept {
     fn of<'a>(turns: impl Iterator<Item = &'a Turn>) -> Self {
         let turns: Vec<&Turn> = turns.collect();
         let values = |figure| turns.iter().filter_map(|turn| turn.figures.get(&figure).copied()).collect();
-        let figures = KEPT.map(|figure| (figure, values(figure)));
+        // The last one says whether the server was overloaded.
+        let figures = FIGURES.into_iter().chain([Figure::Answered]);
         let has_values = |(_, values): &(Figure, Vec<f64>)| !values.is_empty();
         Self {
-            figures: figures.into_iter().filter(has_values).collect(),
+            figures: figures.map(|figure| (figure, values(figure))).filter(has_values).collect(),
             latencies: turns.iter().map(|turn| turn.latencies.clone()).collect(),
         }
     }

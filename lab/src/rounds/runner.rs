@@ -121,21 +121,22 @@ impl Rounds {
         let Measurement { plan, contenders, turns } = &self.measured;
         let (contenders, taken) = (contenders.len(), turns.len());
         let classes = self.classes();
-        let most = classes.all().iter().map(|&class| complete(&self.counts(&classes, class))).max();
-        let most = most.unwrap_or(0);
+        let most = self.rounds(&classes, counts_for_a_round);
         let futile = classes.turns.iter().filter(|class| class.is_none()).count();
         if most >= plan.rounds || futile > self.most_in_vain() {
             return None;
         }
         let latest = turns.iter().rev().find_map(|turn| turn.conditions.distance);
         let class = latest.map_or(classes.all()[0], |distance| classes.of_reading(distance.after));
-        let counts = self.counts(&classes, class);
+        let counts = self.counts(&classes, class, counts_for_a_round);
         let round = complete(&counts);
         let mut order = (0..contenders).map(|position| williams(round, position, contenders));
         let contender = order.find(|&contender| counts[contender] <= round)?;
         let now = Instant::now();
         let time = now - *self.started.get_or_insert(now);
-        if time >= plan.limit && self.valid_rounds(&classes) >= LEAST_ROUNDS.min(plan.rounds) {
+        // A turn that is not valid counts where it is repeated no more, but not for a verdict.
+        let is_valid = |turn: &TakenTurn| counts_for_a_round(turn) && turn.turn.invalid.is_none();
+        if time >= plan.limit && self.rounds(&classes, is_valid) >= LEAST_ROUNDS.min(plan.rounds) {
             return None;
         }
         if time >= 2 * plan.limit && taken > 0 {
@@ -188,27 +189,29 @@ impl Rounds {
         Classes::of(self.measured.turns.iter().map(|turn| turn.conditions.distance))
     }
 
-    fn counts(&self, classes: &Classes, class: DistanceClass) -> Vec<usize> {
+    /// How many turns of each contender in a class are `counted`.
+    fn counts(
+        &self,
+        classes: &Classes,
+        class: DistanceClass,
+        counted: impl Fn(&TakenTurn) -> bool,
+    ) -> Vec<usize> {
         let mut counts = vec![0; self.measured.contenders.len()];
         for (turn, of) in self.measured.turns.iter().zip(&classes.turns) {
-            counts[turn.contender] += usize::from(*of == Some(class) && !turn.left_out);
+            counts[turn.contender] += usize::from(*of == Some(class) && counted(turn));
         }
         counts
     }
 
-    /// The rounds of the class with most whose turns are all valid: a turn that is not valid counts as
-    /// one where it is repeated no more.
-    fn valid_rounds(&self, classes: &Classes) -> usize {
-        let of = |&class: &DistanceClass| {
-            let mut counts = self.counts(classes, class);
-            for (turn, of) in self.measured.turns.iter().zip(&classes.turns) {
-                let is_invalid = turn.turn.invalid.is_some() && !turn.left_out;
-                counts[turn.contender] -= usize::from(*of == Some(class) && is_invalid);
-            }
-            complete(&counts)
-        };
+    /// The complete rounds of the class that has most of them.
+    fn rounds(&self, classes: &Classes, counted: impl Fn(&TakenTurn) -> bool) -> usize {
+        let of = |&class: &DistanceClass| complete(&self.counts(classes, class, &counted));
         classes.all().iter().map(of).max().unwrap_or(0)
     }
+}
+
+fn counts_for_a_round(turn: &TakenTurn) -> bool {
+    !turn.left_out
 }
 
 fn complete(counts: &[usize]) -> usize {
@@ -317,7 +320,12 @@ mod tests {
             rounds.finish(turn, Conditions::new(0.0, Some(FAR)), Turn::default());
         }
         let classes = rounds.classes();
-        assert!(rounds.counts(&classes, classes.of_reading(500.0)).iter().all(|count| *count >= 2));
+        assert!(
+            rounds
+                .counts(&classes, classes.of_reading(500.0), counts_for_a_round)
+                .iter()
+                .all(|count| *count >= 2)
+        );
     }
 
     #[test]

@@ -198,15 +198,15 @@ fn run(command: &str, mut experiment: Experiment, flags: &RunFlags) -> Result<Re
     }
     require_testbed(command)?;
     let cores = CoreAssignment::choose()?;
-    let mut set = flags.clone();
+    let mut flags = flags.clone();
     if let Some(then) = against.as_ref().filter(|_| flags.rates.is_empty()) {
         experiment.given_capacity = then.capacity;
         experiment.searches_anyway = true;
         if then.capacity.is_none() {
-            set.rates = then.rates();
+            flags.rates = then.rates();
         }
     }
-    set.set(&mut experiment);
+    flags.set(&mut experiment);
     let output = Output::create(flags.report.format, &flags.report.output)?;
     if !flags.anyway {
         preflight::check(cores)?;
