@@ -1,5 +1,6 @@
 //! Which core runs what, how far apart two cores are, and how idle ones are kept awake.
 
+use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -7,26 +8,76 @@ use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
 use loadgen::medians::median;
-use policies::Cpus;
+use policies::{Cpus, Topology, host, nearest_cores};
 use serde::Serialize;
 
 use crate::Error;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct CoreAssignment {
-    pub server: u32,
-    pub client: u32,
+    /// The core of each of the server's workers, and of its queue's interrupt.
+    pub servers: Vec<u32>,
+    /// The core of each fleet.
+    pub clients: Vec<u32>,
+    /// The core of the network work under packing.
     pub packing: u32,
 }
 
+/// From so many cores on there are two workers by default: each has a core for itself, and one for
+/// its load.
+const CORES_FOR_TWO: usize = 4;
+
 impl CoreAssignment {
-    /// Takes the first three cores that this process may run on. With fewer cores, roles share the
-    /// last one.
+    /// For one worker, among the cores that this process may run on.
     pub fn choose() -> io::Result<Self> {
-        let cores: Vec<u32> = Cpus::allowed()?.iter().collect();
-        let first = *cores.first().ok_or(io::ErrorKind::NotFound)?;
-        let client = cores.get(1).copied().unwrap_or(first);
-        Ok(Self { server: first, client, packing: cores.get(2).copied().unwrap_or(client) })
+        Self::for_workers(Some(1))
+    }
+
+    /// For so many workers; `None`: for two on a machine with four cores or more, else for one.
+    /// Hardware threads of one core are not two cores, and are taken last.
+    pub fn for_workers(workers: Option<usize>) -> io::Result<Self> {
+        let whole = Topology::read().whole_cores(&Cpus::allowed()?);
+        let workers = workers.unwrap_or(if whole >= CORES_FOR_TWO { 2 } else { 1 });
+        let loopback = host::interface("lo").map_err(io::Error::other)?;
+        let cores = nearest_cores(&loopback, usize::MAX)?;
+        Ok(Self::among(&cores, workers).ok_or(io::ErrorKind::NotFound)?)
+    }
+
+    /// Takes the first cores. Without two for each worker all workers share the first core, and one
+    /// fleet has the second. With fewer cores yet, roles share the last one.
+    fn among(cores: &[u32], workers: usize) -> Option<Self> {
+        let first = *cores.first()?;
+        let (servers, clients, rest) = if cores.len() >= 2 * workers {
+            let (servers, others) = cores.split_at(workers);
+            let (clients, rest) = others.split_at(workers);
+            (servers.to_vec(), clients.to_vec(), rest)
+        } else {
+            let client = cores.get(1).copied().unwrap_or(first);
+            (vec![first; workers], vec![client], cores.get(2..).unwrap_or_default())
+        };
+        let packing = rest.first().or(clients.last()).copied()?;
+        Some(Self { servers, clients, packing })
+    }
+
+    /// The first worker's core.
+    pub fn server(&self) -> u32 {
+        self.servers[0]
+    }
+
+    /// The first fleet's core.
+    pub fn client(&self) -> u32 {
+        self.clients[0]
+    }
+
+    /// Whether packing's network work has no core for itself.
+    pub fn packing_is_shared(&self) -> bool {
+        self.servers.contains(&self.packing) || self.clients.contains(&self.packing)
+    }
+
+    /// The cores of workers and fleets, each once.
+    pub fn used(&self) -> Vec<u32> {
+        let cores: BTreeSet<u32> = self.servers.iter().chain(&self.clients).copied().collect();
+        cores.into_iter().collect()
     }
 }
 
@@ -180,6 +231,24 @@ fn wait_for_change(line: &AtomicU32, known: u32, deadline: Instant) -> Option<u3
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_worker_has_two_cores_where_there_are_so_many() {
+        let of = |cores: u32, workers| {
+            let cores: Vec<u32> = (0..cores).collect();
+            let CoreAssignment { servers, clients, packing } =
+                CoreAssignment::among(&cores, workers).unwrap();
+            (servers, clients, packing)
+        };
+        assert_eq!(of(2, 1), (vec![0], vec![1], 1));
+        assert_eq!(of(3, 1), (vec![0], vec![1], 2));
+        assert_eq!(of(4, 2), (vec![0, 1], vec![2, 3], 3));
+        assert_eq!(of(64, 3), (vec![0, 1, 2], vec![3, 4, 5], 6));
+        assert_eq!(of(2, 2), (vec![0, 0], vec![1], 1));
+        assert_eq!(of(3, 2), (vec![0, 0], vec![1], 2));
+        assert_eq!(of(1, 1), (vec![0], vec![0], 0));
+        assert_eq!(CoreAssignment::among(&[], 1), None);
+    }
 
     #[test]
     #[ignore = "timing"]

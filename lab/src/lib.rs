@@ -11,7 +11,7 @@
 //! let experiment = Experiment::new(contenders?, true);
 //! // In each figure ratios refer to the better vanilla.
 //! assert_eq!(experiment.references, [0, 1]);
-//! // As root: `experiment.run(cores, &mut |step| eprintln!("{step}"))?`
+//! // As root: `experiment.run(&cores, &mut |step| eprintln!("{step}"))?`
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!

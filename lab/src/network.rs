@@ -28,11 +28,14 @@ pub struct Network {
 }
 
 impl Network {
-    /// A runtime with one worker, on a core.
-    pub(crate) fn builder(&self, core: u32) -> Builder {
+    /// A runtime with a worker for each of these cores, of which several may be the same.
+    pub(crate) fn builder(&self, cores: &[u32]) -> Builder {
         let PollingConfig { grace_time, poll_interval } = self.polling;
         let builder = Builder::new().ignore_environment().policy(self.policy).driver(self.driver);
-        let builder = builder.workers(1).cores(Cpus::one(core)).packing_cores(Cpus::one(self.packing_core));
+        let builder = builder
+            .workers(cores.len())
+            .cores(cores.iter().copied().collect())
+            .packing_cores(Cpus::one(self.packing_core));
         let builder = builder.grace_time(grace_time).poll_interval(poll_interval);
         self.interface.iter().fold(builder, |builder, name| builder.interface(name))
     }

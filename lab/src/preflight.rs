@@ -48,13 +48,13 @@ struct Piece {
 /// # Errors
 /// [`NotQuiet`] if in more than half of the time others used the cores, or the distance of the cores
 /// changed.
-pub fn check(cores: CoreAssignment) -> Result<(), Error> {
-    if cores.server == cores.client {
+pub fn check(cores: &CoreAssignment) -> Result<(), Error> {
+    if cores.server() == cores.client() {
         return Ok(());
     }
     let (begun, before, mut pieces) = (Instant::now(), programs()?, Vec::new());
     while begun.elapsed() < TIME {
-        let (taken, conditions) = observed(cores, || taken_of(cores))?;
+        let (taken, conditions) = observed(cores, || taken_of(&cores.used()))?;
         pieces.push(Piece { taken, conditions });
     }
     let programs = busiest(&before, &programs()?, begun.elapsed());
@@ -64,8 +64,8 @@ pub fn check(cores: CoreAssignment) -> Result<(), Error> {
     }
 }
 
-/// Computes on both cores, and returns the larger share of the time that a thread did not have.
-fn taken_of(cores: CoreAssignment) -> Result<f64, Error> {
+/// Computes on all cores, and returns the largest share of the time that a thread did not have.
+fn taken_of(cores: &[u32]) -> Result<f64, Error> {
     let computing = |core| {
         run_on(core, || {
             let cpu = || Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default();
@@ -77,9 +77,8 @@ fn taken_of(cores: CoreAssignment) -> Result<f64, Error> {
         })
     };
     thread::scope(|scope| {
-        let client = scope.spawn(|| computing(cores.client));
-        let server = computing(cores.server)?;
-        Ok(server.max(joined::<f64, Error>(client)?))
+        let threads: Vec<_> = cores.iter().map(|&core| scope.spawn(move || computing(core))).collect();
+        threads.into_iter().try_fold(0.0, |most, thread| Ok(joined::<f64, Error>(thread)?.max(most)))
     })
 }
 

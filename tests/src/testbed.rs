@@ -23,7 +23,7 @@ static AWAKE: OnceLock<Option<AwakeCores>> = OnceLock::new();
 /// veth has not.
 pub fn enter(queues: u32) -> Testbed {
     let testbed = enter_plain(queues);
-    poll_by_threads(&testbed.server, SERVER_INTERFACE, 0, INTERRUPT_THREAD_PRIORITY).unwrap();
+    poll_by_threads(&testbed.server, SERVER_INTERFACE, &[0], INTERRUPT_THREAD_PRIORITY).unwrap();
     testbed
 }
 
@@ -72,7 +72,7 @@ pub fn ip(arguments: &[&str]) {
 /// core receive what the server sends, and a real-time server that never sleeps would keep them
 /// from running.
 pub fn receive_on_client_core(testbed: &Testbed) {
-    poll_by_threads(&testbed.client, CLIENT_INTERFACE, 1, INTERRUPT_THREAD_PRIORITY).unwrap();
+    poll_by_threads(&testbed.client, CLIENT_INTERFACE, &[1], INTERRUPT_THREAD_PRIORITY).unwrap();
 }
 
 /// A runtime on the server's side, its workers on core 0.

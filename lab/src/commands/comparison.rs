@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 
 use loadgen::medians::Interval;
-use policies::Policy;
 use policies::host::{IdleCores, Machine};
+use policies::{Cpus, Policy};
 use serde::Serialize;
 
 use crate::cores::CoreAssignment;
@@ -12,16 +12,15 @@ use crate::experiment::{Contender, Experiment, Load, Outcome};
 use crate::processes::RunningPolicy;
 use crate::report::Document;
 use crate::report::tables::{
-    self, NONE, class_suffix, classes, interval_text, is_undecided, load_name, plain_table, ratio_text,
-    sections,
+    NONE, class_suffix, classes, interval_text, is_undecided, load_name, plain_table, ratio_text, sections,
 };
 use crate::rounds::{
     DistanceClass, Figure, LEAST_ROUNDS, LoadDetail, LoadKind, LoadResult, Status, TakenTurn,
 };
 use crate::testbed::{CONGESTION_CONTROL, Receiver};
 
-/// The share of the reference's capacity at which the verdict names latencies and CPU time.
-const VERDICT_SHARE: f64 = 0.5;
+/// The shares of the reference's capacity at which the verdict names latencies and CPU time.
+const VERDICT_SHARES: [f64; 2] = [0.5, 0.9];
 /// The load is the bottleneck from this busy share on, %.
 const BUSY_LOAD: f64 = 95.0;
 const WIDTH: usize = 100;
@@ -60,10 +59,10 @@ impl Comparison {
         let mut report = Self {
             machine: Machine::read(),
             virtual_machine: is_virtual(),
+            idle_cores: IdleCores::read(cores.server()).to_string(),
             cores,
             congestion_control: CONGESTION_CONTROL,
             cores_awake,
-            idle_cores: IdleCores::read(cores.server).to_string(),
             minutes,
             verdict: Vec::new(),
             notes: Vec::new(),
@@ -85,17 +84,21 @@ impl Comparison {
         self.outcome.results.leading().filter(move |load| load.kind == kind).filter(has_reference)
     }
 
-    /// The rate that the verdict is on: half of the capacity, or else the first one.
-    fn verdict_load(&self) -> Option<Load> {
-        let mut open =
-            self.experiment.loads.iter().copied().filter(|it| matches!(it, Load::Share(_) | Load::Rate(_)));
-        let first = open.clone().next();
-        open.find(|load| *load == Load::Share(VERDICT_SHARE)).or(first)
+    /// The rates that the verdict is on: of the shares the highest alone where there are several
+    /// sentences on each, or else the first rate.
+    fn verdict_loads(&self) -> Vec<Load> {
+        let loads = &self.experiment.loads;
+        let mut shares: Vec<Load> =
+            VERDICT_SHARES.map(Load::Share).into_iter().filter(|share| loads.contains(share)).collect();
+        if subjects(&self.experiment).len() > 1 {
+            shares.drain(..shares.len().saturating_sub(1));
+        }
+        let mut open = loads.iter().copied().filter(|it| matches!(it, Load::Share(_) | Load::Rate(_)));
+        if shares.is_empty() { open.next().into_iter().collect() } else { shares }
     }
 
-    /// What was measured at that rate, under each receiver.
-    fn at_verdict_load(&self) -> Vec<(Receiver, Option<&LoadResult>)> {
-        let Some(wanted) = self.verdict_load() else { return Vec::new() };
+    /// What was measured at a rate, under each receiver.
+    fn at_load(&self, wanted: Load) -> Vec<(Receiver, Option<&LoadResult>)> {
         let is_wanted = |load: &LoadResult| match wanted {
             Load::Share(share) => load.share == Some(share),
             Load::Rate(rate) => load.at == rate,
@@ -113,9 +116,9 @@ impl Comparison {
     }
 
     fn verdict(&self) -> Vec<String> {
-        let open = self.at_verdict_load();
+        let open: Vec<_> = self.verdict_loads().into_iter().map(|load| self.at_load(load)).collect();
         let others = [LoadKind::Capacity, LoadKind::Steps, LoadKind::Closed];
-        if open.iter().all(|(_, load)| load.is_none())
+        if open.iter().flatten().all(|(_, load)| load.is_none())
             && others.into_iter().all(|kind| self.measured(kind).next().is_none())
         {
             let why = self.outcome.no_capacity.clone().unwrap_or_else(|| self.why_not());
@@ -146,7 +149,7 @@ impl Comparison {
         )
     }
 
-    fn verdict_on(&self, index: usize, open: &[(Receiver, Option<&LoadResult>)]) -> Vec<String> {
+    fn verdict_on(&self, index: usize, open: &[Vec<(Receiver, Option<&LoadResult>)>]) -> Vec<String> {
         let contender = &self.experiment.contenders[index];
         let name = contender.name();
         if let Some(Some(RunningPolicy { ran, steps_down, .. })) = self.outcome.servers.get(index)
@@ -159,7 +162,7 @@ impl Comparison {
         }
         let mut sentences = Vec::new();
         sentences.extend(self.experiment.searches_capacity().then(|| self.capacity_sentence(index, &name)));
-        sentences.extend(self.rate_sentence(index, &name, open));
+        sentences.extend(open.iter().filter_map(|load| self.rate_sentence(index, &name, load)));
         if let Some(load) = self.measured(LoadKind::Closed).next() {
             let under = [(load.receiver.unwrap_or_default(), Some(load))];
             let clauses = clauses(&under, index, &[Figure::Throughput, Figure::CpuPerRequest]);
@@ -219,8 +222,9 @@ impl Comparison {
         let clauses = clauses(open, index, &[Figure::CpuPerRequest, Figure::P50, Figure::P99]);
         let receivers: Vec<String> = open.iter().map(|(receiver, _)| receiver.to_string()).collect();
         let under = receivers.join(" to ");
+        let a_worker = if self.cores.servers.len() > 1 { " and worker" } else { "" };
         let (rate, beside) = (grouped(first.at, 0), self.reference_name());
-        Some(format!("{name} at {rate}/s{share}, under {under}, beside {beside}: {clauses}."))
+        Some(format!("{name} at {rate}/s{a_worker}{share}, under {under}, beside {beside}: {clauses}."))
     }
 
     fn notes(&self) -> Vec<String> {
@@ -291,7 +295,7 @@ impl Comparison {
             self.first_invalid().map_or_else(String::new, |reason| format!(" ({reason})"))
         )];
         let mut contenders = 0..self.experiment.contenders.len();
-        if contenders.any(|index| self.experiment.not_comparable(index, self.cores).is_some()) {
+        if contenders.any(|index| self.experiment.not_comparable(index, &self.cores).is_some()) {
             sentences
                 .push("packing is not comparable: without a third core it shares the fleet's.".to_owned());
         }
@@ -339,13 +343,21 @@ impl Comparison {
     }
 
     fn setup_line(&self) -> String {
-        let CoreAssignment { server, client, .. } = self.cores;
+        let CoreAssignment { servers, clients, .. } = &self.cores;
         let Experiment { connections, rounds, ref receivers, .. } = self.experiment;
         let receivers: Vec<String> = receivers.iter().map(Receiver::to_string).collect();
         let receivers = receivers.join(", ");
+        let on = |cores: &[u32]| {
+            let cores: Cpus = cores.iter().copied().collect();
+            format!("core{} {cores}", if cores.len() == 1 { "" } else { "s" })
+        };
+        let server = match servers.len() {
+            1 => format!("Server on {}, {connections} connections", on(servers)),
+            count => format!("{count} workers on {}, each with {connections} connections", on(servers)),
+        };
         format!(
-            "Server on core {server}, {connections} connections from core {client}; received by {receivers}; {rounds} rounds, \
-             {:.0} min.",
+            "{server} from {}; received by {receivers}; {rounds} rounds, {:.0} min.",
+            on(clients),
             self.minutes
         )
     }
@@ -358,25 +370,30 @@ impl Comparison {
         }
     }
 
-    /// `room`: how many rows there may be. The references and those that the verdict is on come before
-    /// others, and columns that are too many are left out at the end.
-    fn screen_table(&self, room: usize) -> String {
-        // The title, the load if it was measured, the figure, and whether it is its ratio.
-        let mut columns: Vec<(String, Option<&LoadResult>, Figure, bool)> = Vec::new();
+    /// The columns at one of the verdict's rates: the title, the load if it was measured, and the
+    /// figure.
+    fn screen_columns(&self, load: Load) -> Vec<(String, Option<&LoadResult>, Figure)> {
+        let mut columns = Vec::new();
+        for (receiver, load) in self.at_load(load) {
+            columns.push((format!("{receiver}: CPU"), load, Figure::CpuPerRequest));
+            columns.push(("p50 µs".to_owned(), load, Figure::P50));
+            columns.push(("p99 µs".to_owned(), load, Figure::P99));
+        }
         if self.experiment.searches_capacity() {
             let load = self.measured(LoadKind::Capacity).next();
-            columns.push(("capacity/s".to_owned(), load, Figure::Capacity, false));
-            columns.push(("ratio".to_owned(), load, Figure::Capacity, true));
-        }
-        for (receiver, load) in self.at_verdict_load() {
-            columns.push((format!("{receiver}: CPU"), load, Figure::CpuPerRequest, false));
-            columns.push(("p50 µs".to_owned(), load, Figure::P50, false));
-            columns.push(("p99 µs".to_owned(), load, Figure::P99, false));
+            columns.push(("capacity/s".to_owned(), load, Figure::Capacity));
         }
         if self.experiment.loads.contains(&Load::Closed) {
             let load = self.measured(LoadKind::Closed).next();
-            columns.push(("closed/s".to_owned(), load, Figure::Throughput, false));
+            columns.push(("closed/s".to_owned(), load, Figure::Throughput));
         }
+        columns
+    }
+
+    /// `room`: how many rows there may be. The references and those that the verdict is on come before
+    /// others, and the highest rate before the lower one. Columns that are too many are left out at
+    /// the end, and a line says so.
+    fn screen_table(&self, room: usize) -> String {
         let count = self.experiment.contenders.len();
         let important = |index: &usize| {
             self.experiment.references.contains(index) || subjects(&self.experiment).contains(index)
@@ -384,24 +401,43 @@ impl Comparison {
         let (first, others): (Vec<usize>, Vec<usize>) = (0..count).partition(important);
         let mut shown: Vec<usize> = first.into_iter().chain(others).take(room).collect();
         shown.sort_unstable();
-        loop {
-            let titles = columns.iter().map(|(title, ..)| title.clone());
-            let header: Vec<String> = ["server".to_owned()].into_iter().chain(titles).collect();
-            let rows = shown.iter().map(|&index| {
-                let cells = columns.iter().map(|&(_, load, figure, is_ratio)| match load {
-                    None if matches!(figure, Figure::P50 | Figure::P99) || is_ratio => NONE.to_owned(),
-                    None => "not measured".to_owned(),
-                    Some(load) if is_ratio => ratio_cell(load, index, figure),
-                    Some(load) => value_cell(load, index, figure),
-                });
-                [self.experiment.contenders[index].name()].into_iter().chain(cells).collect()
+        let mut loads = self.verdict_loads();
+        loads.drain(..loads.len().saturating_sub((room / shown.len().max(1)).max(1)));
+        let blocks: Vec<_> = loads.iter().map(|&load| (load, self.screen_columns(load))).collect();
+        let Some((_, titles)) = blocks.first() else { return String::new() };
+        let titles: Vec<String> = ["server", "load/s"]
+            .map(str::to_owned)
+            .into_iter()
+            .chain(titles.iter().map(|(title, ..)| title.clone()))
+            .collect();
+        let row = |load: Load, columns: &[(String, Option<&LoadResult>, Figure)], index: usize| {
+            let rate = match (self.at_load(load).into_iter().find_map(|(_, load)| load), load) {
+                (Some(load), _) => grouped(load.at, 0),
+                (None, Load::Share(share)) => format!("{:.0} %", share * 100.0),
+                (None, _) => NONE.to_owned(),
+            };
+            let cells = columns.iter().map(|&(_, load, figure)| match load {
+                None if matches!(figure, Figure::P50 | Figure::P99) => NONE.to_owned(),
+                None => "not measured".to_owned(),
+                Some(load) => value_cell(load, index, figure),
             });
-            let table = plain_table(&header, rows);
-            if columns.len() < 2 || table.lines().all(|line| line.trim_end().chars().count() <= WIDTH) {
-                return table;
-            }
-            columns.pop();
+            [self.experiment.contenders[index].name(), rate].into_iter().chain(cells).collect::<Vec<_>>()
+        };
+        let rows = blocks.iter().flat_map(|(load, columns)| {
+            let row = &row;
+            shown.iter().map(move |&index| row(*load, columns, index))
+        });
+        let rows: Vec<Vec<String>> = rows.collect();
+        let fits = |columns: usize| {
+            let table = plain_table(&titles[..columns], rows.iter().map(|row| row[..columns].to_vec()));
+            table.lines().all(|line| line.trim_end().chars().count() <= WIDTH).then_some(table)
+        };
+        let table = (3..=titles.len()).rev().find_map(|columns| Some((columns, fits(columns)?)));
+        let Some((columns, table)) = table else { return String::new() };
+        if columns == titles.len() {
+            return table;
         }
+        format!("{table}\nNot on this screen: {}.", titles[columns..].join(", "))
     }
 
     pub fn document(&self) -> Document {
@@ -442,14 +478,6 @@ fn subjects(experiment: &Experiment) -> Vec<usize> {
     let attached: Vec<usize> = of(Contender::is_attached).collect();
     let polls = |it: &Contender| it.runs(Policy::KernelPolling);
     if attached.is_empty() { of(polls).take(1).collect() } else { attached }
-}
-
-fn ratio_cell(load: &LoadResult, contender: usize, figure: Figure) -> String {
-    match load.rows[contender].ratio(figure) {
-        Some(ratio) if is_undecided(ratio) => "can't tell".to_owned(),
-        Some(ratio) => format!("{:.2}", ratio.median),
-        None => tables::ratio(load, contender, figure),
-    }
 }
 
 fn value_cell(load: &LoadResult, contender: usize, figure: Figure) -> String {
@@ -594,6 +622,7 @@ mod tests {
         turn.set(Figure::P99, p99 * noise);
         match load {
             open if open.starts_with("50000/s") => turn.set(Figure::Answered, rate / 500.0),
+            open if open.starts_with("90000/s") => turn.set(Figure::Answered, rate / 900.0),
             _ => turn.set(Figure::Capacity, rate * noise),
         }
         turn
@@ -609,10 +638,12 @@ mod tests {
             ("capacity (p99 of at most 500 µs)", LoadKind::Capacity, 0.0, None),
             ("50000/s, fifo", LoadKind::Open, 50e3, Some(0.5)),
             ("50000/s, rps", LoadKind::Open, 50e3, Some(0.5)),
+            ("90000/s, fifo", LoadKind::Open, 90e3, Some(0.9)),
+            ("90000/s, rps", LoadKind::Open, 90e3, Some(0.9)),
         ];
         let contenders: Vec<Contender> = names.iter().map(|name| name.parse().unwrap()).collect();
         let experiment = Experiment {
-            loads: vec![Load::Share(0.5)],
+            loads: VERDICT_SHARES.map(Load::Share).into(),
             receivers: vec![Receiver::Fifo, Receiver::Rps],
             ..Experiment::new(contenders, true)
         };
@@ -634,7 +665,7 @@ mod tests {
         };
         let servers = names.iter().enumerate().map(running).collect();
         let outcome = Outcome { results, capacity: None, no_capacity: None, servers };
-        let cores = CoreAssignment { server: 0, client: 1, packing: 1 };
+        let cores = CoreAssignment { servers: vec![0], clients: vec![1], packing: 1 };
         Comparison::new(experiment, cores, true, 4.8, outcome)
     }
 
@@ -654,6 +685,11 @@ mod tests {
                 [49_990.0, 40.0, 250.0, 9.0],
                 [49_990.0, 20.0, 150.0, 8.0],
             ][index],
+            // At 90 % it takes half of the CPU time more, but kernel polling the same.
+            "90000/s, fifo" | "90000/s, rps" => {
+                let [rate, p50, p99, cpu] = usual(&load.replace('9', "5"), index);
+                [rate * 1.8, p50, p99, if index == 3 { cpu } else { cpu * 1.5 }]
+            }
             _ => [
                 [60e3, 400.0, 900.0, 14.0],
                 [100e3, 300.0, 800.0, 10.0],
@@ -671,11 +707,13 @@ mod tests {
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines.len() <= 25 && lines.iter().all(|line| line.chars().count() <= 100), "{text}");
         assert!(lines[0].starts_with("Idle cores are kept awake."), "{text}");
-        let first = lines[..9].join(" ").replace("   ", " ");
+        let first = lines[..11].join(" ").replace("   ", " ");
         for part in [
             "kernel-polling, auto serves 1.49 [1.47, 1.51] times what vanilla, uring does within 500 µs: more.",
             "kernel-polling, auto at 50,000/s (50 % of the reference's capacity), under fifo to rps, beside the better",
             "CPU 0.50 to 0.80 [0.49, 0.81], p50 0.90 to 0.99 [0.88, 1.01]",
+            "kernel-polling, auto at 90,000/s (90 % of the reference's capacity), under fifo to rps, beside the better",
+            "CPU 0.33 to 0.53 [0.33, 0.54]",
         ] {
             assert!(first.contains(part), "no {part:?} in {text}");
         }
@@ -683,14 +721,15 @@ mod tests {
             let line = text.lines().rfind(|line| line.trim_start().starts_with(server)).unwrap();
             line.split_whitespace().skip(2).map(str::to_owned).collect()
         };
-        let expected = ["100,000", "1", "8.0", "20.0", "150", "10.0", "20.0", "150"];
+        let expected = ["90,000", "12.0", "20.0", "150", "15.0", "20.0", "150", "100,000"];
         assert_eq!(cells(&text, "vanilla, uring"), expected, "{text}");
+        assert!(text.contains("vanilla, uring        50,000        8.0"), "{text}");
         assert_eq!(lines.last(), Some(&"Plots and every number: lab-report/report.html"));
         // The same rows and columns where something was not measured.
         let mut report = comparison(&NAMES, "kernel-polling", usual, 0.01, 12);
         report.outcome.results.loads.retain(|load| load.receiver != Some(Receiver::Rps));
         let text = report.screen("page");
-        assert_eq!(cells(&text, "vanilla, uring")[5..], ["not", "measured", "-", "-"], "{text}");
+        assert_eq!(cells(&text, "vanilla, uring")[4..8], ["not", "measured", "-", "-"], "{text}");
         assert!(
             report.verdict().join(" ").contains("CPU 0.50 [0.49, 0.51] (not measured under rps)"),
             "{text}"
@@ -723,11 +762,11 @@ mod tests {
     #[test]
     fn an_overloaded_reference_and_packing_on_two_cores_have_no_ratio() {
         let overloaded = |load: &str, index: usize| match (load, index) {
-            ("50000/s, fifo" | "50000/s, rps", 0 | 1) => [30e3, 9_000.0, 38_000.0, 9.0],
+            (open, 0 | 1) if open.contains("000/s") => [30e3, 9_000.0, 38_000.0, 9.0],
             _ => usual(load, index),
         };
         let text = comparison(&NAMES, "kernel-polling", overloaded, 0.01, 12).screen("page");
-        assert!(text.contains("overloaded,  answered 60 %"), "{text}");
+        assert!(text.contains("overloaded,  answered 33 %"), "{text}");
         let names = ["vanilla:epoll", "vanilla:uring", "packing", "kernel-polling"];
         let report = comparison(&names, "kernel-polling", usual, 0.01, 12);
         // Status is set where the experiment runs.
@@ -744,10 +783,10 @@ mod tests {
         let text = report.screen("page");
         let capacity_of = |server: &str| {
             let line = text.lines().rfind(|line| line.trim_start().starts_with(server)).unwrap();
-            line.split_whitespace().skip(2).take(2).map(str::to_owned).collect::<Vec<_>>()
+            line.split_whitespace().last().map(str::to_owned).unwrap()
         };
-        assert_eq!(capacity_of("vanilla, uring"), ["100,000", "1"], "{text}");
-        assert_eq!(capacity_of("kernel-polling, auto"), ["150,000", "-"], "{text}");
+        assert_eq!(capacity_of("vanilla, uring"), "100,000", "{text}");
+        assert_eq!(capacity_of("kernel-polling, auto"), "150,000", "{text}");
         let verdict = report.verdict.join(" ");
         assert!(
             verdict.contains("what it serves within 500 µs was not measured in the same rounds"),

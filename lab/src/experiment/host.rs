@@ -1,5 +1,6 @@
 //! What the host did during a turn under a fleet, and what the turn cost the server.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::time::{Duration, Instant};
@@ -29,19 +30,20 @@ pub(super) struct HostReading {
 }
 
 /// Which cores work for a server.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct ServerCores {
     pub(super) cores: CoreAssignment,
-    pub(super) receiver: u32,
+    /// The cores that receive its queues' packets.
+    pub(super) receivers: Vec<u32>,
     pub(super) model: Receiver,
 }
 
 impl ServerCores {
-    /// The cores on which nobody else works.
+    /// The cores on which nobody else works, each once.
     pub(super) fn own(&self) -> Vec<u32> {
-        let Self { cores, receiver, .. } = self;
-        let elsewhere = *receiver != cores.server && *receiver != cores.client;
-        if elsewhere { vec![cores.server, *receiver] } else { vec![cores.server] }
+        let Self { cores, receivers, .. } = self;
+        let own: BTreeSet<u32> = cores.servers.iter().chain(receivers).copied().collect();
+        own.into_iter().filter(|core| !cores.clients.contains(core)).collect()
     }
 }
 
@@ -51,19 +53,19 @@ pub(super) fn fleet_turn(
     fleet: FleetMeasurement,
     before: &HostReading,
     after: &HostReading,
-    server: ServerCores,
+    server: &ServerCores,
     attachers: usize,
 ) -> Turn {
-    let ServerCores { cores, receiver, model } = server;
+    let ServerCores { cores, receivers, model } = server;
     let delta = after.snapshot.since(&before.snapshot);
     let (replies, seconds) = (fleet.all_replies.max(1) as f64, delta.elapsed.as_secs_f64());
-    let time = |core: u32, part: fn(&CpuTime) -> Duration| -> f64 {
-        delta.cpus.get(core as usize).map_or(0.0, |time| part(time).as_secs_f64())
+    let time = |cores: &[u32], part: fn(&CpuTime) -> Duration| -> f64 {
+        let times = cores.iter().filter_map(|&core| delta.cpus.get(core as usize));
+        times.map(|time| part(time).as_secs_f64()).sum()
     };
     let cpu = after.cpu - before.cpu;
     let kernel_threads: Duration = delta.napi_threads.iter().map(|thread| thread.cpu_time).sum();
     let kernel_threads = kernel_threads.as_secs_f64();
-    let stolen = |core: u32| time(core, |it| it.steal) / seconds;
     let used = match model {
         Receiver::Fifo | Receiver::Thread => cpu + kernel_threads,
         // No thread is charged for a softirq that interrupts an idle core.
@@ -72,7 +74,9 @@ pub(super) fn fleet_turn(
     let share = |seconds: f64| (seconds / used.max(1e-9)).clamp(0.0, 1.0);
     let user = share(after.user - before.user);
     // Without those on behalf of a system call and those of the kernel thread.
-    let softirq = share(time(cores.server, |it| it.softirq)).min(1.0 - user);
+    let workers: BTreeSet<u32> = cores.servers.iter().copied().collect();
+    let workers: Vec<u32> = workers.into_iter().collect();
+    let softirq = share(time(&workers, |it| it.softirq)).min(1.0 - user);
     let wakes: u64 = delta.napi_threads.iter().map(|thread| thread.wakes).sum();
     let mut turn = Turn::new([
         (Figure::CpuPerRequest, used * 1e6 / replies),
@@ -80,11 +84,12 @@ pub(super) fn fleet_turn(
         (Figure::Wakes, wakes as f64 / replies),
         (Figure::PacketsPerInterrupt, delta.packets_per_interrupt()),
         (Figure::BusyPollShare, delta.busy_poll_share() * 100.0),
-        (Figure::CoreBusy, time(cores.server, |it| it.busy) / seconds * 100.0),
+        (Figure::CoreBusy, time(&workers, |it| it.busy) / seconds / workers.len() as f64 * 100.0),
         (Figure::App, user * 100.0),
         (Figure::System, (1.0 - user - softirq).max(0.0) * 100.0),
         (Figure::Softirq, softirq * 100.0),
-        (Figure::Throughput, fleet.qps),
+        // For one worker, as the rate.
+        (Figure::Throughput, fleet.qps / cores.servers.len() as f64),
         (Figure::Answered, fleet.qps * fleet.seconds / fleet.requests as f64 * 100.0),
         (Figure::P50, fleet.latency.p50),
         (Figure::P99, fleet.latency.p99),
@@ -101,8 +106,10 @@ pub(super) fn fleet_turn(
         }
     }
     // The fleet's own packets count on its core, too.
-    if receiver != cores.client {
-        let received = delta.received_by_cpu.get(receiver as usize).copied().unwrap_or(0);
+    if !receivers.iter().any(|core| cores.clients.contains(core)) {
+        let receivers: BTreeSet<u32> = receivers.iter().copied().collect();
+        let of = |core: u32| delta.received_by_cpu.get(core as usize).copied().unwrap_or(0);
+        let received: u64 = receivers.into_iter().map(of).sum();
         let all = delta.rx_packets.total().max(1) as f64;
         turn.set(Figure::ReceivedShare, (received as f64 / all).min(1.0) * 100.0);
     }
@@ -122,7 +129,7 @@ pub(super) fn fleet_turn(
         Some(attach) if attach.instances == 0 => Some("no epoll instance was attached".to_owned()),
         _ => invalid(&fleet, attaching),
     };
-    turn.steal = Some(server.own().into_iter().map(stolen).sum());
+    turn.steal = Some(time(&server.own(), |it| it.steal) / seconds);
     turn.queue.clone_from(&after.queue);
     (turn.latencies, turn.windows) = (fleet.latencies, fleet.windows);
     turn.detail = Some(Box::new(LoadDetail {

@@ -16,7 +16,7 @@ use crate::testbed::Receiver;
 pub enum Load {
     /// A share of the reference's capacity, in an open loop.
     Share(f64),
-    /// Requests per second in an open loop.
+    /// Requests per second and worker in an open loop.
     Rate(f64),
     /// Steps between shares of the reference's capacity, with as many steps up in a turn.
     Steps {
@@ -47,7 +47,7 @@ pub struct Experiment {
     /// of the highest of their capacities.
     pub references: Vec<usize>,
     pub loads: Vec<Load>,
-    /// Connections of the fleet, 1 to 20,000.
+    /// Connections for each worker, 1 to 20,000.
     pub connections: usize,
     /// What stands in for an interrupt: under the first one everything is measured, under the others
     /// the rates of open loops.
@@ -141,8 +141,8 @@ impl Experiment {
     }
 
     /// Why a contender can't be compared with the others on these cores, if it can't.
-    pub fn not_comparable(&self, contender: usize, cores: CoreAssignment) -> Option<String> {
-        let shares_a_core = cores.packing == cores.client && self.contenders[contender].runs(Policy::Packing);
+    pub fn not_comparable(&self, contender: usize, cores: &CoreAssignment) -> Option<String> {
+        let shares_a_core = cores.packing_is_shared() && self.contenders[contender].runs(Policy::Packing);
         shares_a_core.then(|| "without a third core its network work shares the fleet's".to_owned())
     }
 }

@@ -32,7 +32,7 @@ pub struct Outcome {
 }
 
 /// The thread of kernel-thread polls from the start to the end of the comparison.
-fn check_polling_threads(contenders: &[Contender], cores: CoreAssignment) -> Result<(), Error> {
+fn check_polling_threads(contenders: &[Contender], cores: &CoreAssignment) -> Result<(), Error> {
     let refuse = |reason| {
         let core = cores.packing;
         Err(format!(
@@ -43,7 +43,7 @@ fn check_polling_threads(contenders: &[Contender], cores: CoreAssignment) -> Res
     };
     match contenders.iter().filter(|contender| contender.runs(Policy::KernelThread)).count() {
         0 => Ok(()),
-        _ if cores.packing == cores.client => {
+        _ if cores.packing_is_shared() => {
             refuse("the fleet runs there; allow lab a third core, or leave kernel-thread out")
         }
         1 => Ok(()),
@@ -54,8 +54,8 @@ fn check_polling_threads(contenders: &[Contender], cores: CoreAssignment) -> Res
 impl Experiment {
     /// Starts the contenders, each in a testbed from the start to the end, and measures everything.
     /// Calls `progress` before each turn.
-    pub fn run(&self, cores: CoreAssignment, progress: &mut dyn FnMut(&str)) -> Result<Outcome, Error> {
-        if cores.server == cores.client {
+    pub fn run(&self, cores: &CoreAssignment, progress: &mut dyn FnMut(&str)) -> Result<Outcome, Error> {
+        if cores.server() == cores.client() {
             return Err("server and load need a core each, and this process may use one core only".into());
         }
         check_polling_threads(&self.contenders, cores)?;
@@ -169,8 +169,8 @@ mod tests {
     fn kernel_thread_needs_a_third_core_for_itself() {
         let check = |named: &[&str], packing| {
             let contenders: Vec<Contender> = named.iter().map(|it| it.parse().unwrap()).collect();
-            check_polling_threads(&contenders, CoreAssignment { server: 0, client: 1, packing })
-                .map_err(|error| error.to_string())
+            let cores = CoreAssignment { servers: vec![0], clients: vec![1], packing };
+            check_polling_threads(&contenders, &cores).map_err(|error| error.to_string())
         };
         let (vanilla, thread, packing) =
             (Policy::Vanilla.name(), Policy::KernelThread.name(), Policy::Packing.name());

@@ -17,26 +17,28 @@ use super::plan::Experiment;
 use super::server_command::{ServerCommand, with_reply_length};
 use crate::Error;
 use crate::cores::CoreAssignment;
-use crate::fleet::{FleetConfig, FleetLoad, FleetPacing, FleetRequests};
+use crate::fleet::{FleetConfig, FleetLoad, FleetMeasurement, FleetPacing, FleetRequests};
 use crate::network::{Network, PollingConfig};
 use crate::peers::{EchoServerSpec, RequestShape};
 use crate::processes::{ExperimentProcess, NOT_ATTACHED, ProcessRole, RunningPolicy, ServerReady};
 use crate::rounds::Turn;
-use crate::testbed::{Receiver, SERVER_ADDRESS, SERVER_INTERFACE, Testbed};
+use crate::testbed::{Receiver, SERVER_ADDRESS, SERVER_INTERFACE, Testbed, fleet_address};
 
+/// How far the seeds of a contender's fleets are apart: contenders have seeds that follow one another.
+const OTHER_FLEET: u64 = 1000;
 /// How long a server may take until it accepts connections.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A contender that runs. Dropping it ends its processes and removes its testbed.
 #[derive(Debug)]
 pub(super) struct RunningContender {
-    // The fleet ends before the server, and both before their testbed.
-    fleet: ExperimentProcess,
+    // The fleets end before the server, and both before their testbed.
+    fleets: Vec<ExperimentProcess>,
     attacher: Option<ExperimentProcess>,
     server: ExperimentProcess,
     testbed: Testbed,
     interface: Interface,
-    /// Cycles, instructions and cache misses of the server's core, if the machine counts them.
+    /// Cycles, instructions and cache misses of the only worker's core, if the machine counts them.
     perf: Option<PerfCounters>,
     cores: ServerCores,
     /// Whether what receives is set here, and not by the server's policy.
@@ -50,44 +52,45 @@ pub(super) struct RunningContender {
 impl RunningContender {
     pub(super) fn start(
         contender: &Contender,
-        cores: CoreAssignment,
+        cores: &CoreAssignment,
         experiment: &Experiment,
         seed: u64,
     ) -> Result<Self, Error> {
-        let testbed = Testbed::new(1)?;
+        let testbed = Testbed::for_fleets(cores.servers.len())?;
         let memory = match &experiment.requests {
             FleetRequests::Memcached(workload) => workload_memory(workload),
             FleetRequests::Text { .. } => 0,
         };
         let packs = contender.runs(Policy::Packing);
         let first = experiment.receivers.first().copied().unwrap_or_default();
-        first.prepare(&testbed, if packs { cores.packing } else { cores.server })?;
+        let receivers = |packs: bool| if packs { vec![cores.packing] } else { cores.servers.clone() };
+        first.prepare(&testbed, &receivers(packs))?;
         let (server, address, policy) = start_server(contender, &testbed, cores, memory)?;
         let interface = testbed.server.run(|| host::interface(SERVER_INTERFACE).map_err(io::Error::other))?;
         // As it runs: on a kernel without kernel-thread, vanilla does.
         let polled = policy.as_ref().is_some_and(|policy| policy.ran == Policy::KernelThread.name());
-        let receiver = if packs || polled { cores.packing } else { cores.server };
         // A thread that polls all the time needs no interrupt.
         let model = if polled { Receiver::Fifo } else { first };
         let sets_receiver = !polled;
-        let server_cores = ServerCores { cores, receiver, model };
-        keep_receiver(sets_receiver, server_cores, &testbed, server.child.id())?;
-        let fleet = start_fleet(experiment, &testbed, address, cores, seed)?;
+        let receivers = receivers(packs || polled);
+        let server_cores = ServerCores { cores: cores.clone(), receivers, model };
+        keep_receiver(sets_receiver, &server_cores, &testbed, server.child.id())?;
+        let fleets = start_fleets(experiment, &testbed, address, cores, seed)?;
         // A server without connections has no queue that could be attached to.
         let attacher = start_attacher(contender, &testbed, cores, server.child.id())?;
         let attached = experiment.contenders.iter().filter(|other| other.is_attached()).count();
         let others = attached - usize::from(contender.is_attached());
         Ok(Self {
-            fleet,
+            fleets,
             attacher,
             server,
             testbed,
             interface,
-            perf: PerfCounters::start(cores.server).ok(),
+            perf: if let [core] = cores.servers[..] { PerfCounters::start(core).ok() } else { None },
             cores: server_cores,
             sets_receiver,
             adapts: contender.polls(),
-            other_attachers: if cores.packing == cores.client { others } else { 0 },
+            other_attachers: if cores.packing_is_shared() { others } else { 0 },
             policy,
         })
     }
@@ -102,20 +105,30 @@ impl RunningContender {
     /// Runs a load for some seconds, of which nothing is counted.
     pub(super) fn settle(&mut self, pacing: FleetPacing, seconds: f64) -> Result<(), Error> {
         if seconds > 0.0 {
-            self.fleet.run_fleet(&FleetLoad { pacing, warm_up: 0.0, duration: seconds })?;
+            self.run_fleets(&FleetLoad { pacing, warm_up: 0.0, duration: seconds })?;
         }
         Ok(())
     }
 
+    /// The load's rates are for one worker; the fleets share those of all workers.
+    fn run_fleets(&mut self, load: &FleetLoad) -> Result<FleetMeasurement, Error> {
+        let CoreAssignment { servers, clients, .. } = &self.cores.cores;
+        let pacing = load.pacing.times(servers.len() as f64 / clients.len() as f64);
+        let load = FleetLoad { pacing, ..*load };
+        self.fleets.iter_mut().try_for_each(|fleet| fleet.start_load(&load))?;
+        let measured: Result<_, _> = self.fleets.iter_mut().map(ExperimentProcess::measured).collect();
+        Ok(FleetMeasurement::together(measured?))
+    }
+
     pub(super) fn measure(&mut self, load: &FleetLoad) -> Result<Turn, Error> {
-        keep_receiver(self.sets_receiver, self.cores, &self.testbed, self.server.child.id())?;
+        keep_receiver(self.sets_receiver, &self.cores, &self.testbed, self.server.child.id())?;
         // Before and after the whole run the server is idle, so that no CPU time is attributed to
         // the wrong side.
         let before = self.read()?;
-        let measurement = self.fleet.run_fleet(load)?;
+        let measurement = self.run_fleets(load)?;
         let after = self.read()?;
-        let mut turn = fleet_turn(measurement, &before, &after, self.cores, self.other_attachers);
-        if !keep_receiver(self.sets_receiver, self.cores, &self.testbed, self.server.child.id())? {
+        let mut turn = fleet_turn(measurement, &before, &after, &self.cores, self.other_attachers);
+        if !keep_receiver(self.sets_receiver, &self.cores, &self.testbed, self.server.child.id())? {
             turn.invalid = Some("the server's supervisor has changed what receives".to_owned());
         }
         Ok(turn)
@@ -140,35 +153,41 @@ impl RunningContender {
 
 /// Sets what receives the queue's packets, if it is not that of the experiment. Returns whether it
 /// was.
-fn keep_receiver(sets: bool, cores: ServerCores, testbed: &Testbed, server: u32) -> io::Result<bool> {
-    let ServerCores { receiver, model, .. } = cores;
-    let receives = !sets || model.receives(testbed, server, receiver)?;
+fn keep_receiver(sets: bool, cores: &ServerCores, testbed: &Testbed, server: u32) -> io::Result<bool> {
+    let ServerCores { receivers, model, .. } = cores;
+    let receives = !sets || model.receives(testbed, server, receivers)?;
     if !receives {
-        model.receive(testbed, server, receiver)?;
+        model.receive(testbed, server, receivers)?;
     }
     Ok(receives)
 }
 
-fn start_fleet(
+/// Starts the fleets one after the other. They share the connections of all workers.
+fn start_fleets(
     experiment: &Experiment,
     testbed: &Testbed,
     address: SocketAddr,
-    cores: CoreAssignment,
+    cores: &CoreAssignment,
     seed: u64,
-) -> Result<ExperimentProcess, Error> {
+) -> Result<Vec<ExperimentProcess>, Error> {
     let SocketAddr::V4(server) = address else {
         return Err(format!("load: a fleet speaks IPv4, and the server listens on {address}").into());
     };
-    let fleet = FleetConfig {
-        server,
-        connections: experiment.connections,
-        requests: with_reply_length(&experiment.requests, testbed, server)?,
-        seed,
+    let requests = with_reply_length(&experiment.requests, testbed, server)?;
+    let start = |(core, number): (&u32, u8)| {
+        let fleet = FleetConfig {
+            server,
+            address: fleet_address(number),
+            connections: experiment.connections * cores.servers.len() / cores.clients.len(),
+            requests: requests.clone(),
+            seed: seed + u64::from(number) * OTHER_FLEET,
+        };
+        let role = ProcessRole::Fleet { fleet, core: *core };
+        let mut fleet = ExperimentProcess::start(&role, Some(&testbed.client))?;
+        fleet.result::<()>("load")?;
+        Ok(fleet)
     };
-    let role = ProcessRole::Fleet { fleet, core: cores.client };
-    let mut fleet = ExperimentProcess::start(&role, Some(&testbed.client))?;
-    fleet.result::<()>("load")?;
-    Ok(fleet)
+    cores.clients.iter().zip(0..).map(start).collect()
 }
 
 /// How the first queue of an interface is driven now, by its NAPI's values.
@@ -190,7 +209,7 @@ fn queue_mode(interface: &Interface) -> io::Result<Option<String>> {
 fn start_server(
     contender: &Contender,
     testbed: &Testbed,
-    cores: CoreAssignment,
+    cores: &CoreAssignment,
     memory: u64,
 ) -> Result<(ExperimentProcess, SocketAddr, Option<RunningPolicy>), Error> {
     let network = |policy, driver, polling| {
@@ -200,13 +219,13 @@ fn start_server(
     let role = match contender {
         Contender::Lull { policy, driver, polling } => ProcessRole::Server {
             network: network(*policy, *driver, *polling),
-            core: cores.server,
+            cores: cores.servers.clone(),
             address: IpAddr::V4(SERVER_ADDRESS),
             memory,
         },
         Contender::Echo { service, peer, policy, work } => ProcessRole::EchoServer(EchoServerSpec {
             peer: *peer,
-            core: cores.server,
+            core: cores.server(),
             service: *service,
             shape: RequestShape::SMALL,
             address: SERVER_ADDRESS,
@@ -214,8 +233,8 @@ fn start_server(
             work: *work,
         }),
         Contender::Program { server: ServerCommand { program, arguments, name }, .. } => {
-            let (program, arguments, core) = (program.clone(), arguments.clone(), cores.server);
-            let role = ProcessRole::Program { program, arguments, core };
+            let (program, arguments, cores) = (program.clone(), arguments.clone(), cores.servers.clone());
+            let role = ProcessRole::Program { program, arguments, cores };
             let mut server = ExperimentProcess::start(&role, Some(&testbed.server))?;
             await_listening(name, &mut server, testbed)?;
             return Ok((server, ServerCommand::address().into(), None));
@@ -232,7 +251,7 @@ fn start_server(
 fn start_attacher(
     contender: &Contender,
     testbed: &Testbed,
-    cores: CoreAssignment,
+    cores: &CoreAssignment,
     server: u32,
 ) -> Result<Option<ExperimentProcess>, Error> {
     let Contender::Program { attached: Some(poll_interval), .. } = contender else { return Ok(None) };

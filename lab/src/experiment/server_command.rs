@@ -29,10 +29,10 @@ pub struct ServerCommand {
 }
 
 impl ServerCommand {
-    /// With one worker thread, and 256 MiB for items.
-    pub fn memcached(program: PathBuf) -> Self {
-        let (ip, port) = (SERVER_ADDRESS.to_string(), PORT.to_string());
-        let arguments = ["-u", "root", "-l", &ip, "-p", &port, "-t", "1", "-m", "256", "-c", "10100"];
+    /// With so many worker threads, and 256 MiB for items.
+    pub fn memcached(program: PathBuf, threads: usize) -> Self {
+        let (ip, port, threads) = (SERVER_ADDRESS.to_string(), PORT.to_string(), threads.to_string());
+        let arguments = ["-u", "root", "-l", &ip, "-p", &port, "-t", &threads, "-m", "256", "-c", "10100"];
         Self { name: "memcached".to_owned(), program, arguments: arguments.map(str::to_owned).into() }
     }
 
@@ -137,12 +137,12 @@ mod tests {
     #[test]
     fn a_program_that_is_not_installed_is_an_error_that_says_what_to_do() {
         for program in ["lull-nonesuch", "/nonesuch/memcached"] {
-            let command = ServerCommand::memcached(PathBuf::from(program));
+            let command = ServerCommand::memcached(PathBuf::from(program), 1);
             let error = command.check_installed("install it").unwrap_err().to_string();
             assert_eq!(error, format!("{program} is not installed: install it"));
         }
         for program in ["sh", "/bin/sh"] {
-            ServerCommand::memcached(PathBuf::from(program)).check_installed("").unwrap();
+            ServerCommand::memcached(PathBuf::from(program), 1).check_installed("").unwrap();
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The connections of a fleet: opens them, stores records, receives, and keeps TCP's timers.
 
-use std::net::SocketAddrV4;
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
 
 use loadgen::stream::Response;
@@ -12,11 +12,13 @@ use super::requests::{FleetRequests, ReplyParser, RequestSource};
 use super::segment::{SEGMENT_PAYLOAD, Unreadable, parse};
 use super::tcp::{Arrived, Connection};
 use crate::Error;
-use crate::testbed::{CLIENT_INTERFACE, FLEET_ADDRESS};
+use crate::testbed::CLIENT_INTERFACE;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FleetConfig {
     pub server: SocketAddrV4,
+    /// The fleet's own address, which no other fleet has.
+    pub address: Ipv4Addr,
     /// The number of connections, 1 to 20,000.
     pub connections: usize,
     pub requests: FleetRequests,
@@ -82,8 +84,8 @@ impl Fleet {
         // The ring first: it must not miss an answer.
         let open_error =
             |error| format!("cannot open the fleet's packet sockets: {error} (it needs CAP_NET_RAW)");
-        let ring = PacketRing::open(interface.index).map_err(open_error)?;
-        let link = Link::open(interface.index, config.server).map_err(open_error)?;
+        let ring = PacketRing::open(interface.index, config.address).map_err(open_error)?;
+        let link = Link::open(&interface, config.address, config.server).map_err(open_error)?;
         let queue = PolledQueue::open(interface, config.server.into())?;
         let client = |index: usize| Client {
             tcp: Connection::new(
@@ -187,10 +189,7 @@ impl Fleet {
             Err(Unreadable::NotTcp) => return Ok(()),
         };
         let server = self.config.server;
-        // The kernel of this side has connections to the server, too.
-        if (segment.source, segment.source_port) != (*server.ip(), server.port())
-            || segment.destination != FLEET_ADDRESS
-        {
+        if (segment.source, segment.source_port) != (*server.ip(), server.port()) {
             return Ok(());
         }
         let index = segment.port.wrapping_sub(FIRST_PORT);

@@ -6,7 +6,7 @@
 //! polls by reading it.
 
 use std::io::{self, Read};
-use std::net::{SocketAddr, SocketAddrV4, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream};
 use std::time::{Duration, Instant};
 
 use policies::host::Interface;
@@ -34,10 +34,13 @@ pub(super) struct LinkCounts {
 }
 
 impl Link {
-    pub(super) fn open(interface: u32, server: SocketAddrV4) -> io::Result<Self> {
+    pub(super) fn open(interface: &Interface, fleet: Ipv4Addr, server: SocketAddrV4) -> io::Result<Self> {
+        // Past the queueing discipline the kernel chooses the queue by the core that sends, otherwise
+        // by the packet's flow.
+        let bypasses = interface.tx_queues.len() == 1;
         Ok(Self {
-            sender: PacketSender::open(interface)?,
-            writer: SegmentWriter::new(server),
+            sender: PacketSender::open(interface.index, bypasses)?,
+            writer: SegmentWriter::new(fleet, server),
             epoch: Instant::now(),
             counts: LinkCounts::default(),
         })
@@ -69,7 +72,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// costs little.
 const TIMEOUT: u64 = 100_000_000;
 
-/// The queues of an interface. Only one of them is polled: an interface for a fleet has one.
+/// The queues of an interface. Only one of them is polled: an interface for fleets has one, which
+/// each of them polls when no other does.
 #[derive(Debug)]
 pub(super) struct PolledQueue {
     socket: TcpStream,

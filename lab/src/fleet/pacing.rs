@@ -19,6 +19,21 @@ pub enum FleetPacing {
     Closed,
 }
 
+impl FleetPacing {
+    /// With so many times the rates.
+    pub(crate) fn times(self, factor: f64) -> Self {
+        match self {
+            Self::Open { rate } => Self::Open { rate: rate * factor },
+            Self::Alternating(rate) => Self::Alternating(AlternatingRate {
+                high: rate.high * factor,
+                low: rate.low * factor,
+                ..rate
+            }),
+            Self::Closed => Self::Closed,
+        }
+    }
+}
+
 /// The open loop at a rate that alternates. The measurement begins with a step up. Latencies are
 /// kept apart by windows that begin with each step; the windows of all cycles that have the same
 /// distance from their step are one.

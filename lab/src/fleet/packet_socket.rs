@@ -1,10 +1,10 @@
-//! The two packet sockets of a fleet (packet(7)): a receive ring in shared memory, and a sender
-//! that bypasses the queueing discipline. Everything unsafe about them is in this file.
+//! The two packet sockets of a fleet (packet(7)): a receive ring in shared memory, and a sender. Everything unsafe about them is in this file.
 
 #![allow(unsafe_code)]
 
 use std::io;
 use std::mem::size_of;
+use std::net::Ipv4Addr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -64,17 +64,18 @@ pub(super) fn busy_poll_on_read(socket: &impl AsRawFd) -> io::Result<()> {
     set_option(socket, libc::SOL_SOCKET, libc::SO_BUSY_POLL_BUDGET, BUDGET)
 }
 
-/// Sends frames past the queueing discipline, one packet a call.
+/// Sends frames, one packet a call.
 #[derive(Debug)]
 pub(super) struct PacketSender(OwnedFd);
 
 impl PacketSender {
-    pub(super) fn open(interface: u32) -> io::Result<Self> {
+    /// `bypasses`: whether frames go past the queueing discipline.
+    pub(super) fn open(interface: u32, bypasses: bool) -> io::Result<Self> {
         open(interface, 0, |socket| {
             // A header for offloads in front of each frame. As a device that checks checksums
             // would, it spares the receiver the sum over the payload.
             set_option(socket, libc::SOL_PACKET, libc::PACKET_VNET_HDR, 1i32)?;
-            set_option(socket, libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, 1i32)?;
+            set_option(socket, libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, i32::from(bypasses))?;
             // Packets in the server's queue count against the buffer; they must not make a send
             // wait.
             set_option(socket, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, SEND_BUFFER)
@@ -95,6 +96,27 @@ impl PacketSender {
     }
 }
 
+/// Loads the destination of an IPv4 packet, of which a raw socket sees the Ethernet header, too.
+const LOAD_DESTINATION: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
+const DESTINATION: u32 = 14 + 16;
+const SKIP_UNLESS_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
+
+/// Lets a socket receive packets for one address alone (a socket filter, classic BPF): other fleets
+/// receive by the same interface.
+fn receive_for(socket: &OwnedFd, address: Ipv4Addr) -> io::Result<()> {
+    let instruction = |code, k, jf| libc::sock_filter { code, jt: 0, jf, k };
+    let mut filter = [
+        instruction(LOAD_DESTINATION, DESTINATION, 0),
+        instruction(SKIP_UNLESS_EQUAL, address.to_bits(), 1),
+        instruction(RETURN, u32::MAX, 0),
+        instruction(RETURN, 0, 0),
+    ];
+    // The kernel copies the instructions in the call, before which `filter` does not end.
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    set_option(socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, program)
+}
+
 /// Receives IPv4 packets through a ring that it shares with the kernel (`TPACKET_V2`), without
 /// system calls.
 #[derive(Debug)]
@@ -105,7 +127,7 @@ pub(super) struct PacketRing {
 }
 
 impl PacketRing {
-    pub(super) fn open(interface: u32) -> io::Result<Self> {
+    pub(super) fn open(interface: u32, address: Ipv4Addr) -> io::Result<Self> {
         let request = libc::tpacket_req {
             tp_block_size: BLOCK as libc::c_uint,
             tp_block_nr: (SLOT * SLOTS / BLOCK) as libc::c_uint,
@@ -113,6 +135,7 @@ impl PacketRing {
             tp_frame_nr: SLOTS as libc::c_uint,
         };
         let socket = open(interface, libc::ETH_P_IP as u16, |socket| {
+            receive_for(socket, address)?;
             set_option(socket, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, 1i32)?;
             set_option(
                 socket,

@@ -71,6 +71,39 @@ pub struct FleetMeasurement {
     pub busy: f64,
 }
 
+impl FleetMeasurement {
+    /// What fleets measured together, at the same time. Of their delays and pauses the longest count.
+    pub(crate) fn together(all: Vec<Self>) -> Self {
+        let mut all = all.into_iter();
+        let Some(mut sum) = all.next() else { return Self::default() };
+        for one in all {
+            sum.requests += one.requests;
+            sum.qps += one.qps;
+            sum.all_replies += one.all_replies;
+            sum.latencies.extend(one.latencies);
+            sum.seconds = sum.seconds.min(one.seconds);
+            sum.pauses += one.pauses;
+            sum.paused = sum.paused.max(one.paused);
+            sum.forgiven += one.forgiven;
+            sum.unanswered += one.unanswered;
+            sum.errors += one.errors;
+            sum.misses += one.misses;
+            sum.dropped += one.dropped;
+            sum.retransmitted += one.retransmitted;
+            sum.ring_drops += one.ring_drops;
+            sum.busy = sum.busy.max(one.busy);
+            if one.send_lag.p99 > sum.send_lag.p99 {
+                sum.send_lag = one.send_lag;
+            }
+            let mut latencies = histogram(2);
+            sum.latencies.iter().for_each(|&(nanos, count)| latencies.saturating_record_n(nanos, count));
+            sum.latency = FleetLatency::of(&latencies);
+        }
+        sum.latencies.sort_unstable();
+        sum
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Recorder {
     pub(super) latencies: Histogram<u64>,
@@ -146,6 +179,22 @@ impl WindowRecorder {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn fleets_together_have_the_latencies_of_all_and_the_longest_pause() {
+        let one = |latency: u64, count: usize, paused: f64| {
+            let mut recorder = Recorder::new();
+            (0..count).for_each(|_| recorder.latencies.saturating_record(latency));
+            let (latencies, latency) = (recorder.buckets(), FleetLatency::of(&recorder.latencies));
+            FleetMeasurement { latencies, latency, paused, qps: count as f64, ..FleetMeasurement::default() }
+        };
+        let alone = one(10_000, 100, 0.1);
+        assert_eq!(FleetMeasurement::together(vec![alone.clone()]).latency, alone.latency);
+        let both = FleetMeasurement::together(vec![alone, one(50_000, 10, 0.3)]);
+        assert!((both.latency.p50 / 10.0 - 1.0).abs() < 0.01 && (both.latency.p99 / 50.0 - 1.0).abs() < 0.01);
+        assert_eq!((both.qps, both.paused), (110.0, 0.3));
+        assert!(both.latencies.is_sorted(), "{:?}", both.latencies);
+    }
 
     #[test]
     fn a_latency_counts_in_the_window_in_which_its_request_was_due() {

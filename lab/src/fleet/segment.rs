@@ -4,7 +4,7 @@
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use super::packet_socket::OFFLOAD_HEADER;
-use crate::testbed::{FLEET_ADDRESS, FLEET_MAC, SERVER_MAC};
+use crate::testbed::{FLEET_MAC, SERVER_MAC};
 
 const ETHERNET_HEADER: usize = 14;
 const IP_HEADER: usize = 20;
@@ -50,7 +50,7 @@ pub(super) struct SegmentWriter {
 }
 
 impl SegmentWriter {
-    pub(super) fn new(server: SocketAddrV4) -> Self {
+    pub(super) fn new(fleet: Ipv4Addr, server: SocketAddrV4) -> Self {
         let mut frame = vec![0; PAYLOAD + SEGMENT_PAYLOAD];
         // struct virtio_net_hdr, in native byte order: the kernel is to complete the checksum, or
         // not to need it.
@@ -69,7 +69,7 @@ impl SegmentWriter {
         ip[6] = 0x40;
         ip[8] = 64;
         ip[9] = 6;
-        ip[12..16].copy_from_slice(&FLEET_ADDRESS.octets());
+        ip[12..16].copy_from_slice(&fleet.octets());
         ip[16..20].copy_from_slice(&server.ip().octets());
         let ip_sum = sum(&ip[..IP_HEADER]);
         let pseudo_header_sum = sum(&ip[12..20]) + 6;
@@ -134,7 +134,6 @@ fn fold(mut sum: u32) -> u16 {
 pub(super) struct ReceivedSegment<'a> {
     pub(super) source: Ipv4Addr,
     pub(super) source_port: u16,
-    pub(super) destination: Ipv4Addr,
     pub(super) port: u16,
     pub(super) sequence: u32,
     pub(super) acknowledged: u32,
@@ -201,7 +200,6 @@ pub(super) fn parse(packet: &[u8]) -> Result<ReceivedSegment<'_>, Unreadable> {
     Ok(ReceivedSegment {
         source: Ipv4Addr::new(packet[12], packet[13], packet[14], packet[15]),
         source_port: word(tcp, 0),
-        destination: Ipv4Addr::new(packet[16], packet[17], packet[18], packet[19]),
         port: word(tcp, 2),
         sequence: long(tcp, 4),
         acknowledged: long(tcp, 8),
@@ -218,7 +216,10 @@ mod tests {
     use super::*;
 
     fn writer() -> SegmentWriter {
-        SegmentWriter::new(SocketAddrV4::new(Ipv4Addr::new(198, 18, 0, 1), 11211))
+        SegmentWriter::new(
+            Ipv4Addr::new(198, 18, 0, 3),
+            SocketAddrV4::new(Ipv4Addr::new(198, 18, 0, 1), 11211),
+        )
     }
 
     fn segment(flags: u8, payload: &[u8]) -> Segment<'_> {
@@ -235,7 +236,7 @@ mod tests {
             let parsed = parse(packet).unwrap();
             assert_eq!(parsed.payload, payload);
             assert_eq!((parsed.port, parsed.source_port), (11211, 1025));
-            assert_eq!((parsed.source.octets()[3], parsed.destination.octets()[3]), (3, 1));
+            assert_eq!(parsed.source.octets()[3], 3);
             assert_eq!((parsed.sequence, parsed.acknowledged, parsed.flags), (u32::MAX, 77, flags));
             assert_eq!((parsed.timestamp, parsed.window_scale), (Some(5), scale));
         }

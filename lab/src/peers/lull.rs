@@ -40,10 +40,10 @@ pub(super) fn serve(
 
 pub(super) fn builder(spec: &EchoServerSpec) -> Builder {
     let usual = || Builder::new().ignore_environment().workers(1);
-    spec.network.as_ref().map_or_else(usual, |network| network.builder(spec.core))
+    spec.network.as_ref().map_or_else(usual, |network| network.builder(&[spec.core]))
 }
 
-/// What the only worker runs.
+/// What the first worker runs.
 pub(crate) fn worker_report() -> io::Result<WorkerReport> {
     runtime::reports().into_iter().next().ok_or_else(|| io::Error::other("the runtime reports no worker"))
 }

@@ -50,8 +50,12 @@ impl ExperimentProcess {
         writeln!(stdin, "{command}")
     }
 
-    pub(crate) fn run_fleet(&mut self, load: &FleetLoad) -> Result<FleetMeasurement, Error> {
-        self.command(&serde_json::to_string(load)?)?;
+    pub(crate) fn start_load(&mut self, load: &FleetLoad) -> Result<(), Error> {
+        Ok(self.command(&serde_json::to_string(load)?)?)
+    }
+
+    /// Awaits the end of the load.
+    pub(crate) fn measured(&mut self) -> Result<FleetMeasurement, Error> {
         self.result("load")
     }
 

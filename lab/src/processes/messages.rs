@@ -16,7 +16,8 @@ use crate::peers::EchoServerSpec;
 pub enum ProcessRole {
     Server {
         network: Network,
-        core: u32,
+        /// A core for each worker.
+        cores: Vec<u32>,
         address: IpAddr,
         /// Memory for items, in bytes; the server's default at least.
         memory: u64,
@@ -30,7 +31,7 @@ pub enum ProcessRole {
     Program {
         program: PathBuf,
         arguments: Vec<String>,
-        core: u32,
+        cores: Vec<u32>,
     },
     /// Keeps another process's server under kernel polling, from outside.
     Attach {

@@ -34,15 +34,15 @@ pub fn run(role: &str, namespace: Option<&str>) -> Result<(), Error> {
         Namespace::open(path)?.enter_process()?;
     }
     match serde_json::from_str(role)? {
-        ProcessRole::Server { network, core, address, memory } => {
-            run_server(network.builder(core), address, memory)
+        ProcessRole::Server { network, cores, address, memory } => {
+            run_server(network.builder(&cores), address, memory)
         }
         ProcessRole::Fleet { fleet, core } => {
             Cpus::one(core).pin(None)?;
             sent(run_fleet(fleet))
         }
-        ProcessRole::Program { program, arguments, core } => {
-            Cpus::one(core).pin(None)?;
+        ProcessRole::Program { program, arguments, cores } => {
+            cores.into_iter().collect::<Cpus>().pin(None)?;
             // The signal on the lab's death stays set across exec. Not KILL: a server of several
             // processes, such as nginx, ends its workers when it is asked to end, and leaves them
             // behind when it is killed.

@@ -36,7 +36,7 @@ impl Conditions {
 /// Measures a turn, and the conditions meanwhile. Neither server nor load may run yet, or they
 /// would be in the way.
 pub(crate) fn observed<T>(
-    cores: CoreAssignment,
+    cores: &CoreAssignment,
     measure: impl FnOnce() -> Result<T, Error>,
 ) -> Result<(T, Conditions), Error> {
     let before = distance(cores)?;
@@ -46,23 +46,23 @@ pub(crate) fn observed<T>(
     Ok((measured, Conditions::new(steal, before.zip(distance(cores)?))))
 }
 
-/// The distance between the server's and the client's core in nanoseconds; `None` if they share a
+/// The distance between the first worker's and the first fleet's core in nanoseconds; `None` if they share a
 /// core, or if something else kept a core busy.
-fn distance(cores: CoreAssignment) -> io::Result<Option<f64>> {
-    if cores.server == cores.client {
+fn distance(cores: &CoreAssignment) -> io::Result<Option<f64>> {
+    if cores.server() == cores.client() {
         return Ok(None);
     }
-    match round_trip(cores.server, cores.client, DISTANCE_DURATION) {
+    match round_trip(cores.server(), cores.client(), DISTANCE_DURATION) {
         Ok(distance) => Ok(Some(distance)),
         Err(error) if error.kind() == io::ErrorKind::TimedOut => Ok(None),
         Err(error) => Err(error),
     }
 }
 
-/// What the hypervisor took of the cores of server and client so far, in seconds of a core.
-fn steal_of(cores: CoreAssignment) -> io::Result<f64> {
+/// What the hypervisor took of the cores of workers and fleets so far, in seconds of a core.
+fn steal_of(cores: &CoreAssignment) -> io::Result<f64> {
     let stat = procfs::KernelStats::current().map_err(io::Error::other)?;
     let of = |core: u32| stat.cpu_time.get(core as usize).and_then(|time| time.steal).unwrap_or(0);
-    let ticks = of(cores.server) + if cores.client == cores.server { 0 } else { of(cores.client) };
+    let ticks: u64 = cores.used().into_iter().map(of).sum();
     Ok(ticks as f64 / procfs::ticks_per_second() as f64)
 }

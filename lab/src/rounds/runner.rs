@@ -19,7 +19,7 @@ const FUTILE_ROUNDS: usize = 4;
 const MANY_TURNS: usize = 12;
 
 pub struct Runner<'a> {
-    cores: CoreAssignment,
+    cores: &'a CoreAssignment,
     progress: &'a mut dyn FnMut(&str),
     measured: Vec<Measurement>,
     /// Turns so far, and those of them that were lost.
@@ -30,7 +30,7 @@ pub struct Runner<'a> {
 
 impl<'a> Runner<'a> {
     /// Calls `progress` before each turn, but not before one that is repeated.
-    pub fn new(cores: CoreAssignment, progress: &'a mut dyn FnMut(&str)) -> Self {
+    pub fn new(cores: &'a CoreAssignment, progress: &'a mut dyn FnMut(&str)) -> Self {
         Self { cores, progress, measured: Vec::new(), taken: 0, lost: 0, has_warned: false }
     }
 

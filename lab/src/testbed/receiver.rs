@@ -14,19 +14,29 @@ use super::veth::{SERVER_INTERFACE, Testbed};
 /// The priority that the kernel gives its interrupt threads (`sched_set_fifo`): `SCHED_FIFO` 50.
 pub const INTERRUPT_THREAD_PRIORITY: u32 = 50;
 
-/// Gives each queue of an interface a kernel thread that packets wake, on a core: with a
-/// `SCHED_FIFO` priority, or with 0 an ordinary one. Policies leave its class, and move it to the
-/// core where the queue's interrupt would go.
-pub fn poll_by_threads(namespace: &Namespace, interface: &str, core: u32, priority: u32) -> io::Result<()> {
-    each_napi(namespace, interface, |netdev, napi, _| {
+/// Gives each queue of an interface a kernel thread that packets wake, on the queue's core of
+/// `cores`: with a `SCHED_FIFO` priority, or with 0 an ordinary one. Policies leave its class, and
+/// move it to the core where the queue's interrupt would go.
+pub fn poll_by_threads(
+    namespace: &Namespace,
+    interface: &str,
+    cores: &[u32],
+    priority: u32,
+) -> io::Result<()> {
+    each_napi(namespace, interface, |netdev, napi, queue| {
         // A thread of before is ended: who looks at it has noted its class.
         netdev.set_napi(napi, NapiSetting::Threaded, 0)?;
         netdev.set_napi(napi, NapiSetting::Threaded, 1)?;
         let Some(thread) = thread_of(netdev, napi)? else { return Ok(()) };
-        Cpus::one(core).pin(Some(thread))?;
+        of_queue(cores, queue).pin(Some(thread))?;
         host::scheduler::set_fifo_priority(thread, priority)
     })
     .map(drop)
+}
+
+/// The core of a queue's interrupt; queues beyond the last core begin with the first again.
+fn of_queue(cores: &[u32], queue: u32) -> Cpus {
+    Cpus::one(cores[queue as usize % cores.len()])
 }
 
 /// Calls `action` with each NAPI of an interface, and the index of its queue.
@@ -71,9 +81,9 @@ impl Receiver {
         }
     }
 
-    /// Before the server starts: starts the threads that receive its packets on a core.
-    pub(crate) fn prepare(self, testbed: &Testbed, core: u32) -> io::Result<()> {
-        let threads = |priority| poll_by_threads(&testbed.server, SERVER_INTERFACE, core, priority);
+    /// Before the server starts: starts the threads that receive its packets on these cores.
+    pub(crate) fn prepare(self, testbed: &Testbed, cores: &[u32]) -> io::Result<()> {
+        let threads = |priority| poll_by_threads(&testbed.server, SERVER_INTERFACE, cores, priority);
         match self {
             Self::Fifo => threads(INTERRUPT_THREAD_PRIORITY),
             Self::Thread => threads(0),
@@ -82,19 +92,19 @@ impl Receiver {
         }
     }
 
-    /// Makes it receive the packets of a server that runs, on a core.
-    pub fn receive(self, testbed: &Testbed, server: u32, core: u32) -> io::Result<()> {
+    /// Makes it receive the packets of a server that runs, each queue's on its core.
+    pub fn receive(self, testbed: &Testbed, server: u32, cores: &[u32]) -> io::Result<()> {
         each_napi(&testbed.server, SERVER_INTERFACE, |netdev, napi, queue| {
             netdev.set_napi(napi, NapiSetting::Threaded, 0)?;
-            let steered = if self == Self::Rps { Cpus::one(core) } else { Cpus::default() };
+            let steered = if self == Self::Rps { of_queue(cores, queue) } else { Cpus::default() };
             fs::write(rps_cpus(server, queue), steered.to_mask())
         })?;
-        self.prepare(testbed, core)
+        self.prepare(testbed, cores)
     }
 
     /// Whether it receives. A supervisor of the server that finds the queue changed when it starts
     /// takes it for reset by its device, and sets its own receiver again.
-    pub fn receives(self, testbed: &Testbed, server: u32, core: u32) -> io::Result<bool> {
+    pub fn receives(self, testbed: &Testbed, server: u32, cores: &[u32]) -> io::Result<bool> {
         let receive = each_napi(&testbed.server, SERVER_INTERFACE, |netdev, napi, queue| {
             let priority = thread_of(netdev, napi)?.map(host::scheduler::fifo_priority).transpose()?;
             Ok(match (self, priority) {
@@ -102,7 +112,7 @@ impl Receiver {
                 (Self::Thread, priority) => priority == Some(0),
                 (Self::Rps, None) => {
                     let mask = fs::read_to_string(rps_cpus(server, queue))?;
-                    Cpus::from_mask(mask.trim()).is_ok_and(|cores| cores == Cpus::one(core))
+                    Cpus::from_mask(mask.trim()).is_ok_and(|steered| steered == of_queue(cores, queue))
                 }
                 (Self::Rps, Some(_)) => false,
             })

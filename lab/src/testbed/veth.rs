@@ -19,16 +19,23 @@ pub const CLIENT_INTERFACE: &str = "lull-client";
 /// The server's address, from the block reserved for benchmarks (RFC 2544).
 pub const SERVER_ADDRESS: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
 pub const CLIENT_ADDRESS: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 2);
-/// An address that the server finds behind [`FLEET_MAC`], and that no kernel has: a
-/// [`fleet`](crate::fleet)'s.
-pub const FLEET_ADDRESS: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 3);
 /// Bits of the network's part of the addresses.
-pub const PREFIX_LENGTH: u8 = 29;
+pub const PREFIX_LENGTH: u8 = 24;
 pub const SERVER_MAC: [u8; 6] = [0x02, 0, 0, 0, 0, 1];
 const CLIENT_MAC: [u8; 6] = [0x02, 0, 0, 0, 0, 2];
-/// The fleet's hardware address. No interface has it, so the kernel on the client's side ignores
-/// packets for the fleet.
+/// The fleets' hardware address. No interface has it, so the kernel on the client's side ignores
+/// packets for a fleet.
 pub const FLEET_MAC: [u8; 6] = [0x02, 0, 0, 0, 0, 3];
+
+/// As many fleets have addresses.
+pub const MOST_FLEETS: u8 = 64;
+
+/// The address of a [`fleet`](crate::fleet) by its number, from 0 to [`MOST_FLEETS`]. The server finds it behind
+/// [`FLEET_MAC`], and no kernel has it.
+pub fn fleet_address(number: u8) -> Ipv4Addr {
+    Ipv4Addr::new(198, 18, 0, 3u8.saturating_add(number))
+}
+
 /// The congestion control of both sides. A machine's default may be one that paces (BBR), which
 /// sets a timer for each socket; this one is in every kernel, and allowed in every namespace.
 pub const CONGESTION_CONTROL: &str = "reno";
@@ -42,7 +49,20 @@ pub struct Testbed {
 }
 
 impl Testbed {
+    /// A pair with as many queues at each end.
     pub fn new(queues: u32) -> io::Result<Self> {
+        Self::create([queues, queues])
+    }
+
+    /// A pair with a queue for each worker at the server's end. The client's end has one, which all
+    /// fleets poll: a packet goes by its flow to a queue of the server's, as a card's receive-side
+    /// scaling distributes packets.
+    pub fn for_fleets(workers: usize) -> io::Result<Self> {
+        Self::create([u32::try_from(workers).map_err(io::Error::other)?, 1])
+    }
+
+    /// `queues`: how many receive at the server's end and at the client's.
+    fn create(queues: [u32; 2]) -> io::Result<Self> {
         let server = Namespace::new().map_err(failed_step("create a network namespace"))?;
         let client = Namespace::new().map_err(failed_step("create a network namespace"))?;
         let client_fd = client.file().as_raw_fd();
@@ -50,8 +70,9 @@ impl Testbed {
             .run(|| {
                 create_pair(queues, client_fd).map_err(failed_step("create a veth pair"))?;
                 let index = set_up_interface(SERVER_INTERFACE, SERVER_ADDRESS)?;
-                add_neighbour(index, FLEET_ADDRESS, FLEET_MAC)
-                    .map_err(failed_step("add the fleet's neighbour entry"))
+                (0..MOST_FLEETS)
+                    .try_for_each(|number| add_neighbour(index, fleet_address(number), FLEET_MAC))
+                    .map_err(failed_step("add a fleet's neighbour entry"))
             })
             .map_err(failed_step("set up the server's end of the veth pair"))?;
         client
@@ -100,23 +121,25 @@ fn send(command: u16, message: &[u8], flags: u16) -> io::Result<()> {
     Connection::open(NETLINK_ROUTE)?.request(command, message, Request::Acknowledged(flags)).map(drop)
 }
 
-fn create_pair(queues: u32, peer_namespace: i32) -> io::Result<()> {
-    let named = |name: &str, mac: [u8; 6], last: Attribute| {
+/// A queue that sends is joined to the queue of the same number that receives at the other end.
+fn create_pair([server, client]: [u32; 2], peer_namespace: i32) -> io::Result<()> {
+    let named = |name: &str, mac: [u8; 6], [receiving, sending]: [u32; 2], last: Attribute| {
         let attributes = [
             Attribute::bytes(libc::IFLA_ADDRESS, mac),
             Attribute::text(libc::IFLA_IFNAME, name),
-            Attribute::number(libc::IFLA_NUM_TX_QUEUES, queues),
-            Attribute::number(libc::IFLA_NUM_RX_QUEUES, queues),
+            Attribute::number(libc::IFLA_NUM_TX_QUEUES, sending),
+            Attribute::number(libc::IFLA_NUM_RX_QUEUES, receiving),
             last,
         ];
         link_message(0, 0, &attributes)
     };
     let namespace = Attribute::bytes(libc::IFLA_NET_NS_FD, peer_namespace.to_ne_bytes());
-    let peer = Attribute::bytes(VETH_INFO_PEER, named(CLIENT_INTERFACE, CLIENT_MAC, namespace));
+    let peer = named(CLIENT_INTERFACE, CLIENT_MAC, [client, server], namespace);
+    let peer = Attribute::bytes(VETH_INFO_PEER, peer);
     let info =
         [Attribute::text(libc::IFLA_INFO_KIND, "veth"), Attribute::nested(libc::IFLA_INFO_DATA, &[peer])];
     let info = Attribute::nested(libc::IFLA_LINKINFO, &info);
-    send(libc::RTM_NEWLINK, &named(SERVER_INTERFACE, SERVER_MAC, info), CREATE)
+    send(libc::RTM_NEWLINK, &named(SERVER_INTERFACE, SERVER_MAC, [server, client], info), CREATE)
 }
 
 /// Returns the interface's index.

@@ -73,6 +73,11 @@ impl Topology {
         core.is_some_and(|threads| threads.iter().any(|other| other < cpu && cpus.contains(other)))
     }
 
+    /// How many of `cpus` are no further hardware thread of a core.
+    pub fn whole_cores(&self, cpus: &Cpus) -> usize {
+        cpus.iter().filter(|&cpu| !self.shares_a_core(cpu, cpus)).count()
+    }
+
     /// `cpus` in the order in which workers take them.
     pub(super) fn nearest_first(&self, cpus: &Cpus, near: &Cpus) -> Vec<u32> {
         let mut order: Vec<u32> = cpus.iter().collect();
@@ -125,6 +130,7 @@ mod tests {
         assert_eq!((numbers, &topology.nodes[1].cpus), (vec![0, 1], &cpus("2-3,6-7")));
         let order = |allowed: &str, near: &str| topology.nearest_first(&cpus(allowed), &cpus(near));
         assert_eq!(order("0-7", "2-3,6-7"), [2, 3, 0, 1, 6, 7, 4, 5]);
+        assert_eq!(topology.whole_cores(&cpus("0-7")), 4);
         // A thread whose sibling this process may not use has the core to itself.
         assert_eq!(order("1,3-6", "2-3,6-7"), [3, 6, 1, 4, 5]);
         // A device without a node.

@@ -41,6 +41,26 @@ fn lab_compares_the_contenders_that_it_was_asked_for_under_every_load() {
 }
 
 #[test]
+#[isolated(root)]
+#[serial]
+fn with_two_workers_rates_are_for_one_worker() {
+    // A rate that an unoptimized fleet can keep.
+    let asked = ["--quick", "--workers", "2", "--contenders", "vanilla:epoll", "--rounds", "1"];
+    let (_folder, report) = lab(&[&asked[..], &["--rates", "500"]].concat());
+    assert_eq!(array(&report["cores"]["servers"]).len(), 2, "{}", report["cores"]);
+    let turns = array(&report["results"]["measurements"]).iter().flat_map(|load| array(&load["turns"]));
+    let turns: Vec<&Value> = turns.collect();
+    assert!(!turns.is_empty());
+    for turn in turns {
+        let detail = &turn["detail"]["fleet"];
+        let (requests, seconds) = (detail["requests"].as_f64().unwrap(), detail["seconds"].as_f64().unwrap());
+        assert!((600.0..1400.0).contains(&(requests / seconds)), "{turn}");
+        let throughput = turn["figures"]["throughput"].as_f64().unwrap();
+        assert!((300.0..700.0).contains(&throughput), "{turn}");
+    }
+}
+
+#[test]
 #[isolated(root, drivers = "uring")]
 #[serial]
 fn lab_compares_an_application_on_lull_with_the_same_on_tokio() {

@@ -46,9 +46,9 @@ fn each_receiver_is_what_it_is_called() {
         (Receiver::Thread, Some(0)),
         (Receiver::Rps, None),
     ] {
-        receiver.receive(&testbed, server, 0).unwrap();
+        receiver.receive(&testbed, server, &[0]).unwrap();
         for other in [Receiver::Fifo, Receiver::Thread, Receiver::Rps] {
-            let receives = other.receives(&testbed, server, 0).unwrap();
+            let receives = other.receives(&testbed, server, &[0]).unwrap();
             assert_eq!(receives, other == receiver, "{other} after {receiver}");
         }
         let napi = Netdev::open().unwrap().napi(queue().napi.unwrap().id).unwrap();

@@ -8,7 +8,7 @@ use std::thread;
 
 use lab::Error;
 use lab::fleet::{Fleet, FleetConfig, FleetRequests, store_records};
-use lab::testbed::{SERVER_ADDRESS, Testbed};
+use lab::testbed::{SERVER_ADDRESS, Testbed, fleet_address};
 use loadgen::Workload;
 use policies::{Cpus, Policy};
 use runtime::Running;
@@ -68,7 +68,13 @@ pub fn on_client_side<T: Send>(testbed: &Testbed, client: impl FnOnce() -> T + S
 /// A fleet that asks for records which fit a packet.
 pub fn fleet_config(server: SocketAddrV4, connections: usize) -> FleetConfig {
     let workload = Workload { records: RECORDS, ..Workload::default() };
-    FleetConfig { server, connections, requests: FleetRequests::Memcached(Box::new(workload)), seed: 7 }
+    FleetConfig {
+        server,
+        address: fleet_address(0),
+        connections,
+        requests: FleetRequests::Memcached(Box::new(workload)),
+        seed: 7,
+    }
 }
 
 pub fn connect(server: SocketAddrV4, connections: usize) -> Result<Fleet, Error> {

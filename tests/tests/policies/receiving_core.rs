@@ -54,7 +54,7 @@ fn the_server_receives_on_its_workers_core_and_under_packing_on_the_packing_core
 fn turn(testbed: &Arc<Testbed>, policy: Policy, client_core: u32) -> (u64, u64, Delta) {
     // Without a thread for the client's queue the server's core would also receive what the server
     // sends.
-    poll_by_threads(&testbed.client, CLIENT_INTERFACE, client_core, INTERRUPT_THREAD_PRIORITY).unwrap();
+    poll_by_threads(&testbed.client, CLIENT_INTERFACE, &[client_core], INTERRUPT_THREAD_PRIORITY).unwrap();
     let builder = server_builder(policy, 1).packing_cores(Cpus::one(client_core));
     let (client, delta, _) =
         echo_with(testbed, builder.build().unwrap(), std::future::ready(()), move |address| {

@@ -29,24 +29,21 @@ use crate::flags::{
 use crate::output::{Output, with_bar};
 
 pub fn compare(flags: &CompareFlags) -> Result<(), Error> {
-    let cores = CoreAssignment::choose()?;
+    let cores = CoreAssignment::for_workers(flags.workers.map(usize::from))?;
     let mut contenders = flags.contenders.clone();
     if contenders.is_empty() {
         let lull = |policy, driver| Contender::lull(policy, driver, PollingConfig::default());
         contenders.extend([DriverKind::Epoll, DriverKind::Uring].map(|driver| lull(Policy::Vanilla, driver)));
-        // On two cores it shares the fleet's, and is not comparable.
-        let has_core = cores.packing != cores.client;
-        contenders.extend(has_core.then(|| lull(Policy::Packing, DriverKind::Auto)));
-        contenders.push(lull(Policy::Suppression, DriverKind::Auto));
         contenders.extend(Contender::with_intervals(DriverKind::Auto, &flags.poll_interval));
     }
     let grace = |contender: Contender| contender.with_grace_time(flags.gro_flush_timeout);
     let mut contenders: Vec<Contender> = contenders.into_iter().map(grace).collect();
-    let memcached = flags.memcached.clone().map(ServerCommand::memcached);
+    let threads = cores.servers.len();
+    let memcached = flags.memcached.clone().map(|path| ServerCommand::memcached(path, threads));
     contenders.extend(memcached.map(|server| Contender::Program { server, attached: None }));
     let quick = flags.run.quick;
     let experiment = Experiment {
-        loads: vec![Load::Share(0.5)],
+        loads: [0.5, 0.9].map(Load::Share).into(),
         receivers: vec![Receiver::Fifo, Receiver::Rps],
         // What it costs to change how the queue is driven, at the beginning of a load, is part of it.
         settle: 0.0,
@@ -54,7 +51,7 @@ pub fn compare(flags: &CompareFlags) -> Result<(), Error> {
         duration: if quick { 0.4 } else { 1.0 },
         ..Experiment::new(contenders, quick)
     };
-    run("compare", experiment, &flags.run)?.write()
+    run("compare", experiment, cores, &flags.run)?.write()
 }
 
 pub fn peers(flags: &PeerFlags) -> Result<(), Error> {
@@ -66,11 +63,11 @@ pub fn peers(flags: &PeerFlags) -> Result<(), Error> {
     if !flags.run.quick {
         experiment.loads = [0.25, 0.5, 0.9].map(Load::Share).into_iter().chain([Load::Closed]).collect();
     }
-    run("peers", experiment, &flags.run)?.write()
+    run("peers", experiment, CoreAssignment::choose()?, &flags.run)?.write()
 }
 
 fn installed_memcached(path: PathBuf) -> Result<ServerCommand, Error> {
-    let server = ServerCommand::memcached(path);
+    let server = ServerCommand::memcached(path, 1);
     let hint = "install it (Debian: apt-get install memcached), or name another path or server to `lab attach`, with \
                 --memcached or --server";
     server.check_installed(hint)?;
@@ -101,7 +98,7 @@ pub fn attach(flags: &AttachFlags) -> Result<(), Error> {
         let request = request.replace("\\r", "\r").replace("\\n", "\n");
         experiment.requests = FleetRequests::Text { request, reply: None };
     }
-    run("attach", experiment, &flags.run)?.write()
+    run("attach", experiment, CoreAssignment::choose()?, &flags.run)?.write()
 }
 
 /// Steps between 10 and 90 % of the first contender's capacity, and bursts at 90 % of it.
@@ -144,7 +141,7 @@ pub fn steps(flags: &StepsFlags) -> Result<(), Error> {
         time_limit: Duration::from_secs_f64(if quick { 120.0 } else { 360.0 } * twos.max(1.0)),
         ..Experiment::new(contenders, quick)
     };
-    let report = run("steps", experiment, &flags.run)?;
+    let report = run("steps", experiment, CoreAssignment::choose()?, &flags.run)?;
     let Comparison { experiment, outcome, .. } = &report.comparison;
     let steps = load_steps(experiment, &outcome.results);
     let mut document = report.comparison.document();
@@ -166,7 +163,7 @@ pub fn self_test(flags: &SelfTestFlags) -> Result<(), Error> {
         rounds: 16,
         ..Experiment::new(contenders, true)
     };
-    let mut report = run("self-test", experiment, &flags.run)?;
+    let mut report = run("self-test", experiment, CoreAssignment::choose()?, &flags.run)?;
     let verdict = self_test_verdict(&report.comparison.outcome.results, flags.work.into());
     report.comparison.verdict = vec![verdict.sentence.clone()];
     report.write()?;
@@ -190,14 +187,18 @@ impl Report {
     }
 }
 
-fn run(command: &str, mut experiment: Experiment, flags: &RunFlags) -> Result<Report, Error> {
+fn run(
+    command: &str,
+    mut experiment: Experiment,
+    cores: CoreAssignment,
+    flags: &RunFlags,
+) -> Result<Report, Error> {
     let against = flags.against.as_ref().map(|name| Baseline::read(&flags.report.output, name));
     let against = against.transpose()?;
     if let Some(name) = &flags.save {
         baseline::path(&flags.report.output, name)?;
     }
     require_testbed(command)?;
-    let cores = CoreAssignment::choose()?;
     let mut flags = flags.clone();
     if let Some(then) = against.as_ref().filter(|_| flags.rates.is_empty()) {
         experiment.given_capacity = then.capacity;
@@ -209,11 +210,11 @@ fn run(command: &str, mut experiment: Experiment, flags: &RunFlags) -> Result<Re
     flags.set(&mut experiment);
     let output = Output::create(flags.report.format, &flags.report.output)?;
     if !flags.anyway {
-        preflight::check(cores)?;
+        preflight::check(&cores)?;
     }
     let awake = (flags.idle_cores == IdleCores::Awake).then(AwakeCores::request);
     let begun = Instant::now();
-    let outcome = with_bar(experiment.steps(), |progress| experiment.run(cores, progress))?;
+    let outcome = with_bar(experiment.steps(), |progress| experiment.run(&cores, progress))?;
     let minutes = begun.elapsed().as_secs_f64() / 60.0;
     let mut comparison = Comparison::new(experiment, cores, matches!(awake, Some(Ok(_))), minutes, outcome);
     if let Some((then, name)) = against.zip(flags.against.as_ref()) {
@@ -256,7 +257,7 @@ pub fn paper(flags: &PaperFlags) -> Result<(), Error> {
     let cores = CoreAssignment::choose()?;
     // Fails without permission; all are compared under the same conditions either way.
     let awake = AwakeCores::request();
-    let plan = PaperPlan::new(&config, cores)?;
+    let plan = PaperPlan::new(&config, cores.clone())?;
     let programs = plan.programs.clone();
     let parts = with_bar(plan.steps(), |progress| plan.measure(progress));
     let report = PaperReport::new(config, cores, awake.is_ok(), programs, parts, counted);

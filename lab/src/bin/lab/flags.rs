@@ -8,7 +8,7 @@ use lab::experiment::{Contender, Experiment, Load};
 use lab::instructions::Counting;
 use lab::peers::PeerService;
 use lab::processes::SUBCOMMAND;
-use lab::testbed::Receiver;
+use lab::testbed::{MOST_FLEETS, Receiver};
 use policies::GraceTime;
 use policies::controller::PollInterval;
 
@@ -144,8 +144,7 @@ pub struct CompareFlags {
     pub run: RunFlags,
     /// What to compare: POLICY[:DRIVER[:I]], with a poll interval I in microseconds. Ratios refer to
     /// the better vanilla, or without one to the first
-    /// [default: vanilla on epoll and on uring, and on auto packing (with a third core),
-    /// suppression and kernel-polling]
+    /// [default: vanilla on epoll and on uring, and kernel-polling on auto]
     #[arg(long, value_delimiter = ',', value_name = "LIST", conflicts_with = "poll_interval")]
     pub contenders: Vec<Contender>,
     /// Poll intervals of kernel polling, in microseconds; it is compared once for each
@@ -155,7 +154,12 @@ pub struct CompareFlags {
     /// adapts it
     #[arg(long, value_name = "US", default_value_t)]
     pub gro_flush_timeout: GraceTime,
-    /// Path of a memcached to compare, too; it runs as it is, with one thread
+    /// Workers of a server, each with a queue, a core, and a core for its load; all rates are for one
+    /// worker. Without so many cores the workers share one
+    /// [default: 2 on a machine with four cores or more, else 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=i64::from(MOST_FLEETS)))]
+    pub workers: Option<u8>,
+    /// Path of a memcached to compare, too; it runs as it is, with a thread for each worker
     #[arg(long, value_name = "PATH")]
     pub memcached: Option<PathBuf>,
 }

@@ -163,7 +163,7 @@ impl PaperPlan {
         let prevented = prevented();
         let plan = |part| match &prevented {
             Some(reason) => (part, Err(reason.clone())),
-            None => (part, PartPlan::new(part, config, cores, &programs, &web_root)),
+            None => (part, PartPlan::new(part, config, &cores, &programs, &web_root)),
         };
         let parts = [Part::Policies, Part::Web, Part::Connections].map(plan).into();
         Ok(Self { programs, cores, parts, _web_root: web_root })
@@ -178,7 +178,7 @@ impl PaperPlan {
     /// Measures all parts. Calls `progress` before each turn. A part that fails is missing, and the
     /// others are measured.
     pub fn measure(self, progress: &mut dyn FnMut(&str)) -> Parts {
-        let cores = self.cores;
+        let cores = &self.cores;
         let mut measure = |part: Part, plan: PartPlan| {
             let result = plan.measure(cores, &mut |step| progress(&format!("{part:?}: {step}")));
             let result = result.map_err(|error| format!("failed: {error}"))?;
@@ -212,7 +212,7 @@ impl PartPlan {
     fn new(
         part: Part,
         config: &PaperConfig,
-        cores: CoreAssignment,
+        cores: &CoreAssignment,
         programs: &Programs,
         root: &WebRoot,
     ) -> Result<Self, String> {
@@ -225,7 +225,7 @@ impl PartPlan {
                     [Policy::Vanilla, Policy::Packing, Policy::Suppression].map(lull).to_vec();
                 contenders.extend(Contender::with_intervals(DriverKind::Epoll, &poll_intervals()));
                 // The paper's packing has the same 8 cores as the other policies.
-                let whose = if cores.packing == cores.client {
+                let whose = if cores.packing_is_shared() {
                     ", the fleet's, as there is no third, at the fleet's expense"
                 } else {
                     ""
@@ -292,7 +292,7 @@ impl PartPlan {
 
     /// Runs the experiments. If a later one fails, a note says so: what was measured before is not
     /// lost.
-    fn measure(self, cores: CoreAssignment, progress: &mut dyn FnMut(&str)) -> Result<PartResult, Error> {
+    fn measure(self, cores: &CoreAssignment, progress: &mut dyn FnMut(&str)) -> Result<PartResult, Error> {
         let Self { experiments, workload, note } = self;
         let notes = note.into_iter().collect();
         let mut result = PartResult { workload, loads: Vec::new(), no_capacity: None, notes };

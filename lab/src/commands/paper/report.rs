@@ -69,7 +69,7 @@ impl PaperReport {
     }
 
     fn conditions(&self) -> Vec<String> {
-        let CoreAssignment { server, client, packing } = self.cores;
+        let (server, client, packing) = (self.cores.server(), self.cores.client(), self.cores.packing);
         let PaperConfig { records, connection_records, .. } = &self.config;
         let mut sentences = vec![
             format!("This machine: {}{}.", self.machine, if is_virtual() { ", a virtual machine" } else { "" }),
@@ -328,7 +328,7 @@ mod tests {
     }
 
     fn report_with(parts: Parts) -> PaperReport {
-        let cores = CoreAssignment { server: 0, client: 1, packing: 1 };
+        let cores = CoreAssignment { servers: vec![0], clients: vec![1], packing: 1 };
         PaperReport::new(PaperConfig::new(true), cores, true, Programs::default(), parts, None)
     }
 
@@ -347,7 +347,7 @@ mod tests {
         // Instructions, those of user code, and packets per interrupt.
         let vanilla = &tables[0].rows[0];
         assert_eq!([&vanilla[1], &vanilla[3], &vanilla[13]], ["24826", "3393", "13.0"]);
-        let cores = CoreAssignment { server: 0, client: 1, packing: 1 };
+        let cores = CoreAssignment { servers: vec![0], clients: vec![1], packing: 1 };
         let config = PaperConfig::new(true);
         let report = PaperReport::new(config, cores, true, Programs::default(), Vec::new(), Some(counted));
         let text = report.document().text();

@@ -37,7 +37,6 @@ fn segment(flags: u8, sequence: u32, acknowledged: u32, payload: &[u8]) -> Recei
     ReceivedSegment {
         source: Ipv4Addr::new(198, 18, 0, 1),
         source_port: 11211,
-        destination: Ipv4Addr::new(198, 18, 0, 3),
         port: 10_000,
         sequence,
         acknowledged,
