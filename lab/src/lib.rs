@@ -2,7 +2,7 @@
 //!
 //! ```
 //! use lab::cores::CoreAssignment;
-//! use lab::experiment::{Contender, Experiment};
+//! use lab::experiment::{Bed, Contender, Experiment};
 //!
 //! // Which cores run the server, its load, and the network work under the packing policy.
 //! let cores = CoreAssignment::choose()?;
@@ -11,7 +11,8 @@
 //! let experiment = Experiment::new(contenders?, true);
 //! // In each figure ratios refer to the better vanilla.
 //! assert_eq!(experiment.references, [0, 1]);
-//! // As root: `experiment.run(&cores, &mut |step| eprintln!("{step}"))?`
+//! let bed = Bed::of_testbeds(cores);
+//! // As root: `experiment.run(&bed, &mut |step| eprintln!("{step}"))?`
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!

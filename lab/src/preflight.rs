@@ -49,7 +49,7 @@ struct Piece {
 /// [`NotQuiet`] if in more than half of the time others used the cores, or the distance of the cores
 /// changed.
 pub fn check(cores: &CoreAssignment) -> Result<(), Error> {
-    if cores.server() == cores.client() {
+    if cores.used().len() < 2 {
         return Ok(());
     }
     let (begun, before, mut pieces) = (Instant::now(), programs()?, Vec::new());

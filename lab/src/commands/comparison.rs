@@ -8,7 +8,7 @@ use policies::{Cpus, Policy};
 use serde::Serialize;
 
 use crate::cores::CoreAssignment;
-use crate::experiment::{Contender, Experiment, Load, Outcome};
+use crate::experiment::{Bed, Contender, Experiment, Load, Outcome};
 use crate::processes::RunningPolicy;
 use crate::report::Document;
 use crate::report::tables::{
@@ -17,7 +17,7 @@ use crate::report::tables::{
 use crate::rounds::{
     DistanceClass, Figure, LEAST_ROUNDS, LoadDetail, LoadKind, LoadResult, Status, TakenTurn,
 };
-use crate::testbed::{CONGESTION_CONTROL, Receiver};
+use crate::testbed::{CONGESTION_CONTROL, Card, CardEnd, Receiver};
 
 /// The shares of the reference's capacity at which the verdict names latencies and CPU time.
 const VERDICT_SHARES: [f64; 2] = [0.5, 0.9];
@@ -33,6 +33,9 @@ pub struct Comparison {
     pub machine: Machine,
     pub virtual_machine: bool,
     pub cores: CoreAssignment,
+    /// The ends of the cable; `None` on a testbed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub card: Option<Card>,
     pub congestion_control: &'static str,
     pub cores_awake: bool,
     /// What idle cores do where they are not kept awake.
@@ -49,18 +52,13 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    pub fn new(
-        experiment: Experiment,
-        cores: CoreAssignment,
-        cores_awake: bool,
-        minutes: f64,
-        outcome: Outcome,
-    ) -> Self {
+    pub fn new(experiment: Experiment, bed: &Bed, cores_awake: bool, minutes: f64, outcome: Outcome) -> Self {
         let mut report = Self {
             machine: Machine::read(),
             virtual_machine: is_virtual(),
-            idle_cores: IdleCores::read(cores.server()).to_string(),
-            cores,
+            idle_cores: IdleCores::read(bed.cores.server()).to_string(),
+            cores: bed.cores.clone(),
+            card: bed.card.clone(),
             congestion_control: CONGESTION_CONTROL,
             cores_awake,
             minutes,
@@ -222,7 +220,7 @@ impl Comparison {
         let clauses = clauses(open, index, &[Figure::CpuPerRequest, Figure::P50, Figure::P99]);
         let receivers: Vec<String> = open.iter().map(|(receiver, _)| receiver.to_string()).collect();
         let under = receivers.join(" to ");
-        let a_worker = if self.cores.servers.len() > 1 { " and worker" } else { "" };
+        let a_worker = if self.card.is_none() && self.cores.servers.len() > 1 { " and worker" } else { "" };
         let (rate, beside) = (grouped(first.at, 0), self.reference_name());
         Some(format!("{name} at {rate}/s{a_worker}{share}, under {under}, beside {beside}: {clauses}."))
     }
@@ -339,7 +337,11 @@ impl Comparison {
             format!("; cores {name}{low:.0} to {high:.0} ns apart")
         });
         let cpu = cpu.replace("(R)", "").replace("(TM)", "");
-        format!("{cpu}{kind}, {cores} cores, Linux {kernel}; veth{distance}")
+        let link = match &self.card {
+            None => "veth".to_owned(),
+            Some(card) => card.server.driver.clone().unwrap_or_else(|| "unknown driver".to_owned()),
+        };
+        format!("{cpu}{kind}, {cores} cores, Linux {kernel}; {link}{distance}")
     }
 
     fn setup_line(&self) -> String {
@@ -351,6 +353,17 @@ impl Comparison {
             let cores: Cpus = cores.iter().copied().collect();
             format!("core{} {cores}", if cores.len() == 1 { "" } else { "s" })
         };
+        if let Some(card) = &self.card {
+            let (CardEnd { interface, queues, .. }, fleets) = (&card.server, card.fleet_cores().len());
+            let plural = |count: usize| if count == 1 { "" } else { "s" };
+            return format!(
+                "Server on {interface} ({queues} queue{}), {connections} connections from {fleets} core{} of another machine; \
+                 {rounds} rounds, {:.0} min.",
+                plural(*queues),
+                plural(fleets),
+                self.minutes
+            );
+        }
         let server = match servers.len() {
             1 => format!("Server on {}, {connections} connections", on(servers)),
             count => format!("{count} workers on {}, each with {connections} connections", on(servers)),
@@ -456,10 +469,16 @@ impl Comparison {
             findings: self.verdict.clone(),
             conditions: vec![
                 self.machine_line(),
-                format!(
-                    "Two network namespaces and a veth pair, whose packets {receiver} receives in the place of an interrupt; congestion \
-                     control {CONGESTION_CONTROL}."
-                ),
+                match &self.card {
+                    None => format!(
+                        "Two network namespaces and a veth pair, whose packets {receiver} receives in the place of an interrupt; \
+                         congestion control {CONGESTION_CONTROL}."
+                    ),
+                    Some(Card { server, client, .. }) => format!(
+                        "{} of this machine, and a fleet at {} of another: {}.",
+                        server.interface, client.interface, client.machine
+                    ),
+                },
                 self.setup_line(),
                 self.idle_line(),
             ],
@@ -666,7 +685,7 @@ mod tests {
         let servers = names.iter().enumerate().map(running).collect();
         let outcome = Outcome { results, capacity: None, no_capacity: None, servers };
         let cores = CoreAssignment { servers: vec![0], clients: vec![1], packing: 1 };
-        Comparison::new(experiment, cores, true, 4.8, outcome)
+        Comparison::new(experiment, &Bed::of_testbeds(cores), true, 4.8, outcome)
     }
 
     const NAMES: [&str; 4] = ["vanilla:epoll", "vanilla:uring", "suppression", "kernel-polling"];

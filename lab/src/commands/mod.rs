@@ -5,6 +5,7 @@
 //! [`Comparison`](comparison::Comparison); `paper` is a series of them.
 
 pub mod baseline;
+pub mod card;
 pub mod comparison;
 pub mod paper;
 pub mod self_test;

@@ -33,6 +33,8 @@ pub(super) struct HostReading {
 #[derive(Debug, Clone)]
 pub(super) struct ServerCores {
     pub(super) cores: CoreAssignment,
+    /// How many workers of the server rates are for.
+    pub(super) workers: usize,
     /// The cores that receive its queues' packets.
     pub(super) receivers: Vec<u32>,
     pub(super) model: Receiver,
@@ -56,7 +58,7 @@ pub(super) fn fleet_turn(
     server: &ServerCores,
     attachers: usize,
 ) -> Turn {
-    let ServerCores { cores, receivers, model } = server;
+    let ServerCores { cores, workers, receivers, model } = server;
     let delta = after.snapshot.since(&before.snapshot);
     let (replies, seconds) = (fleet.all_replies.max(1) as f64, delta.elapsed.as_secs_f64());
     let time = |cores: &[u32], part: fn(&CpuTime) -> Duration| -> f64 {
@@ -68,15 +70,15 @@ pub(super) fn fleet_turn(
     let kernel_threads = kernel_threads.as_secs_f64();
     let used = match model {
         Receiver::Fifo | Receiver::Thread => cpu + kernel_threads,
-        // No thread is charged for a softirq that interrupts an idle core.
-        Receiver::Rps => awake_between(&before.idle, &after.idle).as_secs_f64(),
+        // No thread is charged for what interrupts an idle core.
+        Receiver::Rps | Receiver::Interrupt => awake_between(&before.idle, &after.idle).as_secs_f64(),
     };
     let share = |seconds: f64| (seconds / used.max(1e-9)).clamp(0.0, 1.0);
     let user = share(after.user - before.user);
     // Without those on behalf of a system call and those of the kernel thread.
-    let workers: BTreeSet<u32> = cores.servers.iter().copied().collect();
-    let workers: Vec<u32> = workers.into_iter().collect();
-    let softirq = share(time(&workers, |it| it.softirq)).min(1.0 - user);
+    let own: BTreeSet<u32> = cores.servers.iter().copied().collect();
+    let own: Vec<u32> = own.into_iter().collect();
+    let softirq = share(time(&own, |it| it.softirq)).min(1.0 - user);
     let wakes: u64 = delta.napi_threads.iter().map(|thread| thread.wakes).sum();
     let mut turn = Turn::new([
         (Figure::CpuPerRequest, used * 1e6 / replies),
@@ -84,12 +86,12 @@ pub(super) fn fleet_turn(
         (Figure::Wakes, wakes as f64 / replies),
         (Figure::PacketsPerInterrupt, delta.packets_per_interrupt()),
         (Figure::BusyPollShare, delta.busy_poll_share() * 100.0),
-        (Figure::CoreBusy, time(&workers, |it| it.busy) / seconds / workers.len() as f64 * 100.0),
+        (Figure::CoreBusy, time(&own, |it| it.busy) / seconds / own.len() as f64 * 100.0),
         (Figure::App, user * 100.0),
         (Figure::System, (1.0 - user - softirq).max(0.0) * 100.0),
         (Figure::Softirq, softirq * 100.0),
         // For one worker, as the rate.
-        (Figure::Throughput, fleet.qps / cores.servers.len() as f64),
+        (Figure::Throughput, fleet.qps / *workers as f64),
         (Figure::Answered, fleet.qps * fleet.seconds / fleet.requests as f64 * 100.0),
         (Figure::P50, fleet.latency.p50),
         (Figure::P99, fleet.latency.p99),

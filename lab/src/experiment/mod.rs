@@ -1,5 +1,6 @@
 //! Experiments under a fleet of clients: contenders, loads, and how each contender runs.
 
+mod bed;
 mod capacity;
 mod contender;
 mod host;
@@ -8,6 +9,7 @@ mod run;
 mod running;
 mod server_command;
 
+pub use bed::Bed;
 pub use contender::{Contender, requests_for};
 pub use plan::{Experiment, Load};
 pub use run::Outcome;

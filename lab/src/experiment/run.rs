@@ -7,6 +7,7 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use serde::Serialize;
 
+use super::bed::Bed;
 use super::capacity::{FIRST, STEP, search};
 use super::contender::Contender;
 use super::plan::{Experiment, Load, STEAL_LIMIT};
@@ -16,6 +17,7 @@ use crate::cores::CoreAssignment;
 use crate::fleet::{AlternatingRate, FleetLoad, FleetPacing};
 use crate::processes::RunningPolicy;
 use crate::rounds::{Figure, LEAST_ROUNDS, LoadKind, LoadPlan, Results, Runner, Status, share_of_time};
+use crate::testbed::Receiver;
 
 /// The seed of the first contender's due times and requests; the others' follow.
 const SEED: u64 = 1;
@@ -51,32 +53,72 @@ fn check_polling_threads(contenders: &[Contender], cores: &CoreAssignment) -> Re
     }
 }
 
+/// The contenders that run: on testbeds all of them from the start to the end, on a card one after the
+/// other.
+struct Running<'a> {
+    experiment: &'a Experiment,
+    bed: &'a Bed,
+    contenders: Vec<Option<RunningContender>>,
+    policies: Vec<Option<RunningPolicy>>,
+}
+
+impl<'a> Running<'a> {
+    fn start(experiment: &'a Experiment, bed: &'a Bed) -> Result<Self, Error> {
+        let count = experiment.contenders.len();
+        let contenders = (0..count).map(|_| None).collect();
+        let mut running = Self { experiment, bed, contenders, policies: vec![None; count] };
+        let first = experiment.receivers.first().copied().unwrap_or_default();
+        let all = if bed.card.is_none() { 0..count } else { 0..0 };
+        all.into_iter().try_for_each(|index| running.get(index, first).map(drop))?;
+        Ok(running)
+    }
+
+    fn get(&mut self, index: usize, receiver: Receiver) -> Result<&mut RunningContender, Error> {
+        if self.bed.card.is_some() {
+            let others = self.contenders.iter_mut().enumerate().filter(|(other, _)| *other != index);
+            others.for_each(|(_, other)| *other = None);
+        }
+        let slot = &mut self.contenders[index];
+        let contender = match slot {
+            Some(contender) => contender,
+            None => {
+                let Self { experiment, bed, .. } = self;
+                let contender = &experiment.contenders[index];
+                slot.insert(RunningContender::start(contender, bed, experiment, SEED + index as u64)?)
+            }
+        };
+        self.policies[index].clone_from(&contender.policy);
+        contender.receive_by(receiver);
+        Ok(contender)
+    }
+}
+
 impl Experiment {
-    /// Starts the contenders, each in a testbed from the start to the end, and measures everything.
-    /// Calls `progress` before each turn.
-    pub fn run(&self, cores: &CoreAssignment, progress: &mut dyn FnMut(&str)) -> Result<Outcome, Error> {
-        if cores.server() == cores.client() {
+    /// Measures everything, on a testbed or on a card. Calls `progress` before each turn.
+    pub fn run(&self, bed: &Bed, progress: &mut dyn FnMut(&str)) -> Result<Outcome, Error> {
+        let cores = &bed.cores;
+        if bed.card.is_none() && cores.used().len() < 2 {
             return Err("server and load need a core each, and this process may use one core only".into());
         }
         check_polling_threads(&self.contenders, cores)?;
-        let start = |(index, contender)| RunningContender::start(contender, cores, self, SEED + index as u64);
-        let mut running = self.contenders.iter().enumerate().map(start).collect::<Result<Vec<_>, _>>()?;
+        let mut running = Running::start(self, bed)?;
         let names: Vec<String> = self.contenders.iter().map(Contender::name).collect();
         let deadline = Instant::now() + self.time_limit;
         let mut runner = Runner::new(cores, progress);
         let (mut capacity, mut no_capacity) = (self.given_capacity, None);
+        let mut receiver = self.receivers.first().copied().unwrap_or_default();
         if self.searches_capacity() {
             let limit = self.time_limit.mul_f64(self.capacity_share);
             let name = format!("capacity (p99 of at most {:.0} µs)", self.capacity_p99_us);
             let plan = LoadPlan {
-                receiver: self.receivers.first().copied(),
+                receiver: Some(receiver),
                 steal_limit: STEAL_LIMIT,
                 ..LoadPlan::new(name, LoadKind::Capacity, 0.0, self.capacity_rounds, limit)
             };
             let mut random = SmallRng::seed_from_u64(SEED);
-            let mut starts = vec![FIRST; running.len()];
+            let mut starts = vec![FIRST; names.len()];
             let measured = runner.measure(plan, &names, |index| {
-                let turn = search(&mut running[index], starts[index], self)?;
+                let turn = search(running.get(index, receiver)?, starts[index], self)?;
                 // The next search begins where this one ended, but elsewhere within a step:
                 // otherwise all results would lie on one grid.
                 if let Some(rate) = turn.figures.get(&Figure::Capacity) {
@@ -104,17 +146,18 @@ impl Experiment {
         // What came before may have taken twice its time.
         let searched = if self.searches_capacity() { self.capacity_share } else { 0.0 };
         let least = self.time_limit.mul_f64((1.0 - searched) / loads.len().max(1) as f64);
-        for (index, &(load, receiver)) in loads.iter().enumerate() {
+        for (index, &(load, its)) in loads.iter().enumerate() {
+            receiver = its;
             let limit = share_of_time(deadline, loads.len() - index).max(least);
             let (mut plan, load) = self.plan(load, capacity.unwrap_or(0.0), limit);
             plan.receiver = Some(receiver);
             if self.receivers.len() > 1 {
                 plan.name = format!("{}, {receiver}", plan.name);
             }
-            running.iter_mut().for_each(|contender| contender.receive_by(receiver));
             runner.measure(plan, &names, |index| {
-                running[index].settle(load.pacing, self.settle)?;
-                running[index].measure(&load)
+                let contender = running.get(index, receiver)?;
+                contender.settle(load.pacing, self.settle)?;
+                contender.measure(&load)
             })?;
         }
         let mut results = runner.finish(&self.references);
@@ -125,7 +168,7 @@ impl Experiment {
                 }
             }
         }
-        let servers = running.iter().map(|running| running.policy.clone()).collect();
+        let servers = running.policies;
         Ok(Outcome { results, capacity, no_capacity, servers })
     }
 

@@ -11,6 +11,7 @@ use policies::host::Interface;
 use policies::netlink::netdev::Netdev;
 use policies::{Policy, host};
 
+use super::bed::Bed;
 use super::contender::Contender;
 use super::host::{HostReading, IdleTime, ServerCores, fleet_turn};
 use super::plan::Experiment;
@@ -22,7 +23,7 @@ use crate::network::{Network, PollingConfig};
 use crate::peers::{EchoServerSpec, RequestShape};
 use crate::processes::{ExperimentProcess, NOT_ATTACHED, ProcessRole, RunningPolicy, ServerReady};
 use crate::rounds::Turn;
-use crate::testbed::{Receiver, SERVER_ADDRESS, SERVER_INTERFACE, Testbed, fleet_address};
+use crate::testbed::{Receiver, SERVER_ADDRESS, Testbed, fleet_address};
 
 /// How far the seeds of a contender's fleets are apart: contenders have seeds that follow one another.
 const OTHER_FLEET: u64 = 1000;
@@ -52,11 +53,11 @@ pub(super) struct RunningContender {
 impl RunningContender {
     pub(super) fn start(
         contender: &Contender,
-        cores: &CoreAssignment,
+        bed: &Bed,
         experiment: &Experiment,
         seed: u64,
     ) -> Result<Self, Error> {
-        let testbed = Testbed::for_fleets(cores.servers.len())?;
+        let (testbed, cores) = (bed.testbed()?, &bed.cores);
         let memory = match &experiment.requests {
             FleetRequests::Memcached(workload) => workload_memory(workload),
             FleetRequests::Text { .. } => 0,
@@ -65,17 +66,18 @@ impl RunningContender {
         let first = experiment.receivers.first().copied().unwrap_or_default();
         let receivers = |packs: bool| if packs { vec![cores.packing] } else { cores.servers.clone() };
         first.prepare(&testbed, &receivers(packs))?;
-        let (server, address, policy) = start_server(contender, &testbed, cores, memory)?;
-        let interface = testbed.server.run(|| host::interface(SERVER_INTERFACE).map_err(io::Error::other))?;
+        let (server, address, policy) = start_server(contender, &testbed, bed, memory)?;
+        let interface =
+            testbed.server.run(|| host::interface(&testbed.interface).map_err(io::Error::other))?;
         // As it runs: on a kernel without kernel-thread, vanilla does.
         let polled = policy.as_ref().is_some_and(|policy| policy.ran == Policy::KernelThread.name());
         // A thread that polls all the time needs no interrupt.
         let model = if polled { Receiver::Fifo } else { first };
-        let sets_receiver = !polled;
+        let sets_receiver = !polled && first != Receiver::Interrupt;
         let receivers = receivers(packs || polled);
-        let server_cores = ServerCores { cores: cores.clone(), receivers, model };
+        let server_cores = ServerCores { cores: cores.clone(), workers: bed.workers(), receivers, model };
         keep_receiver(sets_receiver, &server_cores, &testbed, server.child.id())?;
-        let fleets = start_fleets(experiment, &testbed, address, cores, seed)?;
+        let fleets = start_fleets(experiment, &testbed, address, bed, seed)?;
         // A server without connections has no queue that could be attached to.
         let attacher = start_attacher(contender, &testbed, cores, server.child.id())?;
         let attached = experiment.contenders.iter().filter(|other| other.is_attached()).count();
@@ -86,7 +88,7 @@ impl RunningContender {
             server,
             testbed,
             interface,
-            perf: if let [core] = cores.servers[..] { PerfCounters::start(core).ok() } else { None },
+            perf: if let [core] = bed.worker_cores()[..] { PerfCounters::start(core).ok() } else { None },
             cores: server_cores,
             sets_receiver,
             adapts: contender.polls(),
@@ -112,8 +114,7 @@ impl RunningContender {
 
     /// The load's rates are for one worker; the fleets share those of all workers.
     fn run_fleets(&mut self, load: &FleetLoad) -> Result<FleetMeasurement, Error> {
-        let CoreAssignment { servers, clients, .. } = &self.cores.cores;
-        let pacing = load.pacing.times(servers.len() as f64 / clients.len() as f64);
+        let pacing = load.pacing.times(self.cores.workers as f64 / self.fleets.len() as f64);
         let load = FleetLoad { pacing, ..*load };
         self.fleets.iter_mut().try_for_each(|fleet| fleet.start_load(&load))?;
         let measured: Result<_, _> = self.fleets.iter_mut().map(ExperimentProcess::measured).collect();
@@ -137,7 +138,8 @@ impl RunningContender {
     fn read(&mut self) -> Result<HostReading, Error> {
         let Self { attacher, server, testbed, interface, perf, cores, adapts, .. } = self;
         let (adapts, interface) = (*adapts, &*interface);
-        let counted = if cores.model == Receiver::Rps { cores.own() } else { Vec::new() };
+        let counted =
+            if matches!(cores.model, Receiver::Rps | Receiver::Interrupt) { cores.own() } else { Vec::new() };
         let idle = counted.into_iter().map(IdleTime::of).collect::<io::Result<_>>()?;
         let (cpu, user) = server.cpu_seconds()?;
         let snapshot = testbed.server.run(|| Snapshot::take(interface).map_err(io::Error::other))?;
@@ -167,27 +169,29 @@ fn start_fleets(
     experiment: &Experiment,
     testbed: &Testbed,
     address: SocketAddr,
-    cores: &CoreAssignment,
+    bed: &Bed,
     seed: u64,
 ) -> Result<Vec<ExperimentProcess>, Error> {
     let SocketAddr::V4(server) = address else {
         return Err(format!("load: a fleet speaks IPv4, and the server listens on {address}").into());
     };
     let requests = with_reply_length(&experiment.requests, testbed, server)?;
+    let cores = bed.fleet_cores();
     let start = |(core, number): (&u32, u8)| {
         let fleet = FleetConfig {
             server,
+            link: bed.link(),
             address: fleet_address(number),
-            connections: experiment.connections * cores.servers.len() / cores.clients.len(),
+            connections: (experiment.connections * bed.workers()).div_ceil(cores.len()),
             requests: requests.clone(),
             seed: seed + u64::from(number) * OTHER_FLEET,
         };
         let role = ProcessRole::Fleet { fleet, core: *core };
-        let mut fleet = ExperimentProcess::start(&role, Some(&testbed.client))?;
+        let mut fleet = bed.start_fleet(&role, testbed)?;
         fleet.result::<()>("load")?;
         Ok(fleet)
     };
-    cores.clients.iter().zip(0..).map(start).collect()
+    cores.iter().zip(0..).map(start).collect()
 }
 
 /// How the first queue of an interface is driven now, by its NAPI's values.
@@ -209,17 +213,18 @@ fn queue_mode(interface: &Interface) -> io::Result<Option<String>> {
 fn start_server(
     contender: &Contender,
     testbed: &Testbed,
-    cores: &CoreAssignment,
+    bed: &Bed,
     memory: u64,
 ) -> Result<(ExperimentProcess, SocketAddr, Option<RunningPolicy>), Error> {
+    let cores = &bed.cores;
     let network = |policy, driver, polling| {
-        let interface = Some(SERVER_INTERFACE.to_owned());
+        let interface = Some(testbed.interface.clone());
         Network { policy, driver, interface, packing_core: cores.packing, polling }
     };
     let role = match contender {
         Contender::Lull { policy, driver, polling } => ProcessRole::Server {
             network: network(*policy, *driver, *polling),
-            cores: cores.servers.clone(),
+            cores: bed.worker_cores(),
             address: IpAddr::V4(SERVER_ADDRESS),
             memory,
         },
@@ -235,12 +240,12 @@ fn start_server(
         Contender::Program { server: ServerCommand { program, arguments, name }, .. } => {
             let (program, arguments, cores) = (program.clone(), arguments.clone(), cores.servers.clone());
             let role = ProcessRole::Program { program, arguments, cores };
-            let mut server = ExperimentProcess::start(&role, Some(&testbed.server))?;
+            let mut server = bed.start_server(&role, testbed)?;
             await_listening(name, &mut server, testbed)?;
             return Ok((server, ServerCommand::address().into(), None));
         }
     };
-    let mut server = ExperimentProcess::start(&role, Some(&testbed.server))?;
+    let mut server = bed.start_server(&role, testbed)?;
     let ServerReady { address, policy } = server.receive()?;
     Ok((server, address, policy))
 }

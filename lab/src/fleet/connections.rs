@@ -1,29 +1,16 @@
 //! The connections of a fleet: opens them, stores records, receives, and keeps TCP's timers.
 
-use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
 
 use loadgen::stream::Response;
-use serde::{Deserialize, Serialize};
 
+use super::config::FleetConfig;
 use super::link::{Link, PolledQueue};
 use super::packet_socket::PacketRing;
-use super::requests::{FleetRequests, ReplyParser, RequestSource};
+use super::requests::{ReplyParser, RequestSource};
 use super::segment::{SEGMENT_PAYLOAD, Unreadable, parse};
 use super::tcp::{Arrived, Connection};
 use crate::Error;
-use crate::testbed::CLIENT_INTERFACE;
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct FleetConfig {
-    pub server: SocketAddrV4,
-    /// The fleet's own address, which no other fleet has.
-    pub address: Ipv4Addr,
-    /// The number of connections, 1 to 20,000.
-    pub connections: usize,
-    pub requests: FleetRequests,
-    pub seed: u64,
-}
 
 /// The port of the first connection. The others follow, below the ports that the kernel chooses for
 /// its own connection.
@@ -62,7 +49,7 @@ pub(super) struct Client {
 pub struct Fleet {
     pub(super) config: FleetConfig,
     pub(super) link: Link,
-    pub(super) queue: PolledQueue,
+    pub(super) queue: Option<PolledQueue>,
     /// `None` while it hands a packet out.
     pub(super) ring: Option<PacketRing>,
     pub(super) source: RequestSource,
@@ -80,13 +67,14 @@ pub struct Fleet {
 
 impl Fleet {
     pub fn connect(config: FleetConfig) -> Result<Self, Error> {
-        let interface = policies::host::interface(CLIENT_INTERFACE)?;
+        let interface = policies::host::interface(&config.link.interface)?;
         // The ring first: it must not miss an answer.
         let open_error =
             |error| format!("cannot open the fleet's packet sockets: {error} (it needs CAP_NET_RAW)");
         let ring = PacketRing::open(interface.index, config.address).map_err(open_error)?;
-        let link = Link::open(&interface, config.address, config.server).map_err(open_error)?;
-        let queue = PolledQueue::open(interface, config.server.into())?;
+        let link = Link::open(&interface, &config).map_err(open_error)?;
+        let queue =
+            if config.link.polls { Some(PolledQueue::open(interface, config.server.into())?) } else { None };
         let client = |index: usize| Client {
             tcp: Connection::new(
                 FIRST_PORT + index as u16,
@@ -144,7 +132,8 @@ impl Fleet {
 
     #[inline]
     pub(super) fn poll(&mut self) -> Result<(), Error> {
-        if self.queue.poll()? { Ok(()) } else { Err(closed(1)) }
+        let Some(queue) = &mut self.queue else { return Ok(()) };
+        if queue.poll()? { Ok(()) } else { Err(closed(1)) }
     }
 
     /// Handles packets that were received, at most [`PACKETS_PER_LOOK`]. Returns whether there were

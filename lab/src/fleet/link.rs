@@ -6,12 +6,13 @@
 //! polls by reading it.
 
 use std::io::{self, Read};
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use policies::host::Interface;
 use policies::netlink::netdev::{NapiSetting, Netdev};
 
+use super::config::FleetConfig;
 use super::packet_socket::{PacketSender, busy_poll_on_read};
 use super::segment::{Segment, SegmentWriter};
 use super::tcp::SegmentSink;
@@ -34,13 +35,13 @@ pub(super) struct LinkCounts {
 }
 
 impl Link {
-    pub(super) fn open(interface: &Interface, fleet: Ipv4Addr, server: SocketAddrV4) -> io::Result<Self> {
+    pub(super) fn open(interface: &Interface, config: &FleetConfig) -> io::Result<Self> {
         // Past the queueing discipline the kernel chooses the queue by the core that sends, otherwise
         // by the packet's flow.
         let bypasses = interface.tx_queues.len() == 1;
         Ok(Self {
             sender: PacketSender::open(interface.index, bypasses)?,
-            writer: SegmentWriter::new(fleet, server),
+            writer: SegmentWriter::new(config),
             epoch: Instant::now(),
             counts: LinkCounts::default(),
         })

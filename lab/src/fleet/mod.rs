@@ -6,6 +6,7 @@
 //! request when it is due, in its own packet, through a packet socket (packet(7)), without the
 //! kernel's TCP. Its thread never sleeps.
 
+mod config;
 mod connections;
 mod link;
 mod pacing;
@@ -16,7 +17,8 @@ mod run;
 mod segment;
 mod tcp;
 
-pub use connections::{Fleet, FleetConfig};
+pub use config::{FleetConfig, FleetLink};
+pub use connections::Fleet;
 pub use pacing::{AlternatingRate, FleetPacing, Step};
 pub use recorder::{FleetLatency, FleetMeasurement, FleetWindow};
 pub use requests::{FleetRequests, store_records};

@@ -5,6 +5,7 @@ use rand::RngExt;
 use serde::{Deserialize, Serialize};
 
 use super::connections::{Fleet, InFlight, UNMEASURED, closed, nanos};
+use super::link::PolledQueue;
 use super::pacing::{FleetPacing, Pacer};
 use super::recorder::{FleetLatency, FleetMeasurement, Recorder, WindowRecorder};
 use crate::Error;
@@ -106,7 +107,7 @@ impl Fleet {
         if !run.pacer.is_open() {
             self.free.clear();
         }
-        self.queue.take()?;
+        self.queue.as_mut().map_or(Ok(()), PolledQueue::take)?;
         let counts = self.link.counts;
         self.ring_drops()?;
         let mut busy = 0;
@@ -202,7 +203,7 @@ impl Fleet {
                 self.free.push(index as u32);
             }
         }
-        self.queue.release()
+        self.queue.as_mut().map_or(Ok(()), PolledQueue::release)
     }
 
     /// Sends what is due, receives, and looks after timers. Returns whether there was anything to

@@ -1,10 +1,10 @@
 //! TCP segments in IPv4 packets: writing those of the fleet, and parsing those of the server (RFC
 //! 9293, RFC 7323).
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::Ipv4Addr;
 
+use super::config::FleetConfig;
 use super::packet_socket::OFFLOAD_HEADER;
-use crate::testbed::{FLEET_MAC, SERVER_MAC};
 
 const ETHERNET_HEADER: usize = 14;
 const IP_HEADER: usize = 20;
@@ -50,7 +50,8 @@ pub(super) struct SegmentWriter {
 }
 
 impl SegmentWriter {
-    pub(super) fn new(fleet: Ipv4Addr, server: SocketAddrV4) -> Self {
+    pub(super) fn new(config: &FleetConfig) -> Self {
+        let FleetConfig { link, address, server, .. } = config;
         let mut frame = vec![0; PAYLOAD + SEGMENT_PAYLOAD];
         // struct virtio_net_hdr, in native byte order: the kernel is to complete the checksum, or
         // not to need it.
@@ -60,8 +61,8 @@ impl SegmentWriter {
         frame[6..8].copy_from_slice(&((ETHERNET_HEADER + IP_HEADER) as u16).to_ne_bytes());
         frame[8..10].copy_from_slice(&16u16.to_ne_bytes());
         let ethernet = &mut frame[OFFLOAD_HEADER..];
-        ethernet[..6].copy_from_slice(&SERVER_MAC);
-        ethernet[6..12].copy_from_slice(&FLEET_MAC);
+        ethernet[..6].copy_from_slice(&link.server_mac);
+        ethernet[6..12].copy_from_slice(&link.mac);
         ethernet[12..14].copy_from_slice(&[0x08, 0x00]);
         let ip = &mut ethernet[ETHERNET_HEADER..];
         // Version 4, five words of header; don't fragment; 64 hops; TCP.
@@ -69,7 +70,7 @@ impl SegmentWriter {
         ip[6] = 0x40;
         ip[8] = 64;
         ip[9] = 6;
-        ip[12..16].copy_from_slice(&fleet.octets());
+        ip[12..16].copy_from_slice(&address.octets());
         ip[16..20].copy_from_slice(&server.ip().octets());
         let ip_sum = sum(&ip[..IP_HEADER]);
         let pseudo_header_sum = sum(&ip[12..20]) + 6;
@@ -213,13 +214,21 @@ pub(super) fn parse(packet: &[u8]) -> Result<ReceivedSegment<'_>, Unreadable> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddrV4;
+
     use super::*;
+    use crate::fleet::{FleetLink, FleetRequests};
+    use crate::testbed::{SERVER_ADDRESS, fleet_address};
 
     fn writer() -> SegmentWriter {
-        SegmentWriter::new(
-            Ipv4Addr::new(198, 18, 0, 3),
-            SocketAddrV4::new(Ipv4Addr::new(198, 18, 0, 1), 11211),
-        )
+        SegmentWriter::new(&FleetConfig {
+            server: SocketAddrV4::new(SERVER_ADDRESS, 11211),
+            address: fleet_address(0),
+            link: FleetLink::default(),
+            connections: 1,
+            requests: FleetRequests::Text { request: String::new(), reply: None },
+            seed: 0,
+        })
     }
 
     fn segment(flags: u8, payload: &[u8]) -> Segment<'_> {

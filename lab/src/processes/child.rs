@@ -5,6 +5,7 @@ use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde::de::DeserializeOwned;
@@ -18,12 +19,17 @@ use crate::testbed::Namespace;
 /// What is said of a server that can't be attached to.
 pub(crate) const NOT_ATTACHED: &str = "the server can't be attached to";
 
-/// A running experiment process. Dropping it kills the process.
+/// How long a process may take to end by itself.
+const ENDS_WITHIN: Duration = Duration::from_secs(10);
+
+/// A running experiment process. Dropping it ends the process.
 #[derive(Debug)]
 pub struct ExperimentProcess {
     pub(crate) child: Child,
     /// Whether it is another program, which may start processes.
     is_program: bool,
+    /// Whether it ends, and restores what it changed, when the lab closes its end.
+    ends_itself: bool,
     messages: BufReader<ChildStdout>,
 }
 
@@ -34,15 +40,30 @@ impl ExperimentProcess {
         let program = PROGRAM.get_or_init(std::env::current_exe);
         let program = program.as_ref().map_err(|error| io::Error::new(error.kind(), error.to_string()))?;
         let mut command = Command::new(program);
-        command.arg(SUBCOMMAND).arg(serde_json::to_string(role)?);
+        command.arg(SUBCOMMAND);
         if let Some(namespace) = namespace {
             let fd = namespace.file().as_raw_fd();
             command.arg(format!("/proc/{}/fd/{fd}", std::process::id()));
         }
+        Self::spawn(role, command)
+    }
+
+    /// The same on another machine, where `command` starts this program.
+    pub(crate) fn start_by(role: &ProcessRole, command: &str) -> Result<Self, Error> {
+        let mut shell = Command::new("/bin/sh");
+        shell.arg("-c").arg(format!("exec {command} {SUBCOMMAND}"));
+        Self::spawn(role, shell)
+    }
+
+    fn spawn(role: &ProcessRole, mut command: Command) -> Result<Self, Error> {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let messages = child.stdout.take().ok_or_else(|| io::Error::from(io::ErrorKind::BrokenPipe))?;
         let is_program = matches!(role, ProcessRole::Program { .. });
-        Ok(Self { child, is_program, messages: BufReader::new(messages) })
+        let ends_itself =
+            matches!(role, ProcessRole::Card { .. } | ProcessRole::Server { .. } | ProcessRole::Fleet { .. });
+        let mut process = Self { child, is_program, ends_itself, messages: BufReader::new(messages) };
+        process.command(&serde_json::to_string(role)?)?;
+        Ok(process)
     }
 
     fn command(&mut self, command: &str) -> io::Result<()> {
@@ -66,7 +87,8 @@ impl ExperimentProcess {
 
     /// The next message of a process that says what went wrong; `what` failed then.
     pub(crate) fn result<T: DeserializeOwned>(&mut self, what: &str) -> Result<T, Error> {
-        self.receive::<Result<T, String>>()?.map_err(|reason| format!("{what}: {reason}").into())
+        let answer = self.receive::<Result<T, String>>().map_err(|error| format!("{what}: {error}"))?;
+        answer.map_err(|reason| format!("{what}: {reason}").into())
     }
 
     /// CPU time of all the process's threads so far, and that in user space as the kernel's ticks
@@ -125,6 +147,11 @@ impl Drop for ExperimentProcess {
         // of a process that has been waited for may be another one's.
         let runs = self.is_program && matches!(self.child.try_wait(), Ok(None));
         let started = if runs { descendants(self.child.id()) } else { Vec::new() };
+        drop(self.child.stdin.take());
+        let deadline = Instant::now() + ENDS_WITHIN;
+        while self.ends_itself && Instant::now() < deadline && matches!(self.child.try_wait(), Ok(None)) {
+            std::thread::sleep(Duration::from_millis(2));
+        }
         let _ = self.child.kill();
         for pid in started {
             let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);

@@ -16,7 +16,7 @@ use crate::peers::EchoServerSpec;
 pub enum ProcessRole {
     Server {
         network: Network,
-        /// A core for each worker.
+        /// A core for each worker; none for the runtime's own choice.
         cores: Vec<u32>,
         address: IpAddr,
         /// Memory for items, in bytes; the server's default at least.
@@ -32,6 +32,13 @@ pub enum ProcessRole {
         program: PathBuf,
         arguments: Vec<String>,
         cores: Vec<u32>,
+    },
+    /// Looks at an end of a cable, changes it if asked to, and restores it when the lab ends.
+    Card {
+        interface: String,
+        /// At the server's end, the client's hardware address.
+        peer: Option<[u8; 6]>,
+        changes: bool,
     },
     /// Keeps another process's server under kernel polling, from outside.
     Attach {

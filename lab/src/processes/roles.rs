@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 use policies::attach::{AttachConfig, AttachEvent, Attachment, Target, observe};
 use policies::controller::PollInterval;
 use policies::explain::Severity;
-use policies::{Cpus, JournalDir};
+use policies::{Cpus, JournalDir, recover};
 use runtime::Builder;
-use rustix::process::{Signal, set_parent_process_death_signal};
+use rustix::process::{Signal, set_parent_process_death_signal, setsid};
 use servers::memcached::{Config, Server};
 
 use super::messages::{ProcessRole, RunningPolicy, ServerReady, send};
@@ -22,18 +22,23 @@ use crate::fleet::{Fleet, FleetConfig, store_records};
 use crate::peers::lull::worker_report;
 use crate::peers::raise_descriptor_limit;
 use crate::rounds::AttachProgress;
-use crate::testbed::{Namespace, SERVER_INTERFACE};
+use crate::testbed::{CardEnd, Namespace, SERVER_INTERFACE};
 use crate::{Error, peers};
 
-/// Runs this process as an experiment process. `role` is a [`ProcessRole`] as JSON, `namespace` the
-/// path of the network namespace to enter. Returns when the lab closes its end, or when a load is
-/// over.
-pub fn run(role: &str, namespace: Option<&str>) -> Result<(), Error> {
-    set_parent_process_death_signal(Some(Signal::KILL))?;
+/// Runs this process as an experiment process. The first line of standard input is its
+/// [`ProcessRole`] as JSON, `namespace` the path of the network namespace to enter. Returns when the
+/// lab closes its end, or when a load is over.
+pub fn run(namespace: Option<&str>) -> Result<(), Error> {
+    let mut role = String::new();
+    io::stdin().lock().read_line(&mut role)?;
+    let role = serde_json::from_str(&role)?;
+    // What has changed an interface restores it when the lab is killed, too.
+    let restores = matches!(role, ProcessRole::Card { .. });
+    set_parent_process_death_signal((!restores).then_some(Signal::KILL))?;
     if let Some(path) = namespace {
         Namespace::open(path)?.enter_process()?;
     }
-    match serde_json::from_str(role)? {
+    match role {
         ProcessRole::Server { network, cores, address, memory } => {
             run_server(network.builder(&cores), address, memory)
         }
@@ -49,6 +54,11 @@ pub fn run(role: &str, namespace: Option<&str>) -> Result<(), Error> {
             set_parent_process_death_signal(Some(Signal::TERM))?;
             let error = Command::new(&program).args(&arguments).stdout(Stdio::null()).exec();
             Err(format!("{}: {error}", program.display()).into())
+        }
+        ProcessRole::Card { interface, peer, changes } => {
+            // Interrupted at a terminal the lab ends, and this process restores.
+            let _ = setsid();
+            sent(run_card(&interface, peer, changes))
         }
         ProcessRole::Attach { pid, poll_interval, core } => {
             Cpus::one(core).pin(None)?;
@@ -80,10 +90,33 @@ fn run_server(builder: Builder, address: IpAddr, memory: u64) -> Result<(), Erro
         let report = worker_report()?;
         let policy = RunningPolicy { ran: report.running.to_string(), steps_down: report.steps_down };
         send(&ServerReady { address: server.addresses()[0], policy: Some(policy) })?;
-        std::future::pending::<()>().await;
+        // Until the lab closes its end: then the runtime restores what its policy changed.
+        runtime::spawn_blocking(until_closed).await?;
         drop(server);
         Ok(())
     })
+}
+
+/// Returns when the lab closes its end, or is killed.
+fn until_closed() {
+    let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
+}
+
+/// How long a killed lab's servers may take to end.
+const SERVERS_END: Duration = Duration::from_millis(500);
+
+fn run_card(interface: &str, peer: Option<[u8; 6]>, changes: bool) -> Result<(), Error> {
+    let end = CardEnd::check(interface, peer.is_none())?;
+    let changed = changes.then(|| end.change(peer)).transpose()?;
+    send(&Ok::<_, String>(&end))?;
+    until_closed();
+    drop(changed);
+    if peer.is_some() {
+        // What policies of servers have changed that were killed with the lab.
+        thread::sleep(SERVERS_END);
+        recover(&JournalDir::default())?;
+    }
+    Ok(())
 }
 
 /// The lab awaits what a fleet or what attaches has to say: an error is that, too.

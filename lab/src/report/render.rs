@@ -44,11 +44,15 @@ impl Document {
         text
     }
 
-    /// Writes `report.html` into a folder, and `results.json` with `json`.
+    /// Writes `report.html` into a folder, which is a whole report to send to somebody, and
+    /// `results.json` with the `json` that is in there, too.
     pub fn write(&self, folder: &Path, json: &impl Serialize) -> io::Result<()> {
-        fs::write(folder.join("report.html"), html(self))?;
         // One line: indented, a run of five minutes has several times as many bytes.
-        fs::write(folder.join("results.json"), serde_json::to_vec(json)?)
+        let json = serde_json::to_string(json)?;
+        // Nothing in there may look like the end of the element.
+        let page = html(self).replace("{{results}}", &json.replace('<', "\\u003c"));
+        fs::write(folder.join("report.html"), page)?;
+        fs::write(folder.join("results.json"), json)
     }
 }
 

@@ -47,12 +47,15 @@ pub(crate) fn observed<T>(
 }
 
 /// The distance between the first worker's and the first fleet's core in nanoseconds; `None` if they share a
-/// core, or if something else kept a core busy.
+/// core, if the fleet is on another machine, or if something else kept a core busy.
 fn distance(cores: &CoreAssignment) -> io::Result<Option<f64>> {
-    if cores.server() == cores.client() {
+    let (Some(&server), Some(&client)) = (cores.servers.first(), cores.clients.first()) else {
+        return Ok(None);
+    };
+    if server == client {
         return Ok(None);
     }
-    match round_trip(cores.server(), cores.client(), DISTANCE_DURATION) {
+    match round_trip(server, client, DISTANCE_DURATION) {
         Ok(distance) => Ok(Some(distance)),
         Err(error) if error.kind() == io::ErrorKind::TimedOut => Ok(None),
         Err(error) => Err(error),

@@ -1,9 +1,12 @@
 //! Two network namespaces joined by a veth pair.
 
+mod card;
 mod namespace;
 mod receiver;
+mod rtnetlink;
 mod veth;
 
+pub use card::{Card, CardEnd};
 pub use namespace::Namespace;
 pub use receiver::{INTERRUPT_THREAD_PRIORITY, Receiver, poll_by_threads};
 pub use veth::{

@@ -68,9 +68,14 @@ pub enum Receiver {
     /// on the core of the interrupt does the rest. No context switch, but the packets of busy polls
     /// pass that softirq, too, and polling a queue that nobody suspends costs the server nothing.
     Rps,
+    /// None of them: the interrupt of a network card.
+    Interrupt,
 }
 
-policies::names!(Receiver, "receiver": Fifo = "fifo", Thread = "thread", Rps = "rps");
+policies::names!(
+    Receiver, "receiver":
+    Fifo = "fifo", Thread = "thread", Rps = "rps", Interrupt = "interrupt"
+);
 
 impl Receiver {
     pub(crate) fn description(self) -> &'static str {
@@ -78,6 +83,7 @@ impl Receiver {
             Self::Fifo => "a real-time kernel thread",
             Self::Thread => "an ordinary kernel thread",
             Self::Rps => "the softirq of packet steering (RPS)",
+            Self::Interrupt => "a network card's interrupt",
         }
     }
 
@@ -88,7 +94,7 @@ impl Receiver {
             Self::Fifo => threads(INTERRUPT_THREAD_PRIORITY),
             Self::Thread => threads(0),
             // The server's policy may stop steering.
-            Self::Rps => Ok(()),
+            Self::Rps | Self::Interrupt => Ok(()),
         }
     }
 
@@ -115,6 +121,7 @@ impl Receiver {
                     Cpus::from_mask(mask.trim()).is_ok_and(|steered| steered == of_queue(cores, queue))
                 }
                 (Self::Rps, Some(_)) => false,
+                (Self::Interrupt, _) => true,
             })
         });
         Ok(receive?.into_iter().all(|receives| receives))

@@ -5,14 +5,14 @@ use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::AsRawFd;
 
-use netlink_sys::protocols::NETLINK_ROUTE;
 use policies::netlink::ethtool::Ethtool;
-use policies::netlink::message::{Attribute, emit};
-use policies::netlink::{Connection, Request, route};
+use policies::netlink::message::Attribute;
+use policies::netlink::route;
 use procfs::FromBufRead;
 use procfs::net::Snmp;
 
 use super::namespace::Namespace;
+use super::rtnetlink::{CREATE, SINGLE_PACKETS, link_message, merge_up_to, send, set_address, set_neighbour};
 
 pub const SERVER_INTERFACE: &str = "lull-server";
 pub const CLIENT_INTERFACE: &str = "lull-client";
@@ -46,6 +46,8 @@ pub const CONGESTION_CONTROL: &str = "reno";
 pub struct Testbed {
     pub server: Namespace,
     pub client: Namespace,
+    /// The server's interface.
+    pub interface: String,
 }
 
 impl Testbed {
@@ -71,17 +73,23 @@ impl Testbed {
                 create_pair(queues, client_fd).map_err(failed_step("create a veth pair"))?;
                 let index = set_up_interface(SERVER_INTERFACE, SERVER_ADDRESS)?;
                 (0..MOST_FLEETS)
-                    .try_for_each(|number| add_neighbour(index, fleet_address(number), FLEET_MAC))
+                    .try_for_each(|number| set_neighbour(index, fleet_address(number), FLEET_MAC, true))
                     .map_err(failed_step("add a fleet's neighbour entry"))
             })
             .map_err(failed_step("set up the server's end of the veth pair"))?;
         client
             .run(|| {
                 let index = set_up_interface(CLIENT_INTERFACE, CLIENT_ADDRESS)?;
-                receive_single_packets(index).map_err(failed_step("limit merged packets"))
+                merge_up_to(index, SINGLE_PACKETS).map_err(failed_step("limit merged packets"))
             })
             .map_err(failed_step("set up the client's end of the veth pair"))?;
-        Ok(Self { server, client })
+        Ok(Self { server, client, interface: SERVER_INTERFACE.to_owned() })
+    }
+
+    /// The calling thread's namespace, with an interface whose cable leads to another machine.
+    pub(crate) fn of_card(interface: &str) -> io::Result<Self> {
+        let here = || Namespace::open("/proc/thread-self/ns/net");
+        Ok(Self { server: here()?, client: here()?, interface: interface.to_owned() })
     }
 
     /// Segments that the server's kernel has sent again since the testbed was created.
@@ -91,7 +99,7 @@ impl Testbed {
     }
 }
 
-fn failed_step(what: &'static str) -> impl Fn(io::Error) -> io::Error {
+pub(super) fn failed_step(what: &'static str) -> impl Fn(io::Error) -> io::Error {
     move |error| io::Error::new(error.kind(), format!("cannot {what}: {error}"))
 }
 
@@ -103,23 +111,8 @@ const OFFLOAD_FEATURES: [(&str, bool); 5] = [
     ("rx-gro", true),
 ];
 
-const CREATE: u16 = (libc::NLM_F_CREATE | libc::NLM_F_EXCL) as u16;
-
 /// The peer of a veth device (`include/uapi/linux/veth.h`).
 const VETH_INFO_PEER: u16 = 1;
-const IFLA_GRO_IPV4_MAX_SIZE: u16 = 64;
-
-/// `struct ifinfomsg`: family, type, index, flags, and which flags to change.
-fn link_message(index: u32, flags: u32, attributes: &[Attribute]) -> Vec<u8> {
-    let header = [0, index, flags, flags].map(u32::to_ne_bytes);
-    [header.concat(), emit(attributes)].concat()
-}
-
-const IPV4: u8 = libc::AF_INET as u8;
-
-fn send(command: u16, message: &[u8], flags: u16) -> io::Result<()> {
-    Connection::open(NETLINK_ROUTE)?.request(command, message, Request::Acknowledged(flags)).map(drop)
-}
 
 /// A queue that sends is joined to the queue of the same number that receives at the other end.
 fn create_pair([server, client]: [u32; 2], peer_namespace: i32) -> io::Result<()> {
@@ -155,33 +148,10 @@ fn set_up_interface(interface: &str, address: Ipv4Addr) -> io::Result<u32> {
     Ethtool::open()
         .and_then(|mut ethtool| ethtool.set_features(index, &OFFLOAD_FEATURES))
         .map_err(failed_step("disable segmentation offload and enable receive offload"))?;
-    // `struct ifaddrmsg`: family, bits of the network, flags, scope, index.
-    let header = [[IPV4, PREFIX_LENGTH, 0, 0], index.to_ne_bytes()].concat();
-    let attributes =
-        [libc::IFA_ADDRESS, libc::IFA_LOCAL].map(|kind| Attribute::bytes(kind, address.octets()));
-    send(libc::RTM_NEWADDR, &[header, emit(&attributes)].concat(), CREATE)
-        .map_err(failed_step("set the address"))?;
+    set_address(index, address, true).map_err(failed_step("set the address"))?;
     for index in [find("lo"), Some(index)].into_iter().flatten() {
         send(libc::RTM_SETLINK, &link_message(index, libc::IFF_UP as u32, &[]), 0)
             .map_err(failed_step("bring the interface up"))?;
     }
     Ok(index)
-}
-
-/// A neighbour entry that the kernel neither asks for nor forgets.
-fn add_neighbour(interface: u32, address: Ipv4Addr, mac: [u8; 6]) -> io::Result<()> {
-    // `struct ndmsg`: family and padding, interface, state, flags, type.
-    let [low, high] = libc::NUD_PERMANENT.to_ne_bytes();
-    let header = [[IPV4, 0, 0, 0], interface.to_ne_bytes(), [low, high, 0, 0]].concat();
-    let attributes =
-        [Attribute::bytes(libc::NDA_DST, address.octets()), Attribute::bytes(libc::NDA_LLADDR, mac)];
-    send(libc::RTM_NEWNEIGH, &[header, emit(&attributes)].concat(), CREATE)
-}
-
-/// Keeps GRO from merging the packets that an interface receives. A fleet reads packets as they
-/// come, into slots that hold one of them; a veth needs GRO to be on, because it has no NAPI
-/// without.
-fn receive_single_packets(interface: u32) -> io::Result<()> {
-    let attribute = Attribute::number(IFLA_GRO_IPV4_MAX_SIZE, 1);
-    send(libc::RTM_SETLINK, &link_message(interface, 0, &[attribute]), 0)
 }

@@ -32,6 +32,7 @@ mod link {
     /// `IFLA_ALT_IFNAME`, in [`PROPERTIES`].
     pub const ALTERNATIVE_NAME: u16 = 53;
     pub const PERMANENT_ADDRESS: u16 = 54;
+    pub const GRO_IPV4_MAX_SIZE: u16 = 64;
     /// `IFLA_INFO_KIND`, in [`INFO`].
     pub const INFO_KIND: u16 = 1;
     /// `struct rtnl_link_stats64`: counters of 8 bytes.
@@ -68,6 +69,8 @@ pub struct Link {
     pub rx_packets: Option<u64>,
     /// Packets dropped on transmit; on a veth, because the peer's receive ring was full.
     pub tx_dropped: Option<u64>,
+    /// The size up to which GRO merges packets of IPv4, in bytes. `None` before Linux 6.3.
+    pub gro_ipv4_max_size: Option<u32>,
 }
 
 /// Lists the interfaces of the calling thread's network namespace.
@@ -99,6 +102,7 @@ fn parse_link(body: &[u8]) -> Option<Link> {
         port_name: find(link::PHYSICAL_PORT_NAME).map(Attribute::as_text),
         rx_packets: counter(link::RX_PACKETS),
         tx_dropped: counter(link::TX_DROPPED),
+        gro_ipv4_max_size: find(link::GRO_IPV4_MAX_SIZE).and_then(|it| read_u32(it.value(), 0)),
     })
 }
 

@@ -1,6 +1,7 @@
 //! The lab's fleet of clients on the testbed, and the `lab` command.
 
 mod attach;
+mod card;
 mod command;
 mod conditions;
 mod failures;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::thread;
 
 use lab::Error;
-use lab::fleet::{Fleet, FleetConfig, FleetRequests, store_records};
+use lab::fleet::{Fleet, FleetConfig, FleetLink, FleetRequests, store_records};
 use lab::testbed::{SERVER_ADDRESS, Testbed, fleet_address};
 use loadgen::Workload;
 use policies::{Cpus, Policy};
@@ -70,6 +70,7 @@ pub fn fleet_config(server: SocketAddrV4, connections: usize) -> FleetConfig {
     let workload = Workload { records: RECORDS, ..Workload::default() };
     FleetConfig {
         server,
+        link: FleetLink::default(),
         address: fleet_address(0),
         connections,
         requests: FleetRequests::Memcached(Box::new(workload)),

@@ -6,25 +6,26 @@ use std::time::{Duration, Instant};
 
 use lab::Error;
 use lab::commands::baseline::{self, Baseline};
+use lab::commands::card;
 use lab::commands::comparison::Comparison;
 use lab::commands::paper::{PaperConfig, PaperPlan, PaperReport};
 use lab::commands::self_test::self_test_verdict;
 use lab::commands::steps::{load_steps, steps_section};
 use lab::cores::{AwakeCores, CoreAssignment};
-use lab::experiment::{Contender, Experiment, Load, ServerCommand, requests_for};
+use lab::experiment::{Bed, Contender, Experiment, Load, ServerCommand, requests_for};
 use lab::fleet::{AlternatingRate, FleetRequests};
 use lab::instructions::{self, Counted, InstructionReport};
 use lab::network::PollingConfig;
 use lab::peers::PeerService;
 use lab::preflight;
 use lab::testbed::{Receiver, Testbed};
-use policies::Policy;
+use policies::{Policy, host};
 use runtime::DriverKind;
 use serde_json::json;
 
 use crate::flags::{
-    AttachFlags, CompareFlags, INSTRUCTIONS, IdleCores, InstructionFlags, PaperFlags, PeerFlags, RunFlags,
-    SelfTestFlags, StepsFlags,
+    AttachFlags, CardFlags, CompareFlags, INSTRUCTIONS, IdleCores, InstructionFlags, PaperFlags, PeerFlags,
+    RunFlags, SelfTestFlags, StepsFlags,
 };
 use crate::output::{Output, with_bar};
 
@@ -51,7 +52,7 @@ pub fn compare(flags: &CompareFlags) -> Result<(), Error> {
         duration: if quick { 0.4 } else { 1.0 },
         ..Experiment::new(contenders, quick)
     };
-    run("compare", experiment, cores, &flags.run)?.write()
+    run(experiment, testbed("compare", cores)?, &flags.run)?.write()
 }
 
 pub fn peers(flags: &PeerFlags) -> Result<(), Error> {
@@ -63,7 +64,7 @@ pub fn peers(flags: &PeerFlags) -> Result<(), Error> {
     if !flags.run.quick {
         experiment.loads = [0.25, 0.5, 0.9].map(Load::Share).into_iter().chain([Load::Closed]).collect();
     }
-    run("peers", experiment, CoreAssignment::choose()?, &flags.run)?.write()
+    run(experiment, one_worker("peers")?, &flags.run)?.write()
 }
 
 fn installed_memcached(path: PathBuf) -> Result<ServerCommand, Error> {
@@ -98,7 +99,7 @@ pub fn attach(flags: &AttachFlags) -> Result<(), Error> {
         let request = request.replace("\\r", "\r").replace("\\n", "\n");
         experiment.requests = FleetRequests::Text { request, reply: None };
     }
-    run("attach", experiment, CoreAssignment::choose()?, &flags.run)?.write()
+    run(experiment, one_worker("attach")?, &flags.run)?.write()
 }
 
 /// Steps between 10 and 90 % of the first contender's capacity, and bursts at 90 % of it.
@@ -141,7 +142,7 @@ pub fn steps(flags: &StepsFlags) -> Result<(), Error> {
         time_limit: Duration::from_secs_f64(if quick { 120.0 } else { 360.0 } * twos.max(1.0)),
         ..Experiment::new(contenders, quick)
     };
-    let report = run("steps", experiment, CoreAssignment::choose()?, &flags.run)?;
+    let report = run(experiment, one_worker("steps")?, &flags.run)?;
     let Comparison { experiment, outcome, .. } = &report.comparison;
     let steps = load_steps(experiment, &outcome.results);
     let mut document = report.comparison.document();
@@ -163,7 +164,7 @@ pub fn self_test(flags: &SelfTestFlags) -> Result<(), Error> {
         rounds: 16,
         ..Experiment::new(contenders, true)
     };
-    let mut report = run("self-test", experiment, CoreAssignment::choose()?, &flags.run)?;
+    let mut report = run(experiment, one_worker("self-test")?, &flags.run)?;
     let verdict = self_test_verdict(&report.comparison.outcome.results, flags.work.into());
     report.comparison.verdict = vec![verdict.sentence.clone()];
     report.write()?;
@@ -187,18 +188,12 @@ impl Report {
     }
 }
 
-fn run(
-    command: &str,
-    mut experiment: Experiment,
-    cores: CoreAssignment,
-    flags: &RunFlags,
-) -> Result<Report, Error> {
+fn run(mut experiment: Experiment, bed: Bed, flags: &RunFlags) -> Result<Report, Error> {
     let against = flags.against.as_ref().map(|name| Baseline::read(&flags.report.output, name));
     let against = against.transpose()?;
     if let Some(name) = &flags.save {
         baseline::path(&flags.report.output, name)?;
     }
-    require_testbed(command)?;
     let mut flags = flags.clone();
     if let Some(then) = against.as_ref().filter(|_| flags.rates.is_empty()) {
         experiment.given_capacity = then.capacity;
@@ -210,13 +205,13 @@ fn run(
     flags.set(&mut experiment);
     let output = Output::create(flags.report.format, &flags.report.output)?;
     if !flags.anyway {
-        preflight::check(&cores)?;
+        preflight::check(&bed.cores)?;
     }
     let awake = (flags.idle_cores == IdleCores::Awake).then(AwakeCores::request);
     let begun = Instant::now();
-    let outcome = with_bar(experiment.steps(), |progress| experiment.run(&cores, progress))?;
+    let outcome = with_bar(experiment.steps(), |progress| experiment.run(&bed, progress))?;
     let minutes = begun.elapsed().as_secs_f64() / 60.0;
-    let mut comparison = Comparison::new(experiment, cores, matches!(awake, Some(Ok(_))), minutes, outcome);
+    let mut comparison = Comparison::new(experiment, &bed, matches!(awake, Some(Ok(_))), minutes, outcome);
     if let Some((then, name)) = against.zip(flags.against.as_ref()) {
         comparison.against = then.beside(name, &comparison);
     }
@@ -224,14 +219,48 @@ fn run(
     Ok(Report { comparison, output, save })
 }
 
-fn require_testbed(command: &str) -> Result<(), Error> {
+fn one_worker(command: &str) -> Result<Bed, Error> {
+    testbed(command, CoreAssignment::choose()?)
+}
+
+/// Tries whether there can be one, before everything else.
+fn testbed(command: &str, cores: CoreAssignment) -> Result<Bed, Error> {
     let denied = |error: io::Error| match error.kind() {
         io::ErrorKind::PermissionDenied => format!(
             "{error}; `lab {command}` needs root: kernel polling is a setting of a queue, and loopback has none"
         ),
         _ => error.to_string(),
     };
-    Testbed::new(1).map(drop).map_err(|error| denied(error).into())
+    Testbed::new(1).map_err(denied)?;
+    Ok(Bed::of_testbeds(cores))
+}
+
+/// Compares policies on a card.
+pub fn on_card(flags: &CardFlags) -> Result<(), Error> {
+    let (this, interface) = (&flags.interface, &flags.client_interface);
+    let (card, looking) = card::hold(this, &flags.client, interface, false)?;
+    drop(looking);
+    eprint!("{}", card::changes(&card));
+    if flags.check {
+        return Ok(());
+    }
+    let before = host::interface(this)?;
+    let (card, ends) = card::hold(this, &flags.client, interface, true)?;
+    let quick = flags.run.quick;
+    let connections = card.server.queues.max(1) * 64;
+    let experiment = Experiment {
+        loads: [0.5, 0.9].map(Load::Share).into(),
+        receivers: vec![Receiver::Interrupt],
+        settle: 0.3,
+        duration: if quick { 0.4 } else { 1.0 },
+        ..Experiment::new(flags.contenders.clone(), quick)
+    };
+    let mut run_flags = flags.run.clone();
+    run_flags.connections.get_or_insert(u16::try_from(connections).unwrap_or(u16::MAX).min(10_000));
+    let mut report = run(experiment, Bed::of_card(card)?, &run_flags)?;
+    drop(ends);
+    report.comparison.notes.push(card::restored(&before, &host::interface(this)?));
+    report.write()
 }
 
 pub fn instructions(flags: &InstructionFlags) -> Result<(), Error> {

@@ -36,6 +36,8 @@ pub enum Command {
     Steps(StepsFlags),
     /// Check the method: find no difference between equal servers, and one that was put there
     SelfTest(SelfTestFlags),
+    /// Compare policies on a network card, whose cable leads to a second machine with the load
+    Card(CardFlags),
     /// Count instructions, interrupts and context switches of a request under each policy on
     /// emulated NICs: no timing, no noise
     Instructions(InstructionFlags),
@@ -44,7 +46,7 @@ pub enum Command {
     Paper(PaperFlags),
     /// Run a process of an experiment
     #[command(name = SUBCOMMAND, hide = true)]
-    ExperimentProcess { role: String, namespace: Option<String> },
+    ExperimentProcess { namespace: Option<String> },
 }
 
 #[derive(Args, Clone)]
@@ -65,9 +67,9 @@ pub struct RunFlags {
     pub quick: bool,
     #[command(flatten)]
     pub report: ReportFlags,
-    /// Connections of the fleet
-    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=10_000))]
-    pub connections: u16,
+    /// Connections for each worker; on a card those of all [default: 64; card: 64 for each queue]
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    pub connections: Option<u16>,
     /// Rounds of each load; fewer than six give no interval [default: 12; self-test: 16]
     #[arg(long, value_parser = clap::value_parser!(u8).range(1..=100))]
     pub rounds: Option<u8>,
@@ -111,7 +113,9 @@ pub enum IdleCores {
 
 impl RunFlags {
     pub fn set(&self, experiment: &mut Experiment) {
-        experiment.connections = self.connections.into();
+        if let Some(connections) = self.connections {
+            experiment.connections = connections.into();
+        }
         if !self.receiver.is_empty() {
             experiment.receivers.clone_from(&self.receiver);
         }
@@ -162,6 +166,33 @@ pub struct CompareFlags {
     /// Path of a memcached to compare, too; it runs as it is, with a thread for each worker
     #[arg(long, value_name = "PATH")]
     pub memcached: Option<PathBuf>,
+}
+
+#[derive(Args, Clone)]
+pub struct CardFlags {
+    /// This machine's interface, whose cable leads to the second machine
+    #[arg(long, value_name = "NAME")]
+    pub interface: String,
+    /// The command that starts this program as root on the second machine, for example
+    /// 'ssh root@192.0.2.7 ./lab'
+    #[arg(long, value_name = "COMMAND", value_parser = NonEmptyStringValueParser::new())]
+    pub client: String,
+    /// The second machine's interface
+    #[arg(long, value_name = "NAME")]
+    pub client_interface: String,
+    /// Look at both machines, say what would be changed, and end
+    #[arg(long)]
+    pub check: bool,
+    /// What to compare, as for `compare`
+    #[arg(
+        long,
+        value_delimiter = ',',
+        value_name = "LIST",
+        default_value = "vanilla:epoll,vanilla:uring,kernel-polling"
+    )]
+    pub contenders: Vec<Contender>,
+    #[command(flatten)]
+    pub run: RunFlags,
 }
 
 #[derive(Args, Clone)]

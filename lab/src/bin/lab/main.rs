@@ -42,8 +42,9 @@ fn run(flags: Flags) -> Result<(), Error> {
         Command::Attach(flags) => commands::attach(&flags),
         Command::Steps(flags) => commands::steps(&flags),
         Command::SelfTest(flags) => commands::self_test(&flags),
+        Command::Card(flags) => commands::on_card(&flags),
         Command::Instructions(flags) => commands::instructions(&flags),
         Command::Paper(flags) => commands::paper(&flags),
-        Command::ExperimentProcess { role, namespace } => processes::run(&role, namespace.as_deref()),
+        Command::ExperimentProcess { namespace } => processes::run(namespace.as_deref()),
     }
 }

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::programs::{BUILD, Programs, WebRoot};
 use crate::Error;
 use crate::cores::CoreAssignment;
+use crate::experiment::Bed;
 use crate::experiment::{Contender, Experiment, Load};
 use crate::fleet::FleetRequests;
 use crate::network::PollingConfig;
@@ -151,7 +152,7 @@ pub struct PartResult {
 /// What is measured. Dropping it removes the files of web servers.
 pub struct PaperPlan {
     pub programs: Programs,
-    cores: CoreAssignment,
+    bed: Bed,
     parts: Vec<(Part, Result<PartPlan, String>)>,
     _web_root: WebRoot,
 }
@@ -166,7 +167,7 @@ impl PaperPlan {
             None => (part, PartPlan::new(part, config, &cores, &programs, &web_root)),
         };
         let parts = [Part::Policies, Part::Web, Part::Connections].map(plan).into();
-        Ok(Self { programs, cores, parts, _web_root: web_root })
+        Ok(Self { programs, bed: Bed::of_testbeds(cores), parts, _web_root: web_root })
     }
 
     /// About how many turns it takes: fewer where time runs out, and more where turns are repeated.
@@ -178,9 +179,9 @@ impl PaperPlan {
     /// Measures all parts. Calls `progress` before each turn. A part that fails is missing, and the
     /// others are measured.
     pub fn measure(self, progress: &mut dyn FnMut(&str)) -> Parts {
-        let cores = &self.cores;
+        let bed = &self.bed;
         let mut measure = |part: Part, plan: PartPlan| {
-            let result = plan.measure(cores, &mut |step| progress(&format!("{part:?}: {step}")));
+            let result = plan.measure(bed, &mut |step| progress(&format!("{part:?}: {step}")));
             let result = result.map_err(|error| format!("failed: {error}"))?;
             let measured = result.loads.iter().filter(|load| load.kind != LoadKind::Capacity);
             if measured.flat_map(|load| &load.rows).any(Row::has_valid_turn) {
@@ -292,13 +293,13 @@ impl PartPlan {
 
     /// Runs the experiments. If a later one fails, a note says so: what was measured before is not
     /// lost.
-    fn measure(self, cores: &CoreAssignment, progress: &mut dyn FnMut(&str)) -> Result<PartResult, Error> {
+    fn measure(self, bed: &Bed, progress: &mut dyn FnMut(&str)) -> Result<PartResult, Error> {
         let Self { experiments, workload, note } = self;
         let notes = note.into_iter().collect();
         let mut result = PartResult { workload, loads: Vec::new(), no_capacity: None, notes };
         for (named, experiment) in experiments {
             let name = named.as_ref().map_or_else(String::new, |(name, _)| format!("{name}: "));
-            let outcome = match experiment.run(cores, &mut |step| progress(&format!("{name}{step}"))) {
+            let outcome = match experiment.run(bed, &mut |step| progress(&format!("{name}{step}"))) {
                 Ok(outcome) => outcome,
                 Err(error) if result.loads.is_empty() => return Err(error),
                 Err(error) => {
