@@ -412,10 +412,22 @@ impl Comparison {
             self.experiment.references.contains(index) || subjects(&self.experiment).contains(index)
         };
         let (first, others): (Vec<usize>, Vec<usize>) = (0..count).partition(important);
-        let mut shown: Vec<usize> = first.into_iter().chain(others).take(room).collect();
+        // With too many a line is left for what is not on the screen.
+        let most = if count > room { room.saturating_sub(1) } else { room };
+        let mut shown: Vec<usize> = first.into_iter().chain(others).take(most).collect();
         shown.sort_unstable();
-        let mut loads = self.verdict_loads();
-        loads.drain(..loads.len().saturating_sub((room / shown.len().max(1)).max(1)));
+        let loads = self.verdict_loads();
+        let all = self.rows_at(&loads, &shown);
+        // With the header.
+        if all.lines().count() <= room + 1 {
+            all
+        } else {
+            self.rows_at(&loads[loads.len().saturating_sub(1)..], &shown)
+        }
+    }
+
+    /// The rows of contenders at these rates.
+    fn rows_at(&self, loads: &[Load], shown: &[usize]) -> String {
         let blocks: Vec<_> = loads.iter().map(|&load| (load, self.screen_columns(load))).collect();
         let Some((_, titles)) = blocks.first() else { return String::new() };
         let titles: Vec<String> = ["server", "load/s"]
