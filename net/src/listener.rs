@@ -11,7 +11,8 @@ use std::task::{Context, Poll, ready};
 
 use runtime::__net::RingListener;
 use runtime::io::{AsyncFd, Direction, OnItsWorker, SourceKind};
-use socket2::{Domain, SockAddr, Socket, Type};
+use rustix::net::SocketFlags;
+use socket2::{Domain, Socket, Type};
 
 use crate::stream::generic::Stream;
 
@@ -95,8 +96,9 @@ pub(crate) const BACKLOG: i32 = 4096;
 /// After this many connections of a listener it is looked whether other workers do anything.
 const LOOK_AFTER: u32 = 64;
 
-/// An accepted connection, and its peer's address if accept has returned it.
-pub(crate) type Accepted = (Arc<Socket>, Option<SockAddr>);
+/// An accepted connection, close-on-exec and non-blocking; and its peer's address if accept has
+/// returned one of the internet.
+pub(crate) type Accepted = (Arc<Socket>, Option<SocketAddr>);
 
 /// A listening socket, of kind [`Tcp`](crate::Tcp) or [`Unix`](crate::Unix), on its worker's
 /// driver.
@@ -248,9 +250,10 @@ impl<K> Listener<K> {
 }
 
 pub(crate) fn accept(listener: &Socket) -> io::Result<Accepted> {
-    let (socket, address) = listener.accept()?;
-    socket.set_nonblocking(true)?;
-    Ok((Arc::new(socket), Some(address)))
+    // One call: socket2's takes two more for a socket that is non-blocking.
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let (socket, address) = rustix::net::acceptfrom_with(listener, flags)?;
+    Ok((Arc::new(socket.into()), address.and_then(|address| address.try_into().ok())))
 }
 
 fn by_ring(accepted: OwnedFd) -> Accepted {

@@ -222,8 +222,11 @@ impl Listener<Tcp> {
     }
 
     fn accepted(&self, (socket, address): Accepted) -> io::Result<(Stream<Tcp>, SocketAddr)> {
-        let address = address.map_or_else(|| sockopt::accepted_from(&socket), Ok)?;
-        Ok((self.take_on(socket)?, internet_address(&address)?))
+        let address = match address {
+            Some(address) => address,
+            None => internet_address(&sockopt::accepted_from(&socket)?)?,
+        };
+        Ok((self.take_on(socket)?, address))
     }
 
     /// Takes the socket off this worker, and returns it, non-blocking as it is, with the

@@ -37,6 +37,21 @@ async fn a_client_that_has_reset_is_accepted_with_its_address() {
     }
 }
 
+#[test]
+fn an_accepted_socket_is_close_on_exec_and_non_blocking() {
+    use rustix::fs::{OFlags, fcntl_getfl};
+    use rustix::io::{FdFlags, fcntl_getfd};
+    for driver in crate::drivers::drivers() {
+        crate::drivers::one_worker(driver).block_on(async {
+            let listener = TcpListener::bind(local()).unwrap();
+            let _client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+            let (server, _) = listener.accept().await.unwrap();
+            assert!(fcntl_getfd(&server).unwrap().contains(FdFlags::CLOEXEC), "{driver}");
+            assert!(fcntl_getfl(&server).unwrap().contains(OFlags::NONBLOCK), "{driver}");
+        });
+    }
+}
+
 #[runtime::test]
 async fn two_tasks_that_wait_on_one_listener_both_accept() {
     let listener = Rc::new(TcpListener::bind(local()).unwrap());
