@@ -85,6 +85,8 @@ pub use bytes::Bytes;
 pub use socket2::TcpKeepalive;
 
 pub use crate::copy::copy_bidirectional;
+#[doc(hidden)]
+pub use crate::listener::Arrival;
 pub use crate::listener::{BindOptions, Listener};
 pub use crate::names::lookup_host;
 pub use crate::serve::counts::{AcceptErrors, Alignment};

@@ -100,6 +100,16 @@ const LOOK_AFTER: u32 = 64;
 /// returned one of the internet.
 pub(crate) type Accepted = (Arc<Socket>, Option<SocketAddr>);
 
+/// What is known of a connection when it is served, so that nobody asks the kernel again.
+#[doc(hidden)]
+#[derive(Debug, Clone, Copy)]
+pub struct Arrival {
+    /// The peer's address, where accept has returned it.
+    pub peer: Option<SocketAddr>,
+    /// `SO_INCOMING_NAPI_ID` as it was then.
+    pub napi: u32,
+}
+
 /// A listening socket, of kind [`Tcp`](crate::Tcp) or [`Unix`](crate::Unix), on its worker's
 /// driver.
 #[derive(Debug)]

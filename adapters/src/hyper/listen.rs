@@ -8,7 +8,7 @@ use std::panic::Location;
 use ::hyper::body::{Body, Incoming};
 use ::hyper::service::Service;
 use ::hyper::{Request, Response};
-use net::{Serving, Stream, Tcp, TcpListener, Unix, UnixListener};
+use net::{Arrival, Serving, Stream, Tcp, TcpListener, Unix, UnixListener};
 
 /// An error of a service, of a body or of a connection.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -56,11 +56,11 @@ pub(super) mod sealed {
         /// For the application's line `caller`. Accepts nothing before [`Serving::resume`].
         fn serve_paused<H, F>(self, caller: &'static Location<'static>, handler: H) -> io::Result<Serving>
         where
-            H: Fn(Stream<Self::Kind>) -> F + Clone + Send + 'static,
+            H: Fn(Stream<Self::Kind>, Arrival) -> F + Clone + Send + 'static,
             F: Future<Output = ()> + 'static;
 
         /// Sets the connection's options.
-        fn accepted(stream: &Stream<Self::Kind>, encrypted: bool) -> Peer;
+        fn accepted(stream: &Stream<Self::Kind>, arrival: Arrival, encrypted: bool) -> Peer;
     }
 
     impl Listen for TcpListener {
@@ -68,17 +68,17 @@ pub(super) mod sealed {
 
         fn serve_paused<H, F>(self, caller: &'static Location<'static>, handler: H) -> io::Result<Serving>
         where
-            H: Fn(Stream<Tcp>) -> F + Clone + Send + 'static,
+            H: Fn(Stream<Tcp>, Arrival) -> F + Clone + Send + 'static,
             F: Future<Output = ()> + 'static,
         {
-            self.served_at(caller).serve_paused(handler)
+            self.served_at(caller).serve_paused_arrivals(handler)
         }
 
-        fn accepted(stream: &Stream<Tcp>, encrypted: bool) -> Peer {
+        fn accepted(stream: &Stream<Tcp>, Arrival { peer, napi }: Arrival, encrypted: bool) -> Peer {
             // HTTP/2 and streamed bodies write in parts: the last must not wait for an
             // acknowledgment. Fails if the connection has broken, which its first read reports.
             let _ = stream.set_nodelay(true);
-            Peer { address: stream.peer_addr().ok(), napi: stream.incoming_napi_id(), encrypted }
+            Peer { address: peer.or_else(|| stream.peer_addr().ok()), napi, encrypted }
         }
     }
 
@@ -87,13 +87,13 @@ pub(super) mod sealed {
 
         fn serve_paused<H, F>(self, caller: &'static Location<'static>, handler: H) -> io::Result<Serving>
         where
-            H: Fn(Stream<Unix>) -> F + Clone + Send + 'static,
+            H: Fn(Stream<Unix>, Arrival) -> F + Clone + Send + 'static,
             F: Future<Output = ()> + 'static,
         {
-            self.served_at(caller).serve_paused(handler)
+            self.served_at(caller).serve_paused_arrivals(handler)
         }
 
-        fn accepted(_: &Stream<Unix>, encrypted: bool) -> Peer {
+        fn accepted(_: &Stream<Unix>, _: Arrival, encrypted: bool) -> Peer {
             Peer { address: None, napi: 0, encrypted }
         }
     }

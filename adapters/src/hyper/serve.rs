@@ -217,8 +217,8 @@ impl<L: Listen, M: MakeService> Serve<L, M> {
             #[cfg(feature = "tls")]
             h2_required: self.h2_required,
         });
-        let serving = self.listener.serve_paused(self.caller, move |stream| {
-            let peer = L::accepted(&stream, encrypted);
+        let serving = self.listener.serve_paused(self.caller, move |stream, arrival| {
+            let peer = L::accepted(&stream, arrival, encrypted);
             serve_connection(stream, peer, Arc::clone(&context))
         })?;
         serving.resume();

@@ -16,7 +16,7 @@ use runtime::task;
 use socket2::Socket;
 
 use super::connections::{ConnectionSlot, Place, ServeState};
-use crate::listener::{Listener, accept};
+use crate::listener::{Accepted, Arrival, Listener, accept};
 use crate::sockopt;
 use crate::stream::generic::Stream;
 
@@ -39,13 +39,13 @@ impl<H> Acceptor<H> {
     ) -> impl Future<Output = ()>
     where
         K: 'static,
-        H: Fn(Stream<K>) -> F + Clone + Send + 'static,
+        H: Fn(Stream<K>, Arrival) -> F + Clone + Send + 'static,
         F: Future<Output = ()> + 'static,
     {
         // Made before the first poll: a stop may come first.
-        let accepted = ahead.into_iter().map(Arc::new).collect();
+        let accepted = ahead.into_iter().map(accepted_ahead).collect();
         let state = Arc::clone(&self.state);
-        let serve = Box::new(move |socket, place| self.serve::<K, F>(socket, place));
+        let serve = Box::new(move |accepted, place| self.serve::<K, F>(accepted, place));
         let mut accepting = Accepting { state, serve, listener: Some(listener), accepted, drains };
         async move {
             std::future::poll_fn(|context| accepting.state.poll_resumed(context)).await;
@@ -53,8 +53,8 @@ impl<H> Acceptor<H> {
             accepting.serve_accepted().await;
             while let Some(listener) = &accepting.listener {
                 match listener.accept_socket().await {
-                    Ok((socket, _)) => {
-                        accepting.accepted.push_back(socket);
+                    Ok(accepted) => {
+                        accepting.accepted.push_back(accepted);
                         accepting.serve_accepted().await;
                     }
                     Err(error) => back_off(&error, &accepting.state).await,
@@ -63,10 +63,10 @@ impl<H> Acceptor<H> {
         }
     }
 
-    fn serve<K, F>(&self, socket: Arc<Socket>, place: Place)
+    fn serve<K, F>(&self, (socket, peer): Accepted, place: Place)
     where
         K: 'static,
-        H: Fn(Stream<K>) -> F + Clone + Send + 'static,
+        H: Fn(Stream<K>, Arrival) -> F + Clone + Send + 'static,
         F: Future<Output = ()> + 'static,
     {
         let here = runtime::current_worker();
@@ -78,7 +78,7 @@ impl<H> Acceptor<H> {
         let counted = CountedConnection::on(owner);
         let (state, handler, (slot, key)) = (&self.state, self.handler.clone(), place);
         let serve = move || ServedConnection {
-            handled: call_handler(&slot.state, (socket, napi), handler),
+            handled: call_handler(&slot.state, socket, Arrival { peer, napi }, handler),
             _slot: slot,
             _counted: counted,
         };
@@ -94,21 +94,21 @@ impl<H> Acceptor<H> {
 /// closed with it.
 struct Accepting<K> {
     state: Arc<ServeState>,
-    serve: Box<dyn Fn(Arc<Socket>, Place)>,
+    serve: Box<dyn Fn(Accepted, Place)>,
     /// Taken by the drop.
     listener: Option<Listener<K>>,
     /// Accepted, and not served yet: before the serving began, or without a place.
-    accepted: VecDeque<Arc<Socket>>,
+    accepted: VecDeque<Accepted>,
     drains: bool,
 }
 
 impl<K> Accepting<K> {
     /// Serves what was accepted, each once it has a place.
     async fn serve_accepted(&mut self) {
-        while let Some(socket) = self.accepted.front() {
+        while let Some((socket, _)) = self.accepted.front() {
             let place = self.state.add(socket).await;
-            let Some(socket) = self.accepted.pop_front() else { return };
-            (self.serve)(socket, place);
+            let Some(accepted) = self.accepted.pop_front() else { return };
+            (self.serve)(accepted, place);
         }
     }
 }
@@ -122,8 +122,8 @@ impl<K> Drop for Accepting<K> {
         if !state.stopped_accepting.load(Ordering::SeqCst) || state.is_paused() {
             return;
         }
-        let serve = |accepted: Arc<Socket>| {
-            if let Some(place) = state.try_add(&accepted) {
+        let serve = |accepted: Accepted| {
+            if let Some(place) = state.try_add(&accepted.0) {
                 (self.serve)(accepted, place);
             }
         };
@@ -132,7 +132,7 @@ impl<K> Drop for Accepting<K> {
         // would be a flood, which would keep the worker here.
         let waiting = (listener.backlog as u32).min(LARGEST_BACKLOG);
         let Ok((socket, ahead)) = listener.into_socket() else { return };
-        ahead.into_iter().map(Arc::new).for_each(serve);
+        ahead.into_iter().map(accepted_ahead).for_each(serve);
         if self.drains {
             for accepted in backlog(&socket).take(waiting as usize + 1) {
                 accepted.into_iter().for_each(serve);
@@ -141,14 +141,18 @@ impl<K> Drop for Accepting<K> {
     }
 }
 
+fn accepted_ahead(socket: Socket) -> Accepted {
+    (Arc::new(socket), None)
+}
+
 /// A backlog that is negative or larger asks for the largest that the kernel allows
 /// (`net.core.somaxconn`).
 const LARGEST_BACKLOG: u32 = 65_535;
 
 /// The connections that wait to be accepted. `None` is one that was gone, which doesn't end them.
-fn backlog(listener: &Socket) -> impl Iterator<Item = Option<Arc<Socket>>> {
+fn backlog(listener: &Socket) -> impl Iterator<Item = Option<Accepted>> {
     std::iter::from_fn(|| match accept(listener) {
-        Ok((accepted, _)) => Some(Some(accepted)),
+        Ok(accepted) => Some(Some(accepted)),
         Err(error) if concerns_peer(&error) => Some(None),
         Err(_) => None,
     })
@@ -213,26 +217,26 @@ impl<F: Future<Output = ()>> Future for ServedConnection<F> {
     }
 }
 
-/// Takes a connection of a NAPI onto this worker and calls its handler. `None` if the handler
-/// panics or the driver can't register the connection.
-fn call_handler<K, H, F>(state: &ServeState, (socket, napi): (Arc<Socket>, u32), handler: H) -> Option<F>
+/// Takes a connection onto this worker and calls its handler. `None` if the handler panics or the
+/// driver can't register the connection.
+fn call_handler<K, H, F>(state: &ServeState, socket: Arc<Socket>, arrival: Arrival, handler: H) -> Option<F>
 where
-    H: Fn(Stream<K>) -> F,
+    H: Fn(Stream<K>, Arrival) -> F,
 {
-    let stream = match Stream::of_napi(socket, napi) {
+    let stream = match Stream::of_napi(socket, arrival.napi) {
         Ok(stream) => stream,
         Err(error) => {
             tracing::error!(%error, "a connection was closed, as it could not be registered with the driver");
             return None;
         }
     };
-    state.counters.count_accepted(napi);
+    state.counters.count_accepted(arrival.napi);
     if state.stopping.load(Ordering::SeqCst) {
         // Accepted before the shutdown and started after it.
         let _ = stream.shutdown(Shutdown::Read);
     }
     // The panic hook has reported a panic, and the other connections go on. Its payload is leaked,
     // as it may panic when it is dropped.
-    let handled = std::panic::catch_unwind(AssertUnwindSafe(|| handler(stream)));
+    let handled = std::panic::catch_unwind(AssertUnwindSafe(|| handler(stream, arrival)));
     handled.map_err(std::mem::forget).ok()
 }

@@ -12,7 +12,7 @@ use socket2::Socket;
 use super::accept::Acceptor;
 use super::connections::ServeState;
 use super::serving::Serving;
-use crate::listener::Listener;
+use crate::listener::{Arrival, Listener};
 use crate::sockopt;
 use crate::stream::generic::Stream;
 use crate::tcp::{Tcp, extend_reuseport_group};
@@ -42,7 +42,7 @@ impl Listener<Tcp> {
         H: Fn(Stream<Tcp>) -> F + Clone + Send + 'static,
         F: Future<Output = ()> + 'static,
     {
-        self.serve_at(handler, false, Location::caller())
+        self.serve_at(move |stream, _| handler(stream), false, Location::caller())
     }
 
     /// As [`serve`](Self::serve), but connections wait in the backlog until [`Serving::resume`] is
@@ -54,12 +54,24 @@ impl Listener<Tcp> {
         H: Fn(Stream<Tcp>) -> F + Clone + Send + 'static,
         F: Future<Output = ()> + 'static,
     {
+        self.serve_paused_arrivals(move |stream, _| handler(stream))
+    }
+
+    /// For libraries that serve for an application: as [`serve_paused`](Self::serve_paused), with
+    /// what is known of the connection.
+    #[doc(hidden)]
+    #[track_caller]
+    pub fn serve_paused_arrivals<H, F>(self, handler: H) -> io::Result<Serving>
+    where
+        H: Fn(Stream<Tcp>, Arrival) -> F + Clone + Send + 'static,
+        F: Future<Output = ()> + 'static,
+    {
         self.serve_at(handler, true, Location::caller())
     }
 
     fn serve_at<H, F>(self, handler: H, paused: bool, line: &'static Location<'static>) -> io::Result<Serving>
     where
-        H: Fn(Stream<Tcp>) -> F + Clone + Send + 'static,
+        H: Fn(Stream<Tcp>, Arrival) -> F + Clone + Send + 'static,
         F: Future<Output = ()> + 'static,
     {
         let workers = runtime::workers();
@@ -119,7 +131,7 @@ impl Listener<Unix> {
         H: Fn(Stream<Unix>) -> F + Clone + Send + 'static,
         F: Future<Output = ()> + 'static,
     {
-        Ok(self.serve_at(handler, false, Location::caller()))
+        Ok(self.serve_at(move |stream, _| handler(stream), false, Location::caller()))
     }
 
     /// As [`serve`](Self::serve), but connections wait in the backlog until [`Serving::resume`] is
@@ -130,12 +142,24 @@ impl Listener<Unix> {
         H: Fn(Stream<Unix>) -> F + Clone + Send + 'static,
         F: Future<Output = ()> + 'static,
     {
+        self.serve_paused_arrivals(move |stream, _| handler(stream))
+    }
+
+    /// For libraries that serve for an application: as [`serve_paused`](Self::serve_paused), with
+    /// what is known of the connection.
+    #[doc(hidden)]
+    #[track_caller]
+    pub fn serve_paused_arrivals<H, F>(self, handler: H) -> io::Result<Serving>
+    where
+        H: Fn(Stream<Unix>, Arrival) -> F + Clone + Send + 'static,
+        F: Future<Output = ()> + 'static,
+    {
         Ok(self.serve_at(handler, true, Location::caller()))
     }
 
     fn serve_at<H, F>(self, handler: H, paused: bool, line: &'static Location<'static>) -> Serving
     where
-        H: Fn(Stream<Unix>) -> F + Clone + Send + 'static,
+        H: Fn(Stream<Unix>, Arrival) -> F + Clone + Send + 'static,
         F: Future<Output = ()> + 'static,
     {
         let acceptor = self.acceptor(handler, paused, line);
