@@ -29,6 +29,7 @@ pub(super) struct ConnectionContext<M> {
     pub(super) make: M,
     pub(super) builder: auto::Builder<Executor>,
     pub(super) shutdown: Arc<Shutdown>,
+    pub(super) is_tcp: bool,
     /// How long a client may take for the bytes that tell HTTP/1 from HTTP/2.
     pub(super) first_bytes_limit: Option<Duration>,
     /// How long nothing may come.
@@ -50,7 +51,7 @@ pub(super) async fn serve_connection<K: 'static, M: MakeService>(
     peer: Peer,
     context: Arc<ConnectionContext<M>>,
 ) {
-    let stream = HttpSocket::new(stream).with_stall_limit(context.stall_limit);
+    let stream = HttpSocket::new(stream, context.is_tcp).with_stall_limit(context.stall_limit);
     let usage = stream.usage();
     #[cfg_attr(
         not(feature = "tls"),

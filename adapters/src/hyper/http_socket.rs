@@ -22,6 +22,11 @@ use super::file_body::{FilePart, file_part};
 /// wait.
 ///
 /// Where the bytes to write stand for those of a file, the file is sent.
+///
+/// `TCP_NODELAY` is set before the second write: HTTP/2 and streamed bodies write in parts, and the
+/// last must not wait for an acknowledgment. A first one never does, as the kernel holds a small
+/// segment back only behind another one (`net/ipv4/tcp_output.c`, `tcp_nagle_check`), unless it is
+/// so long that it is sent in parts.
 #[derive(Debug)]
 pub(super) struct HttpSocket<K> {
     stream: Stream<K>,
@@ -31,8 +36,13 @@ pub(super) struct HttpSocket<K> {
     /// How long a write may wait for the peer, and the wait.
     stall_limit: Option<Duration>,
     stalled: Option<Box<Sleep>>,
+    /// Whether `TCP_NODELAY` has to be set.
+    delays: bool,
     usage: Rc<SocketUsage>,
 }
+
+/// The send buffer of a new connection has room for as much (`net.ipv4.tcp_wmem`, the default).
+const SENT_AT_ONCE: usize = 16 << 10;
 
 /// What is done on a socket, to find out whether its connection is idle.
 #[derive(Debug, Default)]
@@ -50,8 +60,10 @@ impl SocketUsage {
 }
 
 impl<K> HttpSocket<K> {
-    pub(super) fn new(stream: Stream<K>) -> Self {
-        Self { stream, file_sender: None, stall_limit: None, stalled: None, usage: Rc::default() }
+    /// `is_tcp`: it has the option `TCP_NODELAY`.
+    pub(super) fn new(stream: Stream<K>, is_tcp: bool) -> Self {
+        let (file_sender, stall_limit, stalled) = (None, None, None);
+        Self { stream, file_sender, stall_limit, stalled, delays: is_tcp, usage: Rc::default() }
     }
 
     /// Fails writes that wait for longer than `limit`.
@@ -62,6 +74,15 @@ impl<K> HttpSocket<K> {
 
     pub(super) fn usage(&self) -> Rc<SocketUsage> {
         Rc::clone(&self.usage)
+    }
+
+    /// Called before each write, of so many bytes.
+    fn end_delay(&mut self, length: usize) {
+        if self.delays && (self.usage.writes.get() > 0 || length > SENT_AT_ONCE) {
+            self.delays = false;
+            // Fails only if the connection has broken, which the write reports.
+            let _ = rustix::net::sockopt::set_tcp_nodelay(&self.stream, true);
+        }
     }
 
     /// Ends a write that has waited for too long.
@@ -126,6 +147,7 @@ impl<K> AsyncBufRead for HttpSocket<K> {
 impl<K> AsyncWrite for HttpSocket<K> {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &[u8]) -> Poll<io::Result<usize>> {
         let socket = self.get_mut();
+        socket.end_delay(buffer.len());
         let written = match file_part(buffer) {
             Some(part) => socket.poll_send_file(context, &part, buffer.len()),
             None => Pin::new(&mut socket.stream).poll_write(context, buffer),
@@ -140,6 +162,7 @@ impl<K> AsyncWrite for HttpSocket<K> {
     ) -> Poll<io::Result<usize>> {
         let file = buffers.iter().enumerate().find_map(|(index, buffer)| Some((index, file_part(buffer)?)));
         let socket = self.get_mut();
+        socket.end_delay(buffers.iter().map(|buffer| buffer.len()).sum());
         let stream = Pin::new(&mut socket.stream);
         let written = match file {
             Some((0, part)) => socket.poll_send_file(context, &part, buffers[0].len()),
@@ -157,5 +180,31 @@ impl<K> AsyncWrite for HttpSocket<K> {
         let socket = self.get_mut();
         let closed = Pin::new(&mut socket.stream).poll_close(context);
         socket.limited(context, closed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::AsyncWriteExt;
+    use net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    #[runtime::test]
+    async fn the_second_write_and_a_long_first_one_wait_for_no_acknowledgment() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let connect = async || {
+            let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+            HttpSocket::new(stream, true)
+        };
+        let mut socket = connect().await;
+        for sets in [false, true] {
+            socket.write_all(b"part").await.unwrap();
+            assert_eq!(socket.stream.nodelay().unwrap(), sets);
+        }
+        let mut socket = connect().await;
+        let long = [0; SENT_AT_ONCE];
+        let _ = socket.write_vectored(&[IoSlice::new(b"head"), IoSlice::new(&long)]).await.unwrap();
+        assert!(socket.stream.nodelay().unwrap());
     }
 }

@@ -52,6 +52,8 @@ pub(super) mod sealed {
 
     pub trait Listen {
         type Kind: 'static;
+        /// Whether its connections are TCP's.
+        const IS_TCP: bool;
 
         /// For the application's line `caller`. Accepts nothing before [`Serving::resume`].
         fn serve_paused<H, F>(self, caller: &'static Location<'static>, handler: H) -> io::Result<Serving>
@@ -59,12 +61,12 @@ pub(super) mod sealed {
             H: Fn(Stream<Self::Kind>, Arrival) -> F + Clone + Send + 'static,
             F: Future<Output = ()> + 'static;
 
-        /// Sets the connection's options.
-        fn accepted(stream: &Stream<Self::Kind>, arrival: Arrival, encrypted: bool) -> Peer;
+        fn peer(stream: &Stream<Self::Kind>, arrival: Arrival, encrypted: bool) -> Peer;
     }
 
     impl Listen for TcpListener {
         type Kind = Tcp;
+        const IS_TCP: bool = true;
 
         fn serve_paused<H, F>(self, caller: &'static Location<'static>, handler: H) -> io::Result<Serving>
         where
@@ -74,16 +76,14 @@ pub(super) mod sealed {
             self.served_at(caller).serve_paused_arrivals(handler)
         }
 
-        fn accepted(stream: &Stream<Tcp>, Arrival { peer, napi }: Arrival, encrypted: bool) -> Peer {
-            // HTTP/2 and streamed bodies write in parts: the last must not wait for an
-            // acknowledgment. Fails if the connection has broken, which its first read reports.
-            let _ = stream.set_nodelay(true);
+        fn peer(stream: &Stream<Tcp>, Arrival { peer, napi }: Arrival, encrypted: bool) -> Peer {
             Peer { address: peer.or_else(|| stream.peer_addr().ok()), napi, encrypted }
         }
     }
 
     impl Listen for UnixListener {
         type Kind = Unix;
+        const IS_TCP: bool = false;
 
         fn serve_paused<H, F>(self, caller: &'static Location<'static>, handler: H) -> io::Result<Serving>
         where
@@ -93,7 +93,7 @@ pub(super) mod sealed {
             self.served_at(caller).serve_paused_arrivals(handler)
         }
 
-        fn accepted(_: &Stream<Unix>, _: Arrival, encrypted: bool) -> Peer {
+        fn peer(_: &Stream<Unix>, _: Arrival, encrypted: bool) -> Peer {
             Peer { address: None, napi: 0, encrypted }
         }
     }

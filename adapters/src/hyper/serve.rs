@@ -27,7 +27,7 @@ const IDLE_LIMIT: Duration = Duration::from_secs(75);
 /// Serves HTTP/1 and HTTP/2 on a listener, each connection on the worker that owns its NAPI (see
 /// [`TcpListener::serve`](net::TcpListener)). Await the result, or [start](Serve::start) it.
 ///
-/// `make` is called for each connection. `TCP_NODELAY` is set. Which protocol a client speaks is
+/// `make` is called for each connection. No write waits for an acknowledgment (`TCP_NODELAY`). Which protocol a client speaks is
 /// found out by its first bytes.
 ///
 /// ```
@@ -208,6 +208,7 @@ impl<L: Listen, M: MakeService> Serve<L, M> {
             make: self.make,
             builder: self.builder,
             shutdown: Arc::clone(&shutdown),
+            is_tcp: L::IS_TCP,
             first_bytes_limit: self.first_bytes_limit,
             idle_limit: self.idle_limit,
             stall_limit: self.stall_limit,
@@ -218,7 +219,7 @@ impl<L: Listen, M: MakeService> Serve<L, M> {
             h2_required: self.h2_required,
         });
         let serving = self.listener.serve_paused(self.caller, move |stream, arrival| {
-            let peer = L::accepted(&stream, arrival, encrypted);
+            let peer = L::peer(&stream, arrival, encrypted);
             serve_connection(stream, peer, Arc::clone(&context))
         })?;
         serving.resume();

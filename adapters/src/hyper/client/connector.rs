@@ -98,8 +98,7 @@ async fn connect(uri: Uri, connector: Connector) -> io::Result<HttpStream> {
     let port = uri.port_u16().unwrap_or(if encrypted { 443 } else { 80 });
     let addresses = resolve(host, port).await?;
     let (stream, address) = connect_first(addresses, connector.connect_timeout).await?;
-    stream.set_nodelay(true)?;
-    let stream = HttpSocket::new(stream);
+    let stream = HttpSocket::new(stream, true);
     #[cfg(feature = "tls")]
     if encrypted {
         let (stream, negotiated_h2) = connector.https.handshake(host, stream).await?;
