@@ -105,13 +105,18 @@ where
     M: MakeService,
 {
     let requests = Rc::new(Requests::default());
-    let service = ConnectionService::new(context.make.make(peer), Rc::clone(&requests), peer.is_encrypted());
+    let service = ConnectionService::new(
+        context.make.make(peer),
+        Rc::clone(&requests),
+        Rc::clone(&usage),
+        peer.is_encrypted(),
+    );
     let (lender, borrowed) = lend(stream);
     let new_idle_limit = |limit| IdleLimit::new(limit, Rc::clone(&usage), Rc::clone(&requests));
     let limits = Limits {
         first_bytes: context.first_bytes_limit.map(runtime::sleep),
         idle: context.idle_limit.map(new_idle_limit),
-        usage: (usage, requests),
+        usage: (Rc::clone(&usage), requests),
         leaving: None,
     };
     // It is dropped when it is ready: unless it was upgraded, that returns the stream.
@@ -119,6 +124,7 @@ where
     // A client that has sent no request waits for no response.
     if let Some(stream) = lender.returned().await
         && spoken.get() != Spoken::Unknown
+        && !usage.ends_at_once()
     {
         lingering_close(stream, |task| shutdown.poll(task)).await;
     }

@@ -21,6 +21,9 @@ use super::file_body::{FilePart, file_part};
 /// between. An error of the send is returned by the next write or by the close, and the close does
 /// wait.
 ///
+/// A close after which the client sends nothing ([`SocketUsage::ends_at_once`]) leaves the end of
+/// the stream to the drop, which follows.
+///
 /// Where the bytes to write stand for those of a file, the file is sent.
 ///
 /// `TCP_NODELAY` is set before the second write: HTTP/2 and streamed bodies write in parts, and the
@@ -51,11 +54,26 @@ pub(super) struct SocketUsage {
     pub(super) writes: Cell<u64>,
     /// Whether bytes wait until the peer takes others.
     pub(super) write_waits: Cell<bool>,
+    /// The client sends nothing after the request that was read last.
+    pub(super) has_last_request: Cell<bool>,
+    /// A read was so long that it may have left bytes in the socket.
+    had_long_read: Cell<bool>,
 }
+
+/// No read of a stream takes more from an epoll driver's socket.
+const LONG_READ: usize = 16 << 10;
 
 impl SocketUsage {
     fn count_read(&self, length: usize) {
         self.reads.set(self.reads.get().wrapping_add(u64::from(length > 0)));
+        if length >= LONG_READ {
+            self.had_long_read.set(true);
+        }
+    }
+
+    /// Whether a close need not wait for the client: all that it sends was read.
+    pub(super) fn ends_at_once(&self) -> bool {
+        self.has_last_request.get() && !self.had_long_read.get()
     }
 }
 
@@ -178,7 +196,11 @@ impl<K> AsyncWrite for HttpSocket<K> {
 
     fn poll_close(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let socket = self.get_mut();
-        let closed = Pin::new(&mut socket.stream).poll_close(context);
+        let stream = Pin::new(&mut socket.stream);
+        let closed = match socket.usage.ends_at_once() {
+            true => stream.poll_flush(context),
+            false => stream.poll_close(context),
+        };
         socket.limited(context, closed)
     }
 }

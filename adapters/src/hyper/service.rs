@@ -5,30 +5,48 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use ::hyper::body::{Body, Buf, Frame, SizeHint};
+use ::hyper::header::{CONNECTION, UPGRADE};
 use ::hyper::service::Service;
 use ::hyper::{Method, Request, Response, Version};
 use pin_project_lite::pin_project;
 
 use super::file_body::{poll_for_socket, stands_for_file};
+use super::http_socket::SocketUsage;
 use super::idle::{InProgress, Requests};
 use super::listen::BoxError;
 
-/// Counts the requests in progress, and lets the kernel send files where the connection allows it.
+/// Counts the requests in progress, notes the last one, and lets the kernel send files where the
+/// connection allows it.
 pub(super) struct ConnectionService<S> {
     service: S,
     requests: Rc<Requests>,
+    socket: Rc<SocketUsage>,
     encrypted: bool,
 }
 
 impl<S> ConnectionService<S> {
-    pub(super) fn new(service: S, requests: Rc<Requests>, encrypted: bool) -> Self {
-        Self { service, requests, encrypted }
+    pub(super) fn new(service: S, requests: Rc<Requests>, socket: Rc<SocketUsage>, encrypted: bool) -> Self {
+        Self { service, requests, socket, encrypted }
     }
+}
+
+/// Whether the client of a connection of HTTP/1 sends nothing after the head of this request: it
+/// has no body, and says that it is the last (RFC 9112, section 9.6).
+fn is_last(request: &Request<impl Body>) -> bool {
+    let headers = request.headers();
+    let closes = match headers.get(CONNECTION) {
+        Some(options) => options.as_bytes().eq_ignore_ascii_case(b"close"),
+        None => request.version() == Version::HTTP_10,
+    };
+    // What follows an upgrade is no request.
+    let upgrades = *request.method() == Method::CONNECT || headers.contains_key(UPGRADE);
+    closes && !upgrades && request.body().is_end_stream()
 }
 
 impl<S, R, B> Service<Request<R>> for ConnectionService<S>
 where
     S: Service<Request<R>, Response = Response<B>>,
+    R: Body,
     B: Body<Error: Into<BoxError>>,
 {
     type Response = Response<ResponseBody<B>>;
@@ -37,6 +55,8 @@ where
 
     fn call(&self, request: Request<R>) -> Self::Future {
         let is_http2 = request.version() == Version::HTTP_2;
+        // A client of TLS may answer the end of the session.
+        self.socket.has_last_request.set(!is_http2 && !self.encrypted && is_last(&request));
         Responding {
             is_connect: is_http2 && *request.method() == Method::CONNECT,
             takes_files: !is_http2 && !self.encrypted,

@@ -8,13 +8,14 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use adapters::HyperIo;
-use adapters::hyper::{Client, Peer, serve};
+use adapters::hyper::{Client, Executor, Peer, serve};
 use futures_util::{AsyncReadExt, AsyncWriteExt};
 use http_body_util::{BodyExt, Empty, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{CONNECTION, UPGRADE};
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
+use hyper_util::server::conn::auto;
 use net::{TcpStream, UnixListener, UnixStream};
 
 use crate::common::{listener, send_too_large_a_body, settle};
@@ -223,7 +224,9 @@ async fn a_client_that_keeps_its_side_open_after_the_last_response_is_left_after
     let server = serve(listener, counting).start().unwrap();
     let mut stream = TcpStream::connect(address).await.unwrap();
     let begin = std::time::Instant::now();
-    stream.write_all(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await.unwrap();
+    // Of its body, which the server doesn't wait for, it sends nothing yet.
+    let head = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000\r\nconnection: close\r\n\r\n";
+    stream.write_all(head).await.unwrap();
     let mut response = String::new();
     stream.read_to_string(&mut response).await.unwrap();
     // Bytes are taken, and begin no other request.
@@ -232,6 +235,70 @@ async fn a_client_that_keeps_its_side_open_after_the_last_response_is_left_after
         runtime::sleep(Duration::from_millis(50)).await;
     }
     assert!(begin.elapsed() >= Duration::from_millis(1900), "closed after {:?}", begin.elapsed());
+    server.shutdown(Duration::from_secs(60)).await;
+}
+
+/// Returns the answer, and whether the server has closed the connection without waiting for its
+/// client.
+async fn ask_for_the_last_time(address: SocketAddr, request: &[u8]) -> (String, bool) {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(request).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    settle().await;
+    // A closed connection answers by a reset, of which the next write is told.
+    let is_open = stream.write_all(b"x").await.is_ok() && {
+        let _ = stream.flush().await;
+        settle().await;
+        stream.write_all(b"x").await.is_ok() && stream.flush().await.is_ok()
+    };
+    (answer, !is_open)
+}
+
+#[test]
+fn only_a_last_request_without_a_body_ends_the_connection_without_waiting_for_its_client() {
+    const CLOSE: &str = "host: x\r\nconnection: Close\r\n";
+    let cases = [
+        (format!("GET /a HTTP/1.1\r\n{CLOSE}\r\n"), Some(true)),
+        ("GET /a HTTP/1.0\r\nhost: x\r\n\r\n".to_owned(), Some(true)),
+        // It should not send more, but gets its answer. A ring receives all of it.
+        (format!("GET /a HTTP/1.1\r\n{CLOSE}\r\nGET /b HTTP/1.1\r\nhost: x\r\n\r\n"), Some(true)),
+        (format!("GET /a HTTP/1.1\r\n{CLOSE}\r\n{}", "x".repeat(100_000)), None),
+        (format!("POST /a HTTP/1.1\r\n{CLOSE}content-length: 9\r\n\r\nx"), Some(false)),
+        (format!("POST /a HTTP/1.1\r\n{CLOSE}transfer-encoding: chunked\r\n\r\n"), Some(false)),
+    ];
+    crate::drivers::on_each_driver(1, async || {
+        let listener = listener();
+        let address = listener.local_addr().unwrap();
+        let server = serve(listener, counting).start().unwrap();
+        for (request, closes) in &cases {
+            let (answer, closed) = ask_for_the_last_time(address, request.as_bytes()).await;
+            let request = &request[..request.len().min(100)];
+            assert!(answer.starts_with("HTTP/1.") && answer.contains(" 200 OK"), "{request}: {answer}");
+            assert_eq!(answer.matches("200 OK").count(), 1, "{request}: {answer}");
+            assert!(closes.is_none_or(|closes| closes == closed), "{request}");
+        }
+        server.shutdown(Duration::ZERO).await;
+    });
+}
+
+#[runtime::test]
+async fn a_client_that_has_closed_its_side_gets_the_answer_to_its_last_request() {
+    let listener = listener();
+    let address = listener.local_addr().unwrap();
+    let allow = |builder: &mut auto::Builder<Executor>| {
+        builder.http1().half_close(true);
+    };
+    let server = serve(listener, counting).configure(allow).start().unwrap();
+    for path in ["/a", "/sleep/20"] {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.ends_with(&format!("{path} 1")), "{answer}");
+    }
     server.shutdown(Duration::from_secs(60)).await;
 }
 
