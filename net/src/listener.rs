@@ -14,6 +14,7 @@ use runtime::io::{AsyncFd, Direction, OnItsWorker, SourceKind};
 use rustix::net::SocketFlags;
 use socket2::{Domain, Socket, Type};
 
+use crate::sockopt;
 use crate::stream::generic::Stream;
 
 /// Options of a socket that is bound to an address.
@@ -227,7 +228,8 @@ impl<K> Listener<K> {
     /// Takes an accepted connection onto this worker's driver.
     pub(crate) fn take_on(&self, socket: Arc<Socket>) -> io::Result<Stream<K>> {
         self.warn_of_idle_workers();
-        Stream::from_socket(socket)
+        let napi = sockopt::incoming_napi_id(&socket);
+        Stream::accepted(socket, napi)
     }
 
     /// Accepts a connection without taking it onto this worker's driver. The address is that which

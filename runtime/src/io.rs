@@ -5,6 +5,7 @@
 
 mod ring_operation;
 
+use std::cell::Cell;
 use std::io;
 use std::marker::PhantomData;
 use std::os::fd::AsFd;
@@ -84,11 +85,12 @@ pub struct AsyncFd<T: AsFd> {
 
 struct Registration {
     worker: Rc<Worker>,
-    key: usize,
+    /// `None` while the driver does not watch it yet.
+    key: Cell<Option<usize>>,
     readiness: Rc<Readiness>,
 }
 
-opaque_debug!(Registration, "Registration", |it| "key" = it.key, "readiness" = it.readiness);
+opaque_debug!(Registration, "Registration", |it| "key" = it.key.get(), "readiness" = it.readiness);
 
 impl Registration {
     #[track_caller]
@@ -96,8 +98,20 @@ impl Registration {
         current::with(|worker| {
             let napi = worker.handle.napi.load(Ordering::Relaxed);
             let (key, readiness) = worker.driver.instance().register(descriptor.as_fd(), kind, napi)?;
-            Ok(Self { worker: Rc::clone(worker), key, readiness })
+            Ok(Self { worker: Rc::clone(worker), key: Cell::new(Some(key)), readiness })
         })
+    }
+
+    #[track_caller]
+    fn of_stream(socket: &impl AsFd, kind: SourceKind, has_bytes: bool) -> io::Result<Self> {
+        let unwatched = current::with(|worker| {
+            let napi = worker.handle.napi.load(Ordering::Relaxed);
+            // Only the epoll driver waits in the instance itself.
+            let instance = worker.driver.ring().is_none().then(|| worker.driver.instance())?;
+            let readiness = instance.unwatched(kind, napi, has_bytes)?;
+            Some(Self { worker: Rc::clone(worker), key: Cell::new(None), readiness })
+        });
+        unwatched.map_or_else(|| Self::new(socket, kind), Ok)
     }
 }
 
@@ -109,6 +123,39 @@ impl<T: AsFd> AsyncFd<T> {
     pub fn new(inner: T, kind: SourceKind) -> io::Result<Self> {
         let registration = Registration::new(&inner, kind)?;
         Ok(Self { on_its_worker: PhantomData, registration, inner: Some(inner) })
+    }
+
+    /// For net: a connected stream socket, which is watched once an operation on it waits. `has_bytes`:
+    /// whether its first read is worth a try before that, as the peer speaks first mostly.
+    #[doc(hidden)]
+    pub fn of_stream(inner: T, kind: SourceKind, has_bytes: bool) -> io::Result<Self> {
+        let registration = Registration::of_stream(&inner, kind, has_bytes)?;
+        Ok(Self { on_its_worker: PhantomData, registration, inner: Some(inner) })
+    }
+
+    /// For net: has a socket of [`AsyncFd::of_stream`] watched from now on, so that it is ready to be
+    /// read only after an event.
+    ///
+    /// # Errors
+    /// Once, that of an earlier call's `epoll_ctl(2)`. Then the next call tries again.
+    #[doc(hidden)]
+    pub fn watch(&self) -> io::Result<()> {
+        let Registration { worker, key, readiness } = &self.registration;
+        let instance = worker.driver.instance();
+        match (key.get(), readiness.take_failure()) {
+            (Some(_), None) => Ok(()),
+            (Some(_), Some(error)) => {
+                // It is not watched.
+                let _ = self.deregister();
+                key.set(None);
+                Err(error.into())
+            }
+            (None, _) => {
+                readiness.clear(Direction::Read);
+                key.set(Some(instance.watch_later(self.get_ref().as_fd(), readiness)));
+                Ok(())
+            }
+        }
     }
 
     /// The owner of the descriptor.
@@ -128,8 +175,11 @@ impl<T: AsFd> AsyncFd<T> {
     }
 
     fn deregister(&self) -> io::Result<()> {
-        let registration = &self.registration;
-        registration.worker.driver.instance().deregister(self.get_ref().as_fd(), registration.key)
+        let Registration { worker, key, .. } = &self.registration;
+        match key.get() {
+            Some(key) => worker.driver.instance().deregister(self.get_ref().as_fd(), key),
+            None => Ok(()),
+        }
     }
 
     /// Tries `operation`, and whenever it would block, waits until the descriptor is ready.
@@ -163,6 +213,7 @@ impl<T: AsFd> AsyncFd<T> {
         let readiness = &self.registration.readiness;
         loop {
             if !readiness.is_ready(direction) && !faults::chance(16) {
+                self.watch()?;
                 wait(context);
                 return Poll::Pending;
             }
@@ -262,8 +313,12 @@ impl<T: AsFd> AsyncFd<T> {
     pub fn clear_ready(&self, direction: Direction) {
         let Registration { worker, key, readiness } = &self.registration;
         readiness.clear(direction);
-        if direction == Direction::Write {
-            worker.driver.instance().watch_writes(self.get_ref().as_fd(), *key, readiness, true);
+        if direction == Direction::Read {
+            return;
+        }
+        match key.get() {
+            Some(key) => worker.driver.instance().watch_writes(self.get_ref().as_fd(), key, readiness, true),
+            None => readiness.watches_writes.set(true),
         }
     }
 
@@ -316,6 +371,7 @@ impl<T: AsFd> AsyncFd<T> {
     ) -> Poll<io::Result<AsyncFdReadyGuard<'_, T>>> {
         ready!(coop::poll_budget(context));
         if self.check_open().is_ok() && !self.registration.readiness.is_ready(direction) {
+            self.watch()?;
             self.registration.readiness.wait(direction, context);
             return Poll::Pending;
         }

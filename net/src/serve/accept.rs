@@ -223,7 +223,7 @@ fn call_handler<K, H, F>(state: &ServeState, socket: Arc<Socket>, arrival: Arriv
 where
     H: Fn(Stream<K>, Arrival) -> F,
 {
-    let stream = match Stream::of_napi(socket, arrival.napi) {
+    let stream = match Stream::accepted(socket, arrival.napi) {
         Ok(stream) => stream,
         Err(error) => {
             tracing::error!(%error, "a connection was closed, as it could not be registered with the driver");

@@ -68,12 +68,16 @@ impl<K> Stream<K> {
     /// Takes a connected, non-blocking socket onto this worker's driver.
     pub(crate) fn from_socket(socket: Arc<Socket>) -> io::Result<Self> {
         let napi = sockopt::incoming_napi_id(&socket);
-        Self::of_napi(socket, napi)
+        Self::new(socket, napi, false)
     }
 
-    /// As [`Stream::from_socket`], of a socket whose `SO_INCOMING_NAPI_ID` was just read.
-    pub(crate) fn of_napi(socket: Arc<Socket>, napi: u32) -> io::Result<Self> {
-        let io = SocketIo::new(socket, napi)?;
+    /// As [`Stream::from_socket`], of a socket that was accepted, and its `SO_INCOMING_NAPI_ID`.
+    pub(crate) fn accepted(socket: Arc<Socket>, napi: u32) -> io::Result<Self> {
+        Self::new(socket, napi, true)
+    }
+
+    fn new(socket: Arc<Socket>, napi: u32, accepted: bool) -> io::Result<Self> {
+        let io = SocketIo::new(socket, napi, accepted)?;
         Ok(Self { on_its_worker: PhantomData, io, unread: ReadBuffer::default() })
     }
 
@@ -170,8 +174,7 @@ macro_rules! impl_async_read {
             /// connection is broken, of which the read that follows returns the error. On a ring
             /// this starts the receive. One task may wait to read a stream.
             pub async fn readable(&self) -> std::io::Result<()> {
-                self.io.readable(&self.unread).await;
-                Ok(())
+                self.io.readable(&self.unread).await
             }
 
             /// Reads what has come, without waiting; 0 at the end of the stream. The bytes that the
@@ -242,8 +245,7 @@ macro_rules! impl_async_write {
             /// Waits until a write would accept a byte, or fail: it returns the error. One task may
             /// wait to write to a stream.
             pub async fn writable(&self) -> std::io::Result<()> {
-                self.io.writable().await;
-                Ok(())
+                self.io.writable().await
             }
 
             /// Writes as many bytes as there is room for, without waiting. On epoll that is the

@@ -52,8 +52,8 @@ pub(super) enum SocketBackend {
 
 impl<K> SocketIo<K> {
     /// Takes a connected, non-blocking socket onto this worker's driver. `napi`: its
-    /// `SO_INCOMING_NAPI_ID`.
-    pub(super) fn new(socket: Arc<Socket>, napi: u32) -> io::Result<Self> {
+    /// `SO_INCOMING_NAPI_ID`. `accepted`: it is a server's, to whom the client speaks first mostly.
+    pub(super) fn new(socket: Arc<Socket>, napi: u32, accepted: bool) -> io::Result<Self> {
         if let Some(time) = runtime::__net::socket_busy_poll() {
             sockopt::set_busy_poll(&*socket, time);
         }
@@ -61,7 +61,7 @@ impl<K> SocketIo<K> {
         let kind = if napi == 0 { SourceKind::Other } else { SourceKind::Napi(napi) };
         let backend = match runtime::__net::ring_socket(Arc::clone(&socket), kind) {
             Some(ring) => SocketBackend::Ring(ring, socket),
-            None => SocketBackend::Readiness(AsyncFd::new(socket, kind)?),
+            None => SocketBackend::Readiness(AsyncFd::of_stream(socket, kind, accepted)?),
         };
         Ok(Self { backend, kind: PhantomData })
     }
@@ -203,20 +203,28 @@ impl<K> SocketIo<K> {
     }
 
     /// Waits until [`SocketIo::try_read`] has something to return.
-    pub(super) async fn readable(&self, unread: &ReadBuffer) {
+    pub(super) async fn readable(&self, unread: &ReadBuffer) -> io::Result<()> {
         match &self.backend {
             _ if !unread.is_empty() => std::future::poll_fn(|context| poll_operation(context)).await,
-            SocketBackend::Readiness(fd) => fd.ready(Direction::Read).await,
+            SocketBackend::Readiness(fd) => {
+                fd.watch()?;
+                fd.ready(Direction::Read).await;
+            }
             SocketBackend::Ring(ring, _) => std::future::poll_fn(|context| ring.poll_readable(context)).await,
         }
+        Ok(())
     }
 
     /// Waits until [`SocketIo::try_write`] would accept a byte or fail.
-    pub(super) async fn writable(&self) {
+    pub(super) async fn writable(&self) -> io::Result<()> {
         match &self.backend {
-            SocketBackend::Readiness(fd) => fd.ready(Direction::Write).await,
+            SocketBackend::Readiness(fd) => {
+                fd.watch()?;
+                fd.ready(Direction::Write).await;
+            }
             SocketBackend::Ring(ring, _) => std::future::poll_fn(|context| ring.poll_writable(context)).await,
         }
+        Ok(())
     }
 
     pub(super) fn try_read(&self, unread: &mut ReadBuffer, buffer: &mut [u8]) -> io::Result<usize> {

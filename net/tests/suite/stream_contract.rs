@@ -32,6 +32,32 @@ async fn a_buffer_may_be_changed_when_its_write_has_returned() {
 }
 
 #[runtime::test]
+async fn a_writer_without_room_is_woken_by_its_peers_reads_after_reads_that_waited() {
+    const LENGTH: usize = 16 << 20;
+    let (mut client, mut server) = pair().await;
+    let answering = runtime::spawn(async move {
+        for _ in 0..2 {
+            // It waits for the request.
+            server.read_exact(&mut [0]).await.unwrap();
+            server.write_all(&vec![7; LENGTH]).await.unwrap();
+        }
+        server.close().await.unwrap();
+    });
+    let asking = async {
+        for _ in 0..2 {
+            runtime::sleep(Duration::from_millis(2)).await;
+            client.write_all(b"x").await.unwrap();
+            // The answer finds no room.
+            runtime::sleep(Duration::from_millis(20)).await;
+            client.read_exact(&mut vec![0; LENGTH]).await.unwrap();
+        }
+        assert_eq!(client.read(&mut [0]).await.unwrap(), 0);
+    };
+    runtime::timeout(LIMIT, asking).await.expect("the writer was forgotten");
+    answering.await.unwrap();
+}
+
+#[runtime::test]
 async fn a_reader_is_woken_when_as_much_is_there_as_its_mark_says_or_the_end() {
     let (mut stream, mut peer) = with_std_peer().await;
     peer.set_nodelay(true).unwrap();

@@ -107,6 +107,7 @@ impl EpollDriver {
     }
 
     pub(crate) fn wait(&self, wait: Wait) -> io::Result<WaitOutcome> {
+        let wait = if self.instance.watch_listed() { Wait::Pass } else { wait };
         let mut outcome = WaitOutcome { calls: 1, ..WaitOutcome::default() };
         match &self.polling {
             Some(polling) => self.wait_polling(polling, wait, &mut outcome)?,

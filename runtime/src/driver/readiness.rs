@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::task::{Context, Waker};
 
+use rustix::io::Errno;
 use slab::Slab;
 
 /// The direction of a transfer.
@@ -40,6 +41,8 @@ pub(crate) struct Readiness {
     write: Side,
     /// The peer has closed: reads never block again, and there may be no further event.
     closed: Cell<bool>,
+    /// Why the kernel doesn't watch it, for the next operation that waits.
+    failed: Cell<Option<Errno>>,
 }
 
 #[derive(Debug)]
@@ -79,6 +82,7 @@ impl Readiness {
             read: Side::new(false),
             write: Side::new(true),
             closed: Cell::new(false),
+            failed: Cell::new(None),
         }
     }
 
@@ -101,12 +105,29 @@ impl Readiness {
         }
     }
 
+    /// There will be no events. Wakes those who wait: they try, and find the error when they wait
+    /// again.
+    pub(crate) fn fail(&self, error: Errno) {
+        self.failed.set(Some(error));
+        self.read.set_ready();
+        self.write.set_ready();
+    }
+
+    pub(crate) fn take_failure(&self) -> Option<Errno> {
+        self.failed.take()
+    }
+
     pub(crate) fn is_ready(&self, direction: Direction) -> bool {
         self.side(direction).ready.get()
     }
 
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.get()
+    }
+
+    /// A read is to be tried before there was an event.
+    pub(crate) fn expect_bytes(&self) {
+        self.read.ready.set(true);
     }
 
     pub(crate) fn clear(&self, direction: Direction) {

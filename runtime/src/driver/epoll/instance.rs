@@ -15,6 +15,7 @@ use std::time::Duration;
 use policies::epoll_params::EpollParams;
 use policies::socket_options::incoming_napi_id;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::io::Errno;
 use slab::Slab;
 
 use super::sys::{self, Event};
@@ -39,6 +40,8 @@ pub(crate) struct Instance {
     queue_sockets: RefCell<QueueSockets>,
     events: RefCell<Box<[Event]>>,
     sources: RefCell<Slab<Source>>,
+    /// The keys of those that are to be watched before the next wait, or are gone by then.
+    to_watch: RefCell<Vec<usize>>,
     /// The NAPI that the worker polls; 0: none.
     napi: Cell<u32>,
     /// Readable events of the queue's datagram sockets for which no datagram was received yet, and
@@ -52,6 +55,8 @@ struct Source {
     readiness: Rc<Readiness>,
     /// The number of a descriptor of [`SourceKind::Datagrams`].
     datagrams: Option<RawFd>,
+    /// The number of one that the kernel doesn't watch yet.
+    unwatched: Option<RawFd>,
 }
 
 /// The sockets of the worker's NAPI. Each is removed before it is closed.
@@ -68,6 +73,7 @@ impl Instance {
             queue_sockets: RefCell::default(),
             events: RefCell::new(vec![Event::EMPTY; max_events.max(1)].into_boxed_slice()),
             sources: RefCell::default(),
+            to_watch: RefCell::default(),
             napi: Cell::new(0),
             announced: Cell::new(0),
             datagrams: Cell::new(0),
@@ -133,17 +139,75 @@ impl Instance {
             }
             SourceKind::Other => (false, None),
         };
-        let edges = if datagrams.is_some() { READS } else { EDGES };
         let readiness = Rc::new(Readiness::new(of_queue, datagrams.is_none()));
         let mut sources = self.sources.borrow_mut();
         let entry = sources.vacant_entry();
         let key = entry.key();
+        self.add(descriptor, key, &readiness)?;
+        entry.insert(Source { readiness: Rc::clone(&readiness), datagrams, unwatched: None });
+        Ok((key, readiness))
+    }
+
+    fn add(&self, descriptor: BorrowedFd<'_>, key: usize, readiness: &Readiness) -> Result<(), Errno> {
+        let of_queue = readiness.of_queue.get();
+        let edges = if readiness.watches_writes.get() { EDGES } else { READS };
         epoll::add(self.instance(of_queue), descriptor, EventData::new_u64(key as u64), edges)?;
-        entry.insert(Source { readiness: Rc::clone(&readiness), datagrams });
         if of_queue {
             self.note(descriptor.as_raw_fd(), true);
         }
-        Ok((key, readiness))
+        Ok(())
+    }
+
+    /// The readiness of a stream socket that is watched only once an operation waits
+    /// ([`Instance::watch_later`]), and for room only after a write has found none. `has_bytes`:
+    /// whether a read is to be tried before.
+    ///
+    /// `None` for a socket of the NAPI that the main instance polls: by its sockets the kernel
+    /// knows the NAPI (`fs/eventpoll.c`, `ep_set_busy_poll_napi_id`).
+    pub(crate) fn unwatched(&self, kind: SourceKind, napi: u32, has_bytes: bool) -> Option<Rc<Readiness>> {
+        let of_queue = matches!(kind, SourceKind::Napi(id) if id != 0 && id == napi);
+        if of_queue && self.other.is_some() {
+            return None;
+        }
+        let readiness = Readiness::new(of_queue, false);
+        if has_bytes {
+            readiness.expect_bytes();
+        }
+        Some(Rc::new(readiness))
+    }
+
+    /// Has a socket of [`Instance::unwatched`] watched from the next wait on, and returns its key.
+    /// A connection that ends before then costs no call. What has come by then is an event.
+    pub(crate) fn watch_later(&self, socket: BorrowedFd<'_>, readiness: &Rc<Readiness>) -> usize {
+        let (readiness, unwatched) = (Rc::clone(readiness), Some(socket.as_raw_fd()));
+        let key = self.sources.borrow_mut().insert(Source { readiness, datagrams: None, unwatched });
+        self.to_watch.borrow_mut().push(key);
+        key
+    }
+
+    /// Called before each wait. Returns whether tasks were woken, because a socket can't be watched.
+    pub(super) fn watch_listed(&self) -> bool {
+        let mut keys = self.to_watch.take();
+        let mut failed = false;
+        for key in keys.drain(..) {
+            let mut sources = self.sources.borrow_mut();
+            let listed = sources.get_mut(key).and_then(|source| Some((source.unwatched.take()?, source)));
+            let Some((number, source)) = listed else { continue };
+            let readiness = Rc::clone(&source.readiness);
+            drop(sources);
+            // SAFETY: as in `learn`.
+            let socket = unsafe { BorrowedFd::borrow_raw(number) };
+            if let Err(error) = self.add(socket, key, &readiness) {
+                failed = true;
+                readiness.fail(error);
+            }
+        }
+        let mut listed = self.to_watch.borrow_mut();
+        if listed.is_empty() {
+            // Keeps the memory.
+            *listed = keys;
+        }
+        failed
     }
 
     /// The worker has a socket of the NAPI, or no longer.
@@ -156,7 +220,8 @@ impl Instance {
     }
 
     pub(crate) fn deregister(&self, descriptor: BorrowedFd<'_>, key: usize) -> io::Result<()> {
-        let Some(Source { readiness, .. }) = self.sources.borrow_mut().try_remove(key) else { return Ok(()) };
+        let removed = self.sources.borrow_mut().try_remove(key);
+        let Some(Source { readiness, unwatched: None, .. }) = removed else { return Ok(()) };
         let of_queue = readiness.of_queue.get();
         if of_queue {
             self.note(descriptor.as_raw_fd(), false);
@@ -228,8 +293,8 @@ impl Instance {
         }
     }
 
-    /// Watches a datagram socket for room, because a send has found none, or no longer, because
-    /// there was some.
+    /// Watches a socket for room, because a send has found none, or a datagram socket no longer,
+    /// because there was some.
     pub(crate) fn watch_writes(
         &self,
         descriptor: BorrowedFd<'_>,
@@ -238,6 +303,9 @@ impl Instance {
         watches: bool,
     ) {
         if readiness.watches_writes.replace(watches) == watches {
+            return;
+        }
+        if self.sources.borrow().get(key).is_none_or(|source| source.unwatched.is_some()) {
             return;
         }
         let edges = if watches { EDGES } else { READS };
@@ -305,7 +373,7 @@ impl Instance {
     /// Returns whether the event came by the worker's queue.
     fn dispatch(&self, key: usize, event: Event) -> bool {
         // Cloned out of the slab: a waker may run code that registers or deregisters.
-        let Some(Source { readiness, datagrams }) = self.sources.borrow().get(key).cloned() else {
+        let Some(Source { readiness, datagrams, .. }) = self.sources.borrow().get(key).cloned() else {
             return false;
         };
         let (readable, writable) = (event.is_readable(), event.is_writable());
@@ -322,5 +390,70 @@ impl Instance {
         let by_queue = readiness.of_queue.get() && (readable || datagrams.is_none());
         readiness.dispatch(readable, writable, event.is_closed());
         by_queue
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    fn unwatched(instance: &Instance) -> Rc<Readiness> {
+        instance.unwatched(SourceKind::Other, 0, false).unwrap()
+    }
+
+    fn events(instance: &Instance) -> usize {
+        let mut outcome = WaitOutcome::default();
+        // An injected fault may interrupt a call.
+        (0..64).for_each(|_| instance.collect(&mut outcome).unwrap());
+        outcome.events
+    }
+
+    #[test]
+    fn what_comes_before_a_socket_is_watched_is_an_event_and_room_is_none() {
+        let instance = Instance::new(false, 16).unwrap();
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let readiness = unwatched(&instance);
+        let key = instance.watch_later(ours.as_fd(), &readiness);
+        theirs.write_all(b"x").unwrap();
+        assert_eq!(events(&instance), 0);
+        assert!(!instance.watch_listed());
+        assert_eq!((events(&instance), readiness.is_ready(Direction::Read)), (1, true));
+        readiness.clear(Direction::Write);
+        assert_eq!(events(&instance), 0);
+        instance.watch_writes(ours.as_fd(), key, &readiness, true);
+        assert_eq!((events(&instance), readiness.is_ready(Direction::Write)), (1, true));
+        instance.deregister(ours.as_fd(), key).unwrap();
+    }
+
+    #[test]
+    fn a_socket_that_is_gone_before_the_wait_is_not_watched_and_the_next_with_its_key_is() {
+        let instance = Instance::new(false, 16).unwrap();
+        let (first, _peer) = UnixStream::pair().unwrap();
+        let (second, mut theirs) = UnixStream::pair().unwrap();
+        let (gone, readiness) = (unwatched(&instance), unwatched(&instance));
+        let key = instance.watch_later(first.as_fd(), &gone);
+        instance.deregister(first.as_fd(), key).unwrap();
+        assert_eq!(instance.watch_later(second.as_fd(), &readiness), key);
+        assert!(!instance.watch_listed());
+        epoll::delete(&instance.main, &first).expect_err("it is not watched");
+        theirs.write_all(b"x").unwrap();
+        assert_eq!((events(&instance), readiness.is_ready(Direction::Read)), (1, true));
+        instance.deregister(second.as_fd(), key).unwrap();
+        epoll::delete(&instance.main, &second).expect_err("it is watched no longer");
+    }
+
+    #[test]
+    fn who_waits_for_what_cannot_be_watched_is_woken_and_told_once() {
+        let instance = Instance::new(false, 16).unwrap();
+        let file = std::fs::File::open("/proc/self/exe").unwrap();
+        let readiness = unwatched(&instance);
+        instance.watch_later(file.as_fd(), &readiness);
+        assert!(instance.watch_listed());
+        assert!(readiness.is_ready(Direction::Read));
+        assert_eq!(readiness.take_failure(), Some(Errno::PERM));
+        assert!(readiness.take_failure().is_none() && !instance.watch_listed());
     }
 }
