@@ -174,9 +174,11 @@ impl UringDriver {
         id
     }
 
-    /// Cancels an operation. It still completes, with what it has done.
+    /// Cancels an operation. It still completes, with what it has done. The cancellation itself
+    /// posts no completion, unless there was nothing to cancel.
     pub(crate) fn cancel(&self, operation: u64) {
-        let entry = opcode::AsyncCancel::new(operation).build().user_data(CANCEL);
+        let entry = opcode::AsyncCancel::new(operation).build();
+        let entry = entry.flags(squeue::Flags::SKIP_SUCCESS).user_data(CANCEL);
         // SAFETY: the entry has no pointers.
         unsafe { self.ring.borrow_mut().push(entry) };
     }
