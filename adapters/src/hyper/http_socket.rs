@@ -22,7 +22,8 @@ use super::file_body::{FilePart, file_part};
 /// wait.
 ///
 /// A close after which the client sends nothing ([`SocketUsage::ends_at_once`]) leaves the end of
-/// the stream to the drop, which follows.
+/// the stream to the drop, which follows. If one short write was all, its send, too: the send buffer
+/// of a new connection has room for it.
 ///
 /// Where the bytes to write stand for those of a file, the file is sent.
 ///
@@ -39,7 +40,7 @@ pub(super) struct HttpSocket<K> {
     /// How long a write may wait for the peer, and the wait.
     stall_limit: Option<Duration>,
     stalled: Option<Box<Sleep>>,
-    /// Whether `TCP_NODELAY` has to be set.
+    /// `TCP_NODELAY` has to be set, as there was no more than one short write so far.
     delays: bool,
     usage: Rc<SocketUsage>,
 }
@@ -198,6 +199,7 @@ impl<K> AsyncWrite for HttpSocket<K> {
         let socket = self.get_mut();
         let stream = Pin::new(&mut socket.stream);
         let closed = match socket.usage.ends_at_once() {
+            true if socket.delays => Poll::Ready(Ok(())),
             true => stream.poll_flush(context),
             false => stream.poll_close(context),
         };

@@ -1,5 +1,6 @@
 //! Operations that outlive their futures keep what the kernel uses: bytes, buffers, descriptors.
 
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 use futures_util::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
@@ -365,6 +366,30 @@ fn a_turn_ends_when_its_tasks_have_written_much() {
         });
         // 128 KiB each.
         assert!(turns as usize >= TASKS * size / (128 << 10) - 1, "{driver}, {size} bytes: {turns} turns");
+    }
+}
+
+/// The time limit that a connection has some turns after its stream has written and was dropped.
+/// `full`: the kernel has no room for what was written.
+async fn user_timeout_after_a_drop(full: bool) -> Option<Duration> {
+    let (mut stream, _peer) = crate::common::with_std_peer().await;
+    let socket = socket2::Socket::from(stream.as_fd().try_clone_to_owned().unwrap());
+    while full && std::io::Write::write(&mut &socket, &[7; 1 << 16]).is_ok() {}
+    stream.write_all(b"the last bytes").await.unwrap();
+    drop(stream);
+    for _ in 0..5 {
+        runtime::sleep(Duration::from_millis(1)).await;
+    }
+    socket.tcp_user_timeout().unwrap()
+}
+
+#[test]
+fn the_peer_of_a_dropped_stream_has_a_time_limit_if_it_has_to_make_room() {
+    for driver in drivers_with_a_ring() {
+        one_worker(driver).block_on(async {
+            assert_eq!(user_timeout_after_a_drop(false).await, None);
+            assert_eq!(user_timeout_after_a_drop(true).await, Some(Duration::from_secs(30)));
+        });
     }
 }
 

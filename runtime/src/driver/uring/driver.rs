@@ -72,6 +72,8 @@ pub(crate) struct UringDriver {
 #[derive(Default)]
 pub(super) struct DriverState {
     pub(super) to_send: RefCell<Vec<Rc<SocketState>>>,
+    /// Sockets whose receive is to be armed.
+    pub(super) to_receive: RefCell<Vec<Rc<SocketState>>>,
     /// The bytes that were written since sends were last submitted.
     pub(super) written_bytes: Cell<usize>,
     /// Sends that were submitted, and post no completion if they succeed.

@@ -19,8 +19,35 @@ use crate::faults;
 const MOST: u32 = 4096;
 
 impl UringDriver {
-    /// Arms a socket's receive, after those that have waited for buffers.
+    /// Arms a socket's receive with the next wait: a connection that ends before needs none.
     pub(super) fn arm_receive(&self, state: &Rc<SocketState>) {
+        if !std::mem::replace(&mut state.receive.borrow_mut().listed, true) {
+            self.state.to_receive.borrow_mut().push(Rc::clone(state));
+        }
+    }
+
+    /// Arms the receives that were asked for since the last wait, of the sockets that are still
+    /// there.
+    pub(super) fn arm_listed(&self) {
+        let mut listed = self.state.to_receive.take();
+        for state in listed.drain(..) {
+            let mut receive = state.receive.borrow_mut();
+            let wanted = std::mem::take(&mut receive.listed) && !receive.dropped;
+            let arm = wanted && receive.may_arm(self.options.unread_limit);
+            drop(receive);
+            if arm {
+                self.arm_now(&state);
+            }
+        }
+        let mut slot = self.state.to_receive.borrow_mut();
+        if slot.is_empty() {
+            // Keeps the memory.
+            *slot = listed;
+        }
+    }
+
+    /// Arms a receive, after those that have waited for buffers.
+    fn arm_now(&self, state: &Rc<SocketState>) {
         let mut starved = self.state.starved.borrow_mut();
         if starved.is_empty() {
             drop(starved);
@@ -38,7 +65,9 @@ impl UringDriver {
         receive.stopping = false;
         // With a length of 0 it takes what the buffer has room for.
         let length = faults::part_of(MOST) % MOST;
-        let entry = match receive.takes_one() || length > 0 {
+        // The first takes one buffer: a short connection then has none to cancel at its end.
+        let is_first = !std::mem::replace(&mut receive.begun, true);
+        let entry = match is_first || receive.takes_one() || length > 0 {
             true => opcode::Recv::new(fd, ptr::null_mut(), length)
                 .buf_group(buffers::GROUP)
                 .build()
@@ -68,7 +97,7 @@ impl UringDriver {
             let length = usize::try_from(result).unwrap_or(0);
             self.pool.take(buffer, length, cqueue::buffer_more(flags))
         });
-        let mut full = false;
+        let (mut full, mut goes_on) = (false, None);
         match result {
             1.. => {
                 self.count_received(state, result as usize);
@@ -80,6 +109,10 @@ impl UringDriver {
                         full = more && !std::mem::replace(&mut receive.cancelled, true);
                     } else if !more && receive.takes_one() {
                         receive.took_one(had_room);
+                    } else {
+                        // The first one: the socket receives ahead of its reader from now on.
+                        let needs_no_other = more || receive.stopping || receive.dropped || self.is_closed();
+                        goes_on = (!needs_no_other).then_some(had_room);
                     }
                 }
             }
@@ -101,6 +134,12 @@ impl UringDriver {
         drop(receive);
         if full && let Some(operation) = operation {
             self.cancel(operation.get());
+        }
+        match goes_on {
+            Some(true) => self.arm_receive(state),
+            // There is more, also if the socket is dropped soon: its close would be a reset.
+            Some(false) => self.arm_now(state),
+            None => {}
         }
         self.state.wakers.borrow_mut().extend(waker);
     }

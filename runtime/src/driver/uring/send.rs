@@ -58,7 +58,9 @@ impl UringDriver {
     }
 
     pub(crate) fn has_to_send(&self) -> bool {
-        !self.state.to_send.borrow().is_empty() || self.ring.borrow_mut().unsubmitted() > 0
+        let listed =
+            [&self.state.to_send, &self.state.to_receive].iter().any(|list| !list.borrow().is_empty());
+        listed || self.ring.borrow_mut().unsubmitted() > 0
     }
 
     pub(super) fn spare_buffer(&self) -> Vec<u8> {
@@ -240,6 +242,9 @@ impl UringDriver {
         let left = send.in_flight.as_ref().is_some_and(|sending| sending.sent < sending.bytes.len());
         if left && !self.state.closing.get() {
             drop(send);
+            if state.receive.borrow().dropped {
+                state.limit_dropped();
+            }
             self.state.progress.set(true);
             self.submit_send(state, true);
             return;

@@ -21,8 +21,6 @@ use crate::driver::uring::socket_state::{
 const DIRECT_WRITE: usize = 16 << 10;
 /// A read of at least this many bytes may receive into the reader's memory.
 const DIRECT_READ: usize = 16 << 10;
-/// How long a dropped socket may make no progress with what it has to send, in milliseconds.
-const DROPPED_TIMEOUT_MS: u32 = 30_000;
 
 /// A connected stream socket on a worker's ring.
 ///
@@ -177,6 +175,7 @@ impl RingSocket {
     /// before stays buffered.
     fn poll_set_aside(&self, context: &mut Context<'_>) -> Poll<()> {
         let mut receive = self.state.receive.borrow_mut();
+        receive.listed = false;
         // That of a reader which has gone: it would let a lack of buffers arm the receive again.
         let stale = receive.waker.take();
         let operation = receive.operation.filter(|_| !self.driver.is_closed());
@@ -373,10 +372,9 @@ impl Drop for RingSocket {
         drop((waker, unread));
         let mut send = self.state.send.borrow_mut();
         let waker = send.waker.take();
-        if send.unsent() > 0 || self.state.zero_copies.get() > 0 {
-            // No task is left that could give up on a peer that takes nothing. Has no effect on
-            // Unix sockets, whose peers are on this machine.
-            let _ = rustix::net::sockopt::set_tcp_user_timeout(self.state.fd(), DROPPED_TIMEOUT_MS);
+        // What is queued goes out with the next enter, mostly whole.
+        if send.in_flight.is_some() || self.state.zero_copies.get() > 0 {
+            self.state.limit_dropped();
         }
         drop(send);
         drop(waker);

@@ -34,6 +34,9 @@ impl Deref for Received {
 
 opaque_debug!(Received, "Received", |it| "length" = it.len());
 
+/// How long a dropped socket may make no progress with what it has to send, in milliseconds.
+const DROPPED_TIMEOUT_MS: u32 = 30_000;
+
 /// A socket's receive and send state. It lives, and the descriptor stays open, until the last
 /// operation has completed.
 pub(super) struct SocketState {
@@ -64,6 +67,13 @@ impl SocketState {
         self.descriptor.as_fd()
     }
 
+    /// Limits how long the peer of a dropped socket may take nothing of what is left to be sent: no
+    /// task could give up on it.
+    pub(super) fn limit_dropped(&self) {
+        // Has no effect on Unix sockets, whose peers are on this machine.
+        let _ = rustix::net::sockopt::set_tcp_user_timeout(self.fd(), DROPPED_TIMEOUT_MS);
+    }
+
     /// Shuts down the sending side of a dropped socket whose descriptor zero-copy sends keep open,
     /// so that its peer need not wait for the close.
     pub(super) fn shutdown_if_dropped(&self) {
@@ -77,6 +87,10 @@ impl SocketState {
 #[derive(Default)]
 pub(super) struct ReceiveState {
     pub(super) operation: Option<NonZeroU64>,
+    /// Whether one is to be armed with the next wait.
+    pub(super) listed: bool,
+    /// Whether one was armed before.
+    pub(super) begun: bool,
     /// Whether that is cancelled, and will complete for the last time.
     pub(super) cancelled: bool,
     /// How many more receives are armed for one buffer each, as the sender is faster than its

@@ -28,6 +28,7 @@ impl UringDriver {
         self.state.progress.set(false);
         // Those that the kernel had no memory for.
         let left_over = !self.state.submitted_sends.borrow().is_empty();
+        self.arm_listed();
         let sends = self.queue_sends();
         self.arm_starved();
         // A send that succeeds posts no completion and so ends no wait: one that a task waits for
@@ -314,6 +315,7 @@ impl UringDriver {
         // The waits below don't keep a poll interval. The ring is closed anyway.
         let _ = self.set_polling(0, Duration::ZERO, (Duration::ZERO, Duration::ZERO));
         self.flush_wakes();
+        self.state.to_receive.take();
         for id in self.operations.borrow().incoming() {
             self.cancel(id);
         }
