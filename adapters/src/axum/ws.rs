@@ -45,8 +45,7 @@ use crate::io::HyperIo;
 
 /// An open WebSocket: a `Stream` and a `Sink` of [`Message`]s. Pings are answered while it is read.
 ///
-/// It is `Send`, but can be read and written on its connection's worker only: elsewhere it gives
-/// errors.
+/// It is `Send`: on another thread each read and write goes through its connection's worker.
 pub type WebSocket = WebSocketStream<HyperIo<Upgraded>>;
 
 /// Extracts a client's request for a WebSocket, by HTTP/1.1 (RFC 6455) or HTTP/2 (RFC 8441).

@@ -2,9 +2,10 @@
 //!
 //! Some libraries want a stream to be `Send`: hyper moves an upgraded connection to the task that
 //! awaits the upgrade. A stream stays on its worker. So it is in memory that a task of the worker
-//! shares with the borrower. On another thread the borrower gets errors. When it is dropped,
-//! wherever that is, the stream is closed on its worker, and the task ends. When the task is
-//! dropped first, at the deadline of a shutdown, the borrower's reads and writes fail.
+//! shares with the borrower. A borrower that is polled on another thread gives its share back, and
+//! has a pipe from then on, which the task copies from and to. When it is dropped, wherever that
+//! is, the stream is closed on its worker, and the task ends. When the task is dropped first, at
+//! the deadline of a shutdown, the borrower's reads and writes fail.
 
 use std::cell::{Cell, RefCell};
 use std::io::{self, IoSlice};
@@ -17,6 +18,7 @@ use futures_channel::oneshot;
 use futures_io::{AsyncBufRead, AsyncRead, AsyncWrite};
 use send_wrapper::SendWrapper;
 
+use super::relay::{Far, Near, relay};
 use super::stream_io::{Io, impl_write};
 
 /// Makes the two sides of a loan.
@@ -24,7 +26,7 @@ pub(crate) fn lend<S>(stream: S) -> (Lender<S>, SendIo<S>) {
     let stream = RefCell::new(Some(Io::new(stream)));
     let shared = Rc::new(Shared { stream, closed: Cell::default(), waiting: RefCell::default() });
     let (home, returned) = oneshot::channel();
-    let borrowed = SendIo { loan: Some((SendWrapper::new(Rc::clone(&shared)), home)) };
+    let borrowed = SendIo { loan: Loan::Here(SendWrapper::new(Rc::clone(&shared)), home) };
     (Lender { shared, returned }, borrowed)
 }
 
@@ -40,20 +42,32 @@ struct Shared<S> {
 const READING: usize = 0;
 const WRITING: usize = 1;
 
-pub(crate) struct Lender<S> {
-    shared: Rc<Shared<S>>,
-    returned: oneshot::Receiver<SendWrapper<Rc<Shared<S>>>>,
+/// The borrower's share. It is dropped on the stream's worker.
+type Share<S> = SendWrapper<Rc<Shared<S>>>;
+
+/// A borrower gives its share back when it is dropped, and when it is polled on another thread.
+struct Returned<S> {
+    _share: Share<S>,
+    relay: Option<Near>,
 }
 
-impl<S> Lender<S> {
+pub(crate) struct Lender<S> {
+    shared: Rc<Shared<S>>,
+    returned: oneshot::Receiver<Returned<S>>,
+}
+
+impl<S: AsyncBufRead + AsyncWrite + Unpin> Lender<S> {
     /// Waits until the borrower is dropped, and gives its stream back if the borrower has closed
     /// it. Otherwise the stream is dropped: an answer that was broken off must not look complete,
     /// as a close makes it.
     pub(crate) async fn returned(mut self) -> Option<S> {
-        // Dropped here, on the stream's worker.
-        let _ = (&mut self.returned).await;
-        let stream = self.shared.stream.borrow_mut().take();
-        stream.filter(|_| self.shared.closed.get()).map(Io::into_inner)
+        let returned = (&mut self.returned).await.ok();
+        let mut stream = self.shared.stream.borrow_mut().take()?;
+        let is_closed = match returned.and_then(|returned| returned.relay) {
+            Some(relay) => relay.run(&mut stream).await,
+            None => self.shared.closed.get(),
+        };
+        is_closed.then(|| stream.into_inner())
     }
 }
 
@@ -70,19 +84,26 @@ impl<S> Drop for Lender<S> {
     }
 }
 
-type Loan<S> = (SendWrapper<Rc<Shared<S>>>, oneshot::Sender<SendWrapper<Rc<Shared<S>>>>);
-
 /// A stream of this worker that is `Send`, for libraries that ask for it, with the I/O traits of
 /// hyper and tokio, and the one to write of futures-io.
 ///
-/// It may be moved to another thread and dropped there; then it is closed on its worker. It is read
-/// and written on its worker only: elsewhere it gives errors.
+/// It may be moved to another thread, used and dropped there. What is read and written there goes
+/// through a pipe to the stream's worker, of 64 KiB for each direction, and wakes the other thread:
+/// some ten microseconds each time. Dropped anywhere, it is closed on its worker.
 pub struct SendIo<S> {
-    /// None only while it is dropped.
-    loan: Option<Loan<S>>,
+    loan: Loan<S>,
 }
 
-impl<S: 'static> SendIo<S> {
+enum Loan<S> {
+    /// On the stream's worker.
+    Here(Share<S>, oneshot::Sender<Returned<S>>),
+    /// Since it was polled on another thread.
+    Away(Io<Far>),
+    /// The lender has taken the stream back, or this is dropped.
+    Ended,
+}
+
+impl<S: AsyncBufRead + AsyncWrite + Unpin + 'static> SendIo<S> {
     /// Makes a stream `Send`. A small task of this worker keeps it, until it is dropped.
     pub fn new(stream: S) -> Self {
         let (lender, borrowed) = lend(stream);
@@ -93,38 +114,63 @@ impl<S: 'static> SendIo<S> {
 
 impl<S> Drop for SendIo<S> {
     fn drop(&mut self) {
-        let Some((shared, home)) = self.loan.take() else { return };
-        if let Err(shared) = home.send(shared)
-            && !shared.valid()
+        self.give_back(None);
+    }
+}
+
+impl<S> SendIo<S> {
+    /// Gives the share back to the lender, if it is here and there is a lender.
+    fn give_back(&mut self, relay: Option<Near>) {
+        let Loan::Here(share, home) = mem::replace(&mut self.loan, Loan::Ended) else { return };
+        if let Err(Returned { _share: share, .. }) = home.send(Returned { _share: share, relay })
+            && !share.valid()
         {
             // The lender is gone and has closed the stream. What remains is a few bytes of another
             // thread.
-            mem::forget(shared);
+            mem::forget(share);
+        }
+    }
+
+    /// The pipe to the stream's worker, if this is another thread, or was once.
+    fn away(&mut self) -> Option<Pin<&mut Io<Far>>> {
+        if let Loan::Here(share, _) = &self.loan
+            && !share.valid()
+        {
+            let (far, near) = relay();
+            self.give_back(Some(near));
+            self.loan = Loan::Away(Io::new(far));
+        }
+        match &mut self.loan {
+            Loan::Away(pipe) => Some(Pin::new(pipe)),
+            _ => None,
+        }
+    }
+
+    fn share(&self) -> Option<&Rc<Shared<S>>> {
+        match &self.loan {
+            Loan::Here(share, _) => Some(share),
+            _ => None,
         }
     }
 }
 
 impl<S: Unpin> SendIo<S> {
-    /// Polls the stream, if this is its worker and the lender has not taken it back.
-    fn poll_stream<T>(
+    /// Polls the stream on its worker, if the lender has not taken it back.
+    fn poll_here<T>(
         &self,
         context: &mut Context<'_>,
         direction: usize,
         poll: impl FnOnce(Pin<&mut Io<S>>, &mut Context<'_>) -> Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
-        let Some((shared, _)) = self.loan.as_ref().filter(|(shared, _)| shared.valid()) else {
-            return Poll::Ready(Err(io::Error::other(
-                "a stream was used on another thread than that of its worker: spawn the task that uses it on the worker that has \
-                 opened it (runtime::spawn), or move it there by runtime::spawn_on",
-            )));
-        };
-        let mut stream = shared.stream.borrow_mut();
-        let Some(stream) = stream.as_mut() else {
-            return Poll::Ready(Err(io::Error::new(
+        let ended = || {
+            io::Error::new(
                 io::ErrorKind::ConnectionAborted,
                 "the server has shut down and closed the connection",
-            )));
+            )
         };
+        let shared = self.share().ok_or_else(ended)?;
+        let mut stream = shared.stream.borrow_mut();
+        let stream = stream.as_mut().ok_or_else(ended)?;
         let result = poll(Pin::new(stream), context);
         if result.is_pending() {
             let waiting = &mut shared.waiting.borrow_mut()[direction];
@@ -139,11 +185,14 @@ impl<S: Unpin> SendIo<S> {
 
 impl<S: AsyncBufRead + AsyncRead + Unpin> ::hyper::rt::Read for SendIo<S> {
     fn poll_read(
-        self: Pin<&mut Self>,
+        mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         buffer: ::hyper::rt::ReadBufCursor<'_>,
     ) -> Poll<io::Result<()>> {
-        self.poll_stream(context, READING, |stream, context| {
+        if let Some(pipe) = self.away() {
+            return ::hyper::rt::Read::poll_read(pipe, context, buffer);
+        }
+        self.poll_here(context, READING, |stream, context| {
             ::hyper::rt::Read::poll_read(stream, context, buffer)
         })
     }
@@ -151,38 +200,57 @@ impl<S: AsyncBufRead + AsyncRead + Unpin> ::hyper::rt::Read for SendIo<S> {
 
 impl<S: AsyncBufRead + AsyncRead + Unpin> tokio::io::AsyncRead for SendIo<S> {
     fn poll_read(
-        self: Pin<&mut Self>,
+        mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         buffer: &mut tokio::io::ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        self.poll_stream(context, READING, |stream, context| {
+        if let Some(pipe) = self.away() {
+            return tokio::io::AsyncRead::poll_read(pipe, context, buffer);
+        }
+        self.poll_here(context, READING, |stream, context| {
             tokio::io::AsyncRead::poll_read(stream, context, buffer)
         })
     }
 }
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for SendIo<S> {
-    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &[u8]) -> Poll<io::Result<usize>> {
-        self.poll_stream(context, WRITING, |stream, context| AsyncWrite::poll_write(stream, context, buffer))
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        if let Some(pipe) = self.away() {
+            return AsyncWrite::poll_write(pipe, context, buffer);
+        }
+        self.poll_here(context, WRITING, |stream, context| AsyncWrite::poll_write(stream, context, buffer))
     }
 
     fn poll_write_vectored(
-        self: Pin<&mut Self>,
+        mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         buffers: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.poll_stream(context, WRITING, |stream, context| {
+        if let Some(pipe) = self.away() {
+            return AsyncWrite::poll_write_vectored(pipe, context, buffers);
+        }
+        self.poll_here(context, WRITING, |stream, context| {
             AsyncWrite::poll_write_vectored(stream, context, buffers)
         })
     }
 
-    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.poll_stream(context, WRITING, AsyncWrite::poll_flush)
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if let Some(pipe) = self.away() {
+            return AsyncWrite::poll_flush(pipe, context);
+        }
+        self.poll_here(context, WRITING, AsyncWrite::poll_flush)
     }
 
-    fn poll_close(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let ended = self.poll_stream(context, WRITING, AsyncWrite::poll_close);
-        if let (Poll::Ready(Ok(())), Some((shared, _))) = (&ended, &self.loan) {
+    fn poll_close(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if let Some(pipe) = self.away() {
+            return pipe.poll_close(context);
+        }
+        let ended = self.poll_here(context, WRITING, AsyncWrite::poll_close);
+        if let (Poll::Ready(Ok(())), Some(shared)) = (&ended, self.share()) {
             shared.closed.set(true);
         }
         ended
@@ -201,7 +269,7 @@ impl<S> std::fmt::Debug for SendIo<S> {
 #[cfg(test)]
 mod tests {
     use futures_util::io::Cursor;
-    use tokio::io::AsyncWriteExt;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;
 
@@ -217,5 +285,62 @@ mod tests {
         borrowed.write_all(b"half").await.unwrap();
         drop(borrowed);
         assert!(lender.returned().await.is_none());
+    }
+    #[runtime::test(workers = 2)]
+    async fn a_stream_is_read_and_written_on_another_worker_and_closed_on_its_own() {
+        let listener = net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut client = Io::new(net::TcpStream::connect(listener.local_addr().unwrap()).await.unwrap());
+        let mut borrowed = SendIo::new(listener.accept().await.unwrap().0);
+        let large = vec![b'x'; 200_000];
+        let echo = runtime::spawn_on(1, move || async move {
+            let mut received = vec![0; large.len()];
+            borrowed.read_exact(&mut received).await.unwrap();
+            borrowed.write_all(&received).await.unwrap();
+            // Half a close: it still reads.
+            AsyncWriteExt::shutdown(&mut borrowed).await.unwrap();
+            let mut rest = String::new();
+            borrowed.read_to_string(&mut rest).await.unwrap();
+            rest
+        });
+        let large = vec![b'x'; 200_000];
+        client.write_all(&large).await.unwrap();
+        let mut answer = Vec::new();
+        client.read_to_end(&mut answer).await.unwrap();
+        assert!(answer == large);
+        client.write_all(b"the rest").await.unwrap();
+        AsyncWriteExt::shutdown(&mut client).await.unwrap();
+        assert_eq!(echo.await.unwrap(), "the rest");
+    }
+
+    #[runtime::test(workers = 2)]
+    async fn a_stream_that_is_dropped_on_another_worker_sends_what_was_written_and_ends() {
+        for closes in [false, true] {
+            let listener = net::TcpListener::bind("127.0.0.1:0").unwrap();
+            let mut client = Io::new(net::TcpStream::connect(listener.local_addr().unwrap()).await.unwrap());
+            let (lender, mut borrowed) = lend(listener.accept().await.unwrap().0);
+            let used = runtime::spawn_on(1, move || async move {
+                borrowed.write_all(b"last").await.unwrap();
+                if closes {
+                    AsyncWriteExt::shutdown(&mut borrowed).await.unwrap();
+                }
+            });
+            assert_eq!(lender.returned().await.is_some(), closes);
+            used.await.unwrap();
+            let mut answer = String::new();
+            client.read_to_string(&mut answer).await.unwrap();
+            assert_eq!(answer, "last");
+        }
+    }
+
+    #[runtime::test(workers = 2)]
+    async fn a_stream_on_another_worker_ends_with_its_lender() {
+        let listener = net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let _client = net::TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (lender, mut borrowed) = lend(listener.accept().await.unwrap().0);
+        let lender = runtime::spawn(lender.returned());
+        let reads = runtime::spawn_on(1, move || async move { borrowed.read(&mut [0; 8]).await });
+        runtime::sleep(std::time::Duration::from_millis(20)).await;
+        lender.abort();
+        assert_eq!(reads.await.unwrap().unwrap(), 0);
     }
 }

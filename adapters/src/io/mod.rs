@@ -1,6 +1,7 @@
 //! Streams with the I/O traits of futures-io, hyper and tokio.
 
 mod loan;
+mod relay;
 mod stream_io;
 
 use std::io;

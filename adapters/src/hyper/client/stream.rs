@@ -16,8 +16,8 @@ pub(super) trait Transport: AsyncBufRead + AsyncRead + AsyncWrite + Unpin {}
 
 impl<S: AsyncBufRead + AsyncRead + AsyncWrite + Unpin> Transport for S {}
 
-/// A connection of a [`Connector`](super::Connector). It may be moved to other threads and dropped
-/// there, but is read and written on its own worker only: elsewhere it gives errors.
+/// A connection of a [`Connector`](super::Connector). On other threads it is used through its
+/// worker, as a [`SendIo`].
 #[derive(Debug)]
 pub struct HttpStream {
     stream: SendIo<Box<dyn Transport>>,
