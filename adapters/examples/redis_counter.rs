@@ -17,11 +17,9 @@ use redis::{AsyncCommands, AsyncConnectionConfig, RedisConnectionInfo};
 async fn connect(address: SocketAddr) -> Result<MultiplexedConnection, Box<dyn Error + Send + Sync>> {
     let stream = TcpStream::connect(address).await?;
     stream.set_nodelay(true)?;
-    // The crate's own timeout would need tokio's timers: use `runtime::timeout`.
-    let config = AsyncConnectionConfig::new().set_response_timeout(None);
+    let (settings, config) = (RedisConnectionInfo::default(), AsyncConnectionConfig::new());
     let (connection, driver) =
-        MultiplexedConnection::new_with_config(&RedisConnectionInfo::default(), SendIo::new(stream), config)
-            .await?;
+        MultiplexedConnection::new_with_config(&settings, SendIo::new(stream), config).await?;
     runtime::spawn(driver);
     Ok(connection)
 }

@@ -9,7 +9,7 @@ use runtime::task::JoinSet;
 
 #[runtime::main(workers = 2)]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let _tokio = adapters::tokio_context::start().await?;
+    adapters::tokio_context::enter()?;
     let address = serve_pages()?;
     let client = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(10)).build()?;
     let mut pages = JoinSet::new();

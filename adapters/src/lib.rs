@@ -29,7 +29,7 @@
 //! Policy, interface and driver of `#[runtime::main]` come from the environment. Servers, clients
 //! and what they return need a runtime, and panic outside of one.
 //!
-//! Each adapter is a cargo feature; none is on by default:
+//! Each adapter is a cargo feature; by default only `tokio-context` is on:
 //!
 //! | Feature | Has |
 //! |---|---|
@@ -43,16 +43,16 @@
 //! | `tonic` | `tonic`: gRPC servers and client channels |
 //! | `quinn` | `quinn`: QUIC, with an endpoint on each worker; with `tls` |
 //! | `full` | all of these |
-//! | `tokio-context` | `tokio_context`: a thread with tokio's runtime, for crates that insist on it |
+//! | `tokio-context` | `tokio_context`: a thread with tokio's runtime, so that `tokio::time` and `tokio::spawn` work below the handlers of these servers |
 //!
-//! None of `full` runs tokio's runtime. hyper, h2 and axum depend on the crate `tokio` for its
+//! None of `full` needs tokio's runtime. hyper, h2 and axum depend on the crate `tokio` for its
 //! channels and traits, which work in any runtime.
 //!
 //! # What it is not for
 //! - A web server or reverse proxy that faces the internet: take nginx, and this crate behind it.
 //!   The examples `static_files` and `reverse_proxy` show how the parts fit together.
-//! - Crates that open tokio's sockets themselves: with `tokio-context` they work, but on another
-//!   thread, whose sockets no policy polls.
+//! - Crates that open tokio's sockets themselves: they work, but on another thread, whose sockets
+//!   no policy polls.
 
 #![forbid(unsafe_code)]
 

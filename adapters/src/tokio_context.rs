@@ -1,11 +1,14 @@
-//! A tokio runtime beside Lull's, for crates that insist on one.
+//! Tokio's runtime on a thread beside the workers, for code that insists on it.
+//!
+//! The servers of this crate and `SendIo` call [`enter`]: below a handler `tokio::time`,
+//! `tokio::spawn` and what is made of them work. A program that has none of these calls it once:
 //!
 //! ```
 //! use std::time::Duration;
 //!
 //! #[runtime::main(workers = 2)]
 //! async fn main() -> std::io::Result<()> {
-//!     let _tokio = adapters::tokio_context::start().await?;
+//!     adapters::tokio_context::enter()?;
 //!     // On a worker of Lull, by a timer of tokio's thread.
 //!     tokio::time::sleep(Duration::from_millis(1)).await;
 //!     // On tokio's thread.
@@ -15,99 +18,114 @@
 //! ```
 //!
 //! # What it costs
-//! One thread runs tokio's reactor, its timers, and what is spawned by `tokio::spawn`. Each time
-//! one of its sockets or timers is ready, it wakes a worker: two switches of threads where a socket
-//! of Lull has none. Its sockets are not aligned with NAPIs, and no policy polls them. So it is for
-//! what is rare or slow, such as a request to another service now and then; what carries the load
-//! belongs on [`net`].
+//! The thread sleeps until a timer or socket of tokio's is due, or a task is spawned there; a
+//! process has one. Each time one is ready it wakes a worker: two switches of threads where Lull's
+//! own has none. Its sockets are not aligned with NAPIs, and no policy polls them. So it is for what
+//! is rare or slow; what carries the load belongs on [`net`] and on Lull's timers. The book's page
+//! *Which crates work* says what a timer costs each way.
 //!
 //! `tokio::task::spawn_blocking` works, on further threads. `block_in_place` and
 //! `tokio::task::spawn_local` don't.
+//!
+//! # Without it
+//! With `default-features = false` there is no such thread, and what needs tokio's runtime panics
+//! with *there is no reactor running*. A `clippy.toml` finds it before it runs: the same page has
+//! one.
 
-use std::cell::RefCell;
+use std::cell::Cell;
+use std::future::pending;
 use std::io;
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::{Mutex, OnceLock, PoisonError, mpsc};
 use std::thread;
 
-use futures_channel::oneshot;
-use runtime::JoinHandle;
-use tokio::runtime::{Builder, Handle};
-use tokio::sync::Mutex;
+use runtime::__net::with_settings_from_before;
+use rustix::thread::{sched_getaffinity, sched_setaffinity};
+use tokio::runtime::{Builder, EnterGuard, Handle};
 
 thread_local! {
-    /// The context that this worker is in. A thread leaves tokio's contexts in the reverse order
-    /// only, so it enters one at a time.
-    static CURRENT: RefCell<Weak<Shared>> = const { RefCell::new(Weak::new()) };
+    /// Whether a task of this worker's holds an [`Entered`].
+    static HAS_ENTERED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Of two that start at the same time each would be on some of the workers.
-static STARTING: Mutex<()> = Mutex::const_new(());
-
-fn current() -> Option<Arc<Shared>> {
-    CURRENT.with_borrow(Weak::upgrade)
-}
-
-/// Starts a thread with tokio's runtime, and enters its context on all workers, until the result is
-/// dropped. Where there is a context already, the result shares it.
+/// Enters tokio's context on all workers of the calling task's runtime, until the runtime ends. The
+/// first call of the process starts tokio's thread. On a worker whose thread is in a context of
+/// tokio's already, that one stays.
+///
+/// # Errors
+/// If the thread can't be started.
 ///
 /// # Panics
 /// Outside of a runtime of Lull.
-pub async fn start() -> io::Result<TokioContext> {
-    let _starting = STARTING.lock().await;
-    if let Some(shared) = current() {
-        return Ok(TokioContext(shared));
+#[track_caller]
+pub fn enter() -> io::Result<()> {
+    if HAS_ENTERED.get() {
+        return Ok(());
     }
-    let tokio = Builder::new_current_thread().enable_all().build()?;
-    let handle = tokio.handle().clone();
-    let (stop, stopped) = oneshot::channel::<()>();
-    let run = move || {
-        // Ends when the context is dropped.
-        let _ = tokio.block_on(stopped);
-        // Does not wait for closures of `spawn_blocking` that still run.
-        tokio.shutdown_background();
-    };
-    thread::Builder::new().name("tokio".to_owned()).spawn(run)?;
-    let shared = Arc::new(Shared { handle, _stop: stop, workers: std::sync::Mutex::default() });
-    for worker in 0..runtime::workers() {
-        let (enter, entered) = oneshot::channel();
-        let (handle, weak) = (shared.handle.clone(), Arc::downgrade(&shared));
-        // The context is the thread's: while this task waits, it is there for all others of the
-        // worker.
-        let entering = runtime::spawn_on(worker, move || async move {
-            CURRENT.set(weak);
-            let _guard = handle.enter();
-            let _ = enter.send(());
-            std::future::pending::<()>().await;
-        });
-        shared.workers.lock().unwrap_or_else(PoisonError::into_inner).push(entering);
-        entered.await.map_err(|_| io::Error::other(format!("worker {worker} has stopped")))?;
+    let tokio = tokio()?;
+    let here = runtime::current_worker();
+    enter_here(tokio);
+    for worker in (0..runtime::workers()).filter(|&worker| worker != here) {
+        drop(runtime::spawn_on(worker, move || async move { enter_here(tokio) }));
     }
-    Ok(TokioContext(shared))
+    Ok(())
 }
 
-/// Tokio's context on all workers, see [`start`]. Dropping it leaves the context and ends tokio's
-/// thread, unless others share it.
-#[derive(Debug)]
-#[must_use = "the context ends when this is dropped"]
-pub struct TokioContext(Arc<Shared>);
-
-#[derive(Debug)]
-struct Shared {
-    handle: Handle,
-    _stop: oneshot::Sender<()>,
-    workers: std::sync::Mutex<Vec<JoinHandle<()>>>,
+/// The context is the thread's. It is left when the worker drops its tasks.
+struct Entered {
+    _guard: Option<EnterGuard<'static>>,
 }
 
-impl TokioContext {
-    /// The handle of tokio's runtime, for example to spawn on it.
-    pub fn handle(&self) -> &Handle {
-        &self.0.handle
-    }
-}
-
-impl Drop for Shared {
+impl Drop for Entered {
     fn drop(&mut self) {
-        let workers = self.workers.get_mut().unwrap_or_else(PoisonError::into_inner);
-        workers.iter().for_each(JoinHandle::abort);
+        HAS_ENTERED.set(false);
     }
+}
+
+fn enter_here(tokio: &'static Handle) {
+    if HAS_ENTERED.replace(true) {
+        return;
+    }
+    // Contexts are left in the reverse order only: who has entered another one before may leave it
+    // before the runtime ends.
+    let is_in_context = Handle::try_current().is_ok();
+    let entered = Entered { _guard: (!is_in_context).then(|| tokio.enter()) };
+    drop(runtime::spawn(async move {
+        let _entered = entered;
+        pending::<()>().await;
+    }));
+}
+
+/// The process's only one.
+fn tokio() -> io::Result<&'static Handle> {
+    static TOKIO: OnceLock<Handle> = OnceLock::new();
+    static STARTING: Mutex<()> = Mutex::new(());
+    let _starting = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(handle) = TOKIO.get() {
+        return Ok(handle);
+    }
+    let handle = start()?;
+    Ok(TOKIO.get_or_init(|| handle))
+}
+
+fn start() -> io::Result<Handle> {
+    let (send, started) = mpsc::channel();
+    let run = move || {
+        let cores = sched_getaffinity(None).ok();
+        // Tokio starts a thread for blocking work from the one that asks for it: a worker, whose
+        // core it would inherit.
+        let leave_core = move || {
+            if let Some(cores) = &cores {
+                let _ = sched_setaffinity(None, cores);
+            }
+        };
+        match Builder::new_current_thread().enable_all().on_thread_start(leave_core).build() {
+            Ok(tokio) => {
+                let _ = send.send(Ok(tokio.handle().clone()));
+                tokio.block_on(pending::<()>());
+            }
+            Err(error) => drop(send.send(Err(error))),
+        }
+    };
+    with_settings_from_before(|| thread::Builder::new().name("tokio".to_owned()).spawn(run))?;
+    started.recv().map_err(io::Error::other)?
 }

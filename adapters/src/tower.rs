@@ -17,9 +17,10 @@ use crate::hyper::{BoxError, Listen, MakeService, Peer, Serve, serve as serve_hy
 /// Serves HTTP/1 and HTTP/2 by a tower service, which is cloned for each request. Neither its
 /// clones nor its futures need to be `Send`, except for the original.
 ///
-/// tower's and tower-http's layers work if they need neither timers nor tasks of tokio's runtime.
-/// [`TimeoutLayer`] and [`RateLimitLayer`] take the place of those that do, and so does
-/// `tower::buffer::Buffer::pair`, whose worker is given to [`runtime::spawn`].
+/// tower's and tower-http's layers work. Timers and tasks of those that need tokio's runtime are on
+/// its thread (the feature `tokio-context`): [`TimeoutLayer`] and [`RateLimitLayer`] keep theirs on
+/// the worker, and so does `tower::buffer::Buffer::pair`, whose worker is given to
+/// [`runtime::spawn`].
 #[track_caller]
 pub fn serve<L, S, B>(listener: L, service: S) -> Serve<L, impl MakeService>
 where

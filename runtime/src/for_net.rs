@@ -1,5 +1,6 @@
-//! What `lull-net` takes connections and sockets from. Both crates are released together, so it may
-//! change in every release: applications use `net`, or [`io`](crate::io).
+//! What `lull-net` takes connections and sockets from, and `lull-adapters` starts its thread by. The
+//! crates are released together, so it may change in every release: applications use `net`, or
+//! [`io`](crate::io).
 
 use std::os::fd::AsFd;
 use std::rc::Rc;
@@ -13,6 +14,7 @@ use crate::driver::readiness::SourceKind;
 pub use crate::driver::uring::socket::{RingListener, RingSocket};
 pub use crate::driver::uring::socket_state::Received;
 pub use crate::io::{OnItsWorker, StaysOnItsWorkerUseRuntimeSpawn};
+pub use crate::thread_settings::with_settings_from_before;
 pub use crate::worker::napi_map::OwnedQueue;
 use crate::worker::worker_handle::WorkerHandle;
 use crate::worker::{current, startup};

@@ -57,7 +57,7 @@ impl Drop for KeptSettings {
 /// it became a worker's, which it inherits. With a worker's own, it would compete with the worker
 /// for its core, and its timers would be precise at the cost of wake-ups. On other threads it only
 /// calls `start`.
-pub(crate) fn with_settings_from_before<R>(start: impl FnOnce() -> R) -> R {
+pub fn with_settings_from_before<R>(start: impl FnOnce() -> R) -> R {
     /// Puts a worker's settings back, also when unwinding.
     struct Back {
         worker: ThreadSettings,

@@ -187,9 +187,11 @@ impl<L: Listen, M: MakeService> Serve<L, M> {
     /// [`Server::shutdown`].
     ///
     /// # Errors
-    /// If the other workers' listeners can't be made. `InvalidInput` if the TLS acceptor of a gRPC
-    /// server does not offer `h2`.
+    /// If the other workers' listeners can't be made, or tokio's thread (the feature
+    /// `tokio-context`). `InvalidInput` if the TLS acceptor of a gRPC server does not offer `h2`.
     pub fn start(mut self) -> io::Result<Server> {
+        #[cfg(feature = "tokio-context")]
+        crate::tokio_context::enter()?;
         // If hyper copied what bodies give it, a `FileBody` would be lost: its bytes are in the
         // file only.
         self.builder.http1().writev(true).pipeline_flush(false);

@@ -106,6 +106,11 @@ enum Loan<S> {
 impl<S: AsyncBufRead + AsyncWrite + Unpin + 'static> SendIo<S> {
     /// Makes a stream `Send`. A small task of this worker keeps it, until it is dropped.
     pub fn new(stream: S) -> Self {
+        // Who needs it may use tokio's timers, too, such as redis.
+        #[cfg(feature = "tokio-context")]
+        if let Err(error) = crate::tokio_context::enter() {
+            tracing::warn!(%error, "there is no tokio context: tokio's thread could not be started");
+        }
         let (lender, borrowed) = lend(stream);
         drop(runtime::spawn(lender.returned()));
         borrowed

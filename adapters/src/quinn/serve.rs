@@ -34,6 +34,8 @@ where
     H: Fn(Incoming) -> F + Clone + Send + 'static,
     F: Future<Output = ()> + 'static,
 {
+    #[cfg(feature = "tokio-context")]
+    crate::tokio_context::enter()?;
     let workers = runtime::workers();
     let sockets = UdpSocket::bind_group(address, &BindOptions::new().only_v6(true), workers)?;
     // One worker has nobody to hand datagrams over to.

@@ -15,8 +15,13 @@ mod https_client;
 mod io;
 mod quic;
 mod tls_streams;
+#[cfg(feature = "tokio-context")]
 mod tokio_context;
+#[cfg(feature = "tokio-context")]
+mod tokio_in_handlers;
 mod tower_services;
+#[cfg(not(feature = "tokio-context"))]
+mod without_tokio_context;
 
 #[allow(dead_code, reason = "a program, too")]
 #[path = "../../examples/grpc_chat.rs"]
