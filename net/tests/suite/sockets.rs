@@ -230,3 +230,19 @@ async fn a_shutdown_returns_when_the_aborted_handlers_are_dropped() {
     assert_eq!(report.aborted, 2);
     assert_eq!(std::sync::Arc::strong_count(&held), 1, "an aborted handler was not dropped yet");
 }
+
+#[test]
+fn a_socket_on_a_thread_without_a_worker_panics_with_the_line_that_has_entered_the_runtime() {
+    let runtime = runtime::Builder::new().ignore_environment().workers(2).build().unwrap();
+    let handle = runtime.handle();
+    let refused = |action: &dyn Fn()| -> String {
+        let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(action)).unwrap_err();
+        *panic.downcast().unwrap()
+    };
+    let of_listener = refused(&|| handle.block_on(async { drop(TcpListener::bind("127.0.0.1:0")) }));
+    let of_stream = refused(&|| handle.block_on(async { drop(TcpStream::connect("127.0.0.1:9").await) }));
+    for (message, line) in [(of_listener, line!() - 2), (of_stream, line!() - 1)] {
+        let place = format!("entered the runtime at net/tests/suite/sockets.rs:{line}:");
+        assert!(message.contains(&place) && message.contains("spawn_on"), "{message}");
+    }
+}

@@ -43,15 +43,14 @@ pub(crate) fn with<R>(action: impl FnOnce(&Rc<Worker>) -> R) -> R {
 fn no_worker() -> ! {
     match entered() {
         Some(entered) => panic!(
-            "this needs a worker's thread, and the calling thread, which has entered the runtime at {}, is not one: call it before, or within a task: Handle::current().block_on(runtime::spawn_on(0, || async {{ … }}))",
+            "this needs a worker's thread, and the calling thread, which has entered the runtime at {}, is not one: spawn what needs it on a worker, by Handle::current().spawn(future) if the future is Send, else by runtime::spawn_on(0, || async {{ … }}), and wait for either by Handle::block_on",
             entered.caller
         ),
         None => panic!("{NO_RUNTIME}"),
     }
 }
 
-const NO_RUNTIME: &str =
-    "this needs a Lull runtime: call it from #[runtime::main], Runtime::block_on or a spawned task";
+const NO_RUNTIME: &str = "this needs a Lull runtime: call it from #[runtime::main], Runtime::block_on or a task of runtime::spawn; other threads, such as tokio's, spawn what needs it by a runtime::Handle";
 
 /// The runtime of this thread's worker, else the one that the thread has entered.
 #[track_caller]

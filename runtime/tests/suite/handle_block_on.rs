@@ -116,8 +116,15 @@ fn what_needs_a_worker_names_the_line_that_waits_for_it_elsewhere() {
     });
     for (message, line) in [(of_sleep, line!() - 5), (of_spawn, line!() - 3)] {
         let place = format!("entered the runtime at runtime/tests/suite/handle_block_on.rs:{line}:");
-        assert!(message.contains(&place) && message.contains("spawn_on"), "{message}");
+        let mends = ["Handle::current().spawn(future)", "spawn_on"];
+        assert!(message.contains(&place) && mends.iter().all(|mend| message.contains(mend)), "{message}");
     }
+    // As it says.
+    let slept = || runtime::sleep(Duration::from_millis(1));
+    handle.block_on(async move {
+        runtime::Handle::current().spawn(slept()).await.unwrap();
+        runtime::spawn_on(1, slept).await.unwrap();
+    });
 }
 
 #[test]
