@@ -58,7 +58,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     println!("listening on http://{address}");
     let app = app().into_make_service_with_connect_info::<SocketAddr>();
     if argument.is_some() {
-        let signal = runtime::signal::terminated()?;
+        let signal = runtime::signal::terminated();
         adapters::axum::serve(listener, app).with_graceful_shutdown(signal).await?;
         return Ok(());
     }

@@ -202,7 +202,7 @@ async fn main() -> Result<(), BoxError> {
         [address, upstream] => {
             let listener = TcpListener::bind(address)?;
             println!("listening on {}", listener.local_addr()?);
-            let signal = runtime::signal::terminated()?;
+            let signal = runtime::signal::terminated();
             let proxy = proxy(listener, upstream.parse()?, Duration::from_secs(60));
             Ok(proxy.with_graceful_shutdown(signal).await?)
         }

@@ -188,7 +188,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     };
     let listener = TcpListener::bind(address)?;
     println!("listening on {}", listener.local_addr()?);
-    let signal = runtime::signal::terminated()?;
+    let signal = runtime::signal::terminated();
     server(listener, Folder::open(folder.as_ref())?, acceptor).with_graceful_shutdown(signal).await?;
     Ok(())
 }

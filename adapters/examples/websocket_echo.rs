@@ -57,7 +57,7 @@ fn start(listener: TcpListener) -> std::io::Result<Server> {
 async fn main() -> Result<(), Box<dyn Error>> {
     if let Some(address) = std::env::args().nth(1) {
         let server = start(TcpListener::bind(address)?)?;
-        runtime::signal::terminated()?.await;
+        runtime::signal::terminated().await?;
         server.shutdown(Duration::from_secs(1)).await;
         return Ok(());
     }

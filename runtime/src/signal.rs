@@ -174,23 +174,32 @@ pub async fn ctrl_c() -> io::Result<()> {
     Ok(())
 }
 
-/// Waits for SIGINT or SIGTERM.
+/// Waits for SIGINT or SIGTERM: `terminated().await?`.
 ///
 /// From this call on, the first of these signals no longer kills the process. The second one does,
 /// after the host's settings have been restored, unless a [`Signal`] of its kind exists.
-pub fn terminated() -> io::Result<Terminated> {
-    Listener::new(intercept).map(Terminated)
+///
+/// # Errors
+/// As [`signal`], when it is awaited.
+pub fn terminated() -> Terminated {
+    Terminated(Listener::new(intercept).map_err(Some))
 }
 
 /// The future of [`terminated`].
 #[must_use = "futures do nothing unless awaited"]
-pub struct Terminated(Listener);
+pub struct Terminated(Result<Listener, Option<io::Error>>);
 
 impl Future for Terminated {
-    type Output = ();
+    type Output = io::Result<()>;
 
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        self.0.poll(context, false)
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.0 {
+            Ok(listener) => listener.poll(context, false).map(Ok),
+            Err(error) => match error.take() {
+                Some(error) => Poll::Ready(Err(error)),
+                None => Poll::Pending,
+            },
+        }
     }
 }
 

@@ -25,4 +25,4 @@ pub use self::client::{Client, Connecting, Connector, HttpClient, HttpStream};
 pub use self::file_body::FileBody;
 pub use self::listen::{BoxError, Listen, MakeService, Peer};
 pub use self::rt::{Executor, Timer};
-pub use self::serve::{Serve, Server, serve};
+pub use self::serve::{Serve, Server, Signalled, serve};

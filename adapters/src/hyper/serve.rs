@@ -93,7 +93,7 @@ pub struct Serve<L, M> {
     idle_limit: Option<Duration>,
     stall_limit: Option<Duration>,
     http1_only: bool,
-    signal: Option<Pin<Box<dyn Future<Output = ()>>>>,
+    signal: Option<Pin<Box<dyn Future<Output = io::Result<()>>>>>,
     shutdown_limit: Duration,
     #[cfg(feature = "tls")]
     tls: Option<crate::tls::Acceptor>,
@@ -104,10 +104,10 @@ pub struct Serve<L, M> {
 
 impl<L: Listen, M: MakeService> Serve<L, M> {
     /// Shuts down when `signal` is ready: accepts no more, answers the requests in progress, and
-    /// asks the clients of open connections to go. Then the awaited server returns. `signal` need
-    /// not be `Send`.
-    pub fn with_graceful_shutdown(mut self, signal: impl Future<Output = ()> + 'static) -> Self {
-        self.signal = Some(Box::pin(signal));
+    /// asks the clients of open connections to go. Then the awaited server returns, also an error
+    /// of `signal`, which need not be `Send`: `with_graceful_shutdown(runtime::signal::terminated())`.
+    pub fn with_graceful_shutdown(mut self, signal: impl Future<Output: Signalled> + 'static) -> Self {
+        self.signal = Some(Box::pin(async { sealed::Signalled::into_result(signal.await) }));
         self
     }
 
@@ -234,9 +234,9 @@ impl<L: Listen, M: MakeService> Serve<L, M> {
         let server = self.start()?;
         match signal {
             Some(signal) => {
-                signal.await;
+                let signalled = signal.await;
                 server.shutdown(limit).await;
-                Ok(())
+                signalled
             }
             None => std::future::pending().await,
         }
@@ -259,6 +259,31 @@ where
 impl<L: std::fmt::Debug, M> std::fmt::Debug for Serve<L, M> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Serve").field("listener", &self.listener).finish_non_exhaustive()
+    }
+}
+
+/// What a signal of [`Serve::with_graceful_shutdown`] returns: `()`, or `io::Result<()>` as
+/// [`terminated`](runtime::signal::terminated) and [`ctrl_c`](runtime::signal::ctrl_c) do.
+pub trait Signalled: sealed::Signalled {}
+
+impl Signalled for () {}
+impl Signalled for io::Result<()> {}
+
+mod sealed {
+    pub trait Signalled {
+        fn into_result(self) -> std::io::Result<()>;
+    }
+
+    impl Signalled for () {
+        fn into_result(self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    impl Signalled for std::io::Result<()> {
+        fn into_result(self) -> std::io::Result<()> {
+            self
+        }
     }
 }
 

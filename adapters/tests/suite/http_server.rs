@@ -188,6 +188,13 @@ async fn the_awaited_server_returns_after_its_signal() {
 }
 
 #[runtime::test]
+async fn the_awaited_server_returns_the_error_of_a_signal_that_cannot_be_awaited() {
+    let failed = async { Err(io::Error::other("no handler")) };
+    let error = serve(listener(), counting).with_graceful_shutdown(failed).await.unwrap_err();
+    assert_eq!(error.to_string(), "no handler");
+}
+
+#[runtime::test]
 async fn a_client_that_sends_no_request_is_cut_off() {
     let listener = listener();
     let address = listener.local_addr().unwrap();

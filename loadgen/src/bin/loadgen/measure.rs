@@ -54,10 +54,12 @@ pub fn watch_interrupt() -> Result<Arc<AtomicBool>, Box<dyn Error>> {
     }
     let stop = Arc::new(AtomicBool::new(false));
     let interrupted = Arc::clone(&stop);
-    let signal = runtime::signal::terminated()?;
+    let signal = runtime::signal::terminated();
     drop(runtime::spawn(async move {
-        signal.await;
-        interrupted.store(true, Ordering::Relaxed);
+        match signal.await {
+            Ok(()) => interrupted.store(true, Ordering::Relaxed),
+            Err(error) => eprintln!("loadgen: a signal ends the run without a report: {error}"),
+        }
     }));
     Ok(stop)
 }

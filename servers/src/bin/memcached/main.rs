@@ -104,7 +104,7 @@ fn run(flags: &Flags, mut config: Config) -> Result<(), Error> {
 }
 
 async fn serve(flags: &Flags, mut config: Config, user: Option<RunAsUser>) -> Result<(), Error> {
-    let terminated = runtime::signal::terminated()?;
+    let terminated = runtime::signal::terminated();
     let mut hangups = runtime::signal::signal(SignalKind::hangup())?;
     // memcached's signal for a graceful stop.
     let mut graceful = runtime::signal::signal(SignalKind::user_defined1())?;
@@ -143,6 +143,10 @@ async fn serve(flags: &Flags, mut config: Config, user: Option<RunAsUser>) -> Re
     loop {
         let hangup = std::pin::pin!(hangups.recv());
         match select(&mut stop, hangup).await {
+            Either::Left((Either::Left((signalled, _)), _)) => {
+                signalled?;
+                break;
+            }
             Either::Left(_) => break,
             Either::Right(_) => match server.reload() {
                 Ok(()) => tracing::info!("reloaded users and certificates"),
