@@ -42,7 +42,7 @@ impl Handle {
 
     /// Makes [`spawn_on`](crate::spawn_on), [`spawn_blocking`](crate::spawn_blocking),
     /// [`Handle::current`] and the functions that read the runtime's state work on this thread, as
-    /// long as the guard lives. Sockets, timers and [`spawn`](crate::spawn) need a worker's thread.
+    /// long as the guard lives. Sockets and [`spawn`](crate::spawn) need a worker's thread.
     #[must_use = "the runtime is left when the guard is dropped"]
     #[track_caller]
     pub fn enter(&self) -> EnterGuard<'_> {
@@ -87,8 +87,9 @@ impl Handle {
     /// Until the future is woken, the thread waits as
     /// [`Builder::thread_wait`](crate::Builder::thread_wait) says: by default it spins for up to 20
     /// µs if its last wait was short, and then sleeps. The runtime is [entered](Handle::enter)
-    /// meanwhile. The future may wait for tasks, channels and blocking work, but sockets, timers
-    /// and [`spawn`](crate::spawn) need a worker's thread: spawn what uses them.
+    /// meanwhile. The future may wait for tasks, channels, blocking work and timers, which a worker
+    /// keeps, but sockets and [`spawn`](crate::spawn) need a worker's thread: spawn what uses them
+    /// by [`Handle::spawn`] or [`Handle::spawn_on`].
     ///
     /// It does not end with the runtime. A future that waits for a task then gets a cancelled
     /// [`JoinError`](crate::JoinError); one that nobody wakes is waited for forever. Worker 0's

@@ -1,7 +1,8 @@
 //! Sleeping, timeouts and intervals, and a clock that tests can pause.
 //!
-//! A timer belongs to the worker on which it is polled. Deadlines are [`std::time::Instant`]s, of
-//! the monotonic clock.
+//! A timer belongs to the worker on which it is polled. On a thread that is none, and has entered a
+//! runtime ([`Handle::block_on`](crate::Handle::block_on)), a task of a worker keeps it. Deadlines
+//! are [`std::time::Instant`]s, of the monotonic clock.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -12,9 +13,11 @@ use std::time::{Duration, Instant};
 use futures_core::Stream;
 
 use crate::coop;
-use crate::task::yield_now;
+use crate::task::{JoinHandle, spawn_on_runtime, yield_now};
+use crate::task_core::identity::Identity;
 use crate::timers::{TimerKey, monotonic_nanos};
 use crate::worker::current;
+use crate::worker::event_loop::Worker;
 
 /// Waits until `duration` has passed.
 ///
@@ -33,10 +36,11 @@ pub(super) fn after(start: Instant, duration: Duration) -> Instant {
 
 /// Waits until `deadline`, with the resolution of [`sleep`]. Ready at once if it has passed.
 pub fn sleep_until(deadline: Instant) -> Sleep {
-    Sleep { deadline, key: None }
+    Sleep { deadline, timer: Timer::Unset }
 }
 
-/// The future of [`sleep`] and [`sleep_until`]. Panics when it is polled outside of a runtime.
+/// The future of [`sleep`] and [`sleep_until`]. Panics when it is polled outside of a runtime, or on
+/// a thread that is no worker's after its runtime has ended.
 ///
 /// It is `Send` and `Sync`, so that a future that contains it may be, too. Its timer belongs to the
 /// worker on which it was polled: polled on another worker it sets a timer there, and the old one
@@ -45,7 +49,27 @@ pub fn sleep_until(deadline: Instant) -> Sleep {
 #[must_use = "futures do nothing unless awaited"]
 pub struct Sleep {
     deadline: Instant,
-    key: Option<TimerKey>,
+    timer: Timer,
+}
+
+#[derive(Debug)]
+enum Timer {
+    Unset,
+    /// Of this worker, or of another one where it was polled before.
+    Worker(TimerKey),
+    /// A worker's task, which sleeps for a thread that is none.
+    Task(Box<JoinHandle<()>>),
+    /// One of an earlier deadline of this, which is aborted: that wakes who waits for it.
+    Stale(Box<JoinHandle<()>>),
+}
+
+impl Timer {
+    fn key(&self) -> Option<TimerKey> {
+        match self {
+            Self::Worker(key) => Some(*key),
+            _ => None,
+        }
+    }
 }
 
 impl Sleep {
@@ -63,15 +87,74 @@ impl Sleep {
     /// one.
     pub fn reset(&mut self, deadline: Instant) {
         self.deadline = deadline;
-        let Some(key) = self.key.take() else { return };
-        // Without a worker, or on another one, the timer stays where it is, and wakes the task in
-        // vain.
-        self.key = current::try_with(|worker| {
-            let mut timers = worker.timers.borrow_mut();
-            let waker = timers.remove(key)?;
-            Some(timers.insert(deadline, waker))
-        })
-        .flatten();
+        match std::mem::replace(&mut self.timer, Timer::Unset) {
+            Timer::Unset => {}
+            Timer::Worker(key) => {
+                // Without a worker, or on another one, the timer stays where it is, and wakes the
+                // task in vain.
+                let moved = current::try_with(|worker| {
+                    let mut timers = worker.timers.borrow_mut();
+                    let waker = timers.remove(key)?;
+                    Some(timers.insert(deadline, waker))
+                });
+                self.timer = moved.flatten().map_or(Timer::Unset, Timer::Worker);
+            }
+            Timer::Task(task) | Timer::Stale(task) => {
+                task.abort();
+                self.timer = Timer::Stale(task);
+            }
+        }
+    }
+
+    fn poll_here(&mut self, worker: &Worker, context: &Context<'_>) -> Poll<()> {
+        let mut timers = worker.timers.borrow_mut();
+        // The start of the turn is exact enough: timers fire between turns.
+        if worker.turn_time() >= timers.on_clock(self.deadline) {
+            let waker = self.timer.key().and_then(|key| timers.remove(key));
+            // Dropped outside the borrow: the waker may be foreign code.
+            drop(timers);
+            self.timer = Timer::Unset;
+            drop(waker);
+            coop::spend();
+            return Poll::Ready(());
+        }
+        let mut replaced = None;
+        match self.timer.key().and_then(|key| timers.waker(key)) {
+            Some(waker) if waker.will_wake(context.waker()) => {}
+            Some(waker) => replaced = Some(std::mem::replace(waker, context.waker().clone())),
+            None => self.timer = Timer::Worker(timers.insert(self.deadline, context.waker().clone())),
+        }
+        drop(timers);
+        drop(replaced);
+        Poll::Pending
+    }
+
+    /// On a thread that is no worker's.
+    fn poll_elsewhere(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let entered = current::entered_runtime();
+        if self.is_elapsed() {
+            self.timer = Timer::Unset;
+            return Poll::Ready(());
+        }
+        let mut task = match std::mem::replace(&mut self.timer, Timer::Unset) {
+            Timer::Task(task) => task,
+            _ => {
+                let (deadline, runtime) = (self.deadline, entered.runtime);
+                let identity = Identity::new(entered.caller);
+                let worker = runtime.next_worker();
+                Box::new(spawn_on_runtime(&runtime, identity, worker, move || sleep_until(deadline)))
+            }
+        };
+        match Pin::new(&mut *task).poll(context) {
+            Poll::Ready(slept) => {
+                assert!(slept.is_ok(), "the runtime has ended whose timers this thread has used");
+                Poll::Ready(())
+            }
+            Poll::Pending => {
+                self.timer = Timer::Task(task);
+                Poll::Pending
+            }
+        }
     }
 }
 
@@ -80,35 +163,23 @@ impl Future for Sleep {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         ready!(coop::poll_budget(context));
-        current::with(|worker| {
-            let mut timers = worker.timers.borrow_mut();
-            // The start of the turn is exact enough: timers fire between turns.
-            if worker.turn_time() >= timers.on_clock(self.deadline) {
-                let waker = self.key.take().and_then(|key| timers.remove(key));
-                // Dropped outside the borrow: the waker may be foreign code.
-                drop(timers);
-                drop(waker);
-                coop::spend();
-                return Poll::Ready(());
-            }
-            let mut replaced = None;
-            match self.key.and_then(|key| timers.waker(key)) {
-                Some(waker) if waker.will_wake(context.waker()) => {}
-                Some(waker) => replaced = Some(std::mem::replace(waker, context.waker().clone())),
-                None => self.key = Some(timers.insert(self.deadline, context.waker().clone())),
-            }
-            drop(timers);
-            drop(replaced);
-            Poll::Pending
-        })
+        match current::try_with(|worker| self.poll_here(worker, context)) {
+            Some(polled) => polled,
+            None => self.poll_elsewhere(context),
+        }
     }
 }
 
 impl Drop for Sleep {
     fn drop(&mut self) {
-        if let Some(key) = self.key {
-            // Without a worker there is no timer either. The waker is dropped outside the borrow.
-            let _ = current::try_with(|worker| worker.timers.borrow_mut().remove(key));
+        match &self.timer {
+            Timer::Unset | Timer::Stale(_) => {}
+            Timer::Worker(key) => {
+                // Without a worker there is no timer either. The waker is dropped outside the
+                // borrow.
+                let _ = current::try_with(|worker| worker.timers.borrow_mut().remove(*key));
+            }
+            Timer::Task(task) => task.abort(),
         }
     }
 }

@@ -62,6 +62,12 @@ pub(crate) fn try_runtime() -> Option<Arc<RuntimeState>> {
     try_with(|worker| Arc::clone(&worker.runtime)).or_else(|| entered().map(|entered| entered.runtime))
 }
 
+/// The runtime that this thread, which is no worker's, has entered.
+#[track_caller]
+pub(crate) fn entered_runtime() -> EnteredRuntime {
+    entered().expect(NO_RUNTIME)
+}
+
 fn entered() -> Option<EnteredRuntime> {
     ENTERED.try_with(|entered| entered.borrow().clone()).ok().flatten()
 }

@@ -2,9 +2,12 @@
 
 use std::future::pending;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use policies::thread_time::this_thread_cpu_time;
 use runtime::{Builder, DriverKind, Handle, Runtime, WaitStrategy};
 
@@ -109,12 +112,12 @@ fn what_needs_a_worker_names_the_line_that_waits_for_it_elsewhere() {
     let handle = runtime.handle();
     let refused =
         |action: &dyn Fn()| *catch_unwind(AssertUnwindSafe(action)).unwrap_err().downcast().unwrap();
-    let of_sleep: String = refused(&|| handle.block_on(runtime::sleep(Duration::from_millis(1))));
     let of_spawn: String = refused(&|| {
         let _entered = handle.enter();
         drop(runtime::spawn(async {}));
     });
-    for (message, line) in [(of_sleep, line!() - 5), (of_spawn, line!() - 3)] {
+    let of_block_on: String = refused(&|| handle.block_on(async { drop(runtime::spawn(async {})) }));
+    for (message, line) in [(of_spawn, line!() - 4), (of_block_on, line!() - 1)] {
         let place = format!("entered the runtime at runtime/tests/suite/handle_block_on.rs:{line}:");
         let mends = ["Handle::current().spawn(future)", "spawn_on"];
         assert!(message.contains(&place) && mends.iter().all(|mend| message.contains(mend)), "{message}");
@@ -125,6 +128,39 @@ fn what_needs_a_worker_names_the_line_that_waits_for_it_elsewhere() {
         runtime::Handle::current().spawn(slept()).await.unwrap();
         runtime::spawn_on(1, slept).await.unwrap();
     });
+}
+
+#[test]
+fn a_worker_keeps_the_timers_of_a_thread_that_is_none() {
+    for driver in drivers() {
+        let runtime = build(driver, WaitStrategy::Adaptive);
+        let handle = runtime.handle();
+        let begin = Instant::now();
+        handle.block_on(async {
+            runtime::sleep(Duration::from_millis(20)).await;
+            assert!(begin.elapsed() >= Duration::from_millis(20));
+            runtime::timeout(Duration::from_millis(1), pending::<()>()).await.unwrap_err();
+            assert_eq!(runtime::timeout(Duration::from_secs(600), async { 7 }).await.unwrap(), 7);
+            let mut ticks = runtime::interval(Duration::from_millis(1));
+            for _ in 0..3 {
+                ticks.tick().await;
+            }
+            // Polled, and then reset by somebody else than the one who waits.
+            let sleep = std::cell::RefCell::new(runtime::sleep(Duration::from_secs(600)));
+            let waiting = std::future::poll_fn(|context| Pin::new(&mut *sleep.borrow_mut()).poll(context));
+            let resetting = async {
+                runtime::sleep(Duration::from_millis(1)).await;
+                sleep.borrow_mut().reset(Instant::now());
+                runtime::sleep(Duration::from_millis(1)).await;
+            };
+            // Polls each only when it has woken it.
+            let mut both: FuturesUnordered<Pin<Box<dyn Future<Output = ()>>>> = FuturesUnordered::new();
+            both.push(Box::pin(waiting));
+            both.push(Box::pin(resetting));
+            while both.next().await.is_some() {}
+        });
+        assert!(begin.elapsed() < Duration::from_secs(60));
+    }
 }
 
 #[test]
