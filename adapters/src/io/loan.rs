@@ -18,7 +18,7 @@ use futures_channel::oneshot;
 use futures_io::{AsyncBufRead, AsyncRead, AsyncWrite};
 use send_wrapper::SendWrapper;
 
-use super::relay::{Far, Near, relay};
+use super::relay::{Far, Near, closed_by_server, relay};
 use super::stream_io::{Io, impl_write};
 
 /// Makes the two sides of a loan.
@@ -47,8 +47,18 @@ type Share<S> = SendWrapper<Rc<Shared<S>>>;
 
 /// A borrower gives its share back when it is dropped, and when it is polled on another thread.
 struct Returned<S> {
-    _share: Share<S>,
+    share: Option<Share<S>>,
     relay: Option<Near>,
+}
+
+impl<S> Drop for Returned<S> {
+    fn drop(&mut self) {
+        // On another thread the lender is gone and has closed the stream: what remains is a few
+        // bytes of the worker's.
+        if self.share.as_ref().is_some_and(|share| !share.valid()) {
+            mem::forget(self.share.take());
+        }
+    }
 }
 
 pub(crate) struct Lender<S> {
@@ -63,7 +73,7 @@ impl<S: AsyncBufRead + AsyncWrite + Unpin> Lender<S> {
     pub(crate) async fn returned(mut self) -> Option<S> {
         let returned = (&mut self.returned).await.ok();
         let mut stream = self.shared.stream.borrow_mut().take()?;
-        let is_closed = match returned.and_then(|returned| returned.relay) {
+        let is_closed = match returned.and_then(|mut returned| returned.relay.take()) {
             Some(relay) => relay.run(&mut stream).await,
             None => self.shared.closed.get(),
         };
@@ -127,13 +137,7 @@ impl<S> SendIo<S> {
     /// Gives the share back to the lender, if it is here and there is a lender.
     fn give_back(&mut self, relay: Option<Near>) {
         let Loan::Here(share, home) = mem::replace(&mut self.loan, Loan::Ended) else { return };
-        if let Err(Returned { _share: share, .. }) = home.send(Returned { _share: share, relay })
-            && !share.valid()
-        {
-            // The lender is gone and has closed the stream. What remains is a few bytes of another
-            // thread.
-            mem::forget(share);
-        }
+        let _ = home.send(Returned { share: Some(share), relay });
     }
 
     /// The pipe to the stream's worker, if this is another thread, or was once.
@@ -167,15 +171,9 @@ impl<S: Unpin> SendIo<S> {
         direction: usize,
         poll: impl FnOnce(Pin<&mut Io<S>>, &mut Context<'_>) -> Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
-        let ended = || {
-            io::Error::new(
-                io::ErrorKind::ConnectionAborted,
-                "the server has shut down and closed the connection",
-            )
-        };
-        let shared = self.share().ok_or_else(ended)?;
+        let shared = self.share().ok_or_else(closed_by_server)?;
         let mut stream = shared.stream.borrow_mut();
-        let stream = stream.as_mut().ok_or_else(ended)?;
+        let stream = stream.as_mut().ok_or_else(closed_by_server)?;
         let result = poll(Pin::new(stream), context);
         if result.is_pending() {
             let waiting = &mut shared.waiting.borrow_mut()[direction];
@@ -338,6 +336,31 @@ mod tests {
     }
 
     #[runtime::test(workers = 2)]
+    async fn a_reset_is_an_error_on_another_worker_and_no_end() {
+        let listener = net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let mut borrowed = SendIo::new(listener.accept().await.unwrap().0);
+        let reads = runtime::spawn_on(1, move || async move { borrowed.read(&mut [0; 8]).await });
+        rustix::net::sockopt::set_socket_linger(&client, Some(std::time::Duration::ZERO)).unwrap();
+        drop(client);
+        assert_eq!(reads.await.unwrap().unwrap_err().kind(), io::ErrorKind::ConnectionReset);
+    }
+
+    #[runtime::test(workers = 2)]
+    async fn a_peer_that_never_reads_does_not_keep_a_stream_that_was_dropped_elsewhere() {
+        let listener = net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let _client = net::TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (lender, mut borrowed) = lend(listener.accept().await.unwrap().0);
+        let written = runtime::spawn_on(1, move || async move {
+            // Until nothing more is taken for some time.
+            let wait = std::time::Duration::from_millis(50);
+            while runtime::timeout(wait, borrowed.write_all(&[0; 1 << 20])).await.is_ok() {}
+        });
+        assert!(lender.returned().await.is_none());
+        written.await.unwrap();
+    }
+
+    #[runtime::test(workers = 2)]
     async fn a_stream_on_another_worker_ends_with_its_lender() {
         let listener = net::TcpListener::bind("127.0.0.1:0").unwrap();
         let _client = net::TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
@@ -346,6 +369,7 @@ mod tests {
         let reads = runtime::spawn_on(1, move || async move { borrowed.read(&mut [0; 8]).await });
         runtime::sleep(std::time::Duration::from_millis(20)).await;
         lender.abort();
-        assert_eq!(reads.await.unwrap().unwrap(), 0);
+        let error = reads.await.unwrap().unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionAborted);
     }
 }
