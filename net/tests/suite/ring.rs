@@ -57,6 +57,30 @@ async fn writes_to_a_slow_reader_with_a_small_send_buffer_arrive_whole_and_in_or
 }
 
 #[test]
+fn a_stream_that_is_dropped_in_the_last_turn_is_closed_when_block_on_returns() {
+    for driver in drivers() {
+        let mut runtime = one_worker(driver);
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let client = std::thread::spawn(move || {
+            let mut stream = std::net::TcpStream::connect(address).unwrap();
+            stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+            std::io::Write::write_all(&mut stream, b"x").unwrap();
+            let mut answer = String::new();
+            std::io::Read::read_to_string(&mut stream, &mut answer).map(|_| answer)
+        });
+        listener.set_nonblocking(true).unwrap();
+        runtime.block_on(async move {
+            let listener = TcpListener::from_std(listener).unwrap();
+            let mut stream = listener.accept().await.unwrap().0;
+            stream.read_exact(&mut [0]).await.unwrap();
+            stream.write_all(b"answer").await.unwrap();
+        });
+        assert_eq!(client.join().unwrap().unwrap(), "answer", "{driver}");
+    }
+}
+
+#[test]
 fn bytes_written_before_the_runtime_ends_arrive_at_a_slow_peer() {
     use std::io::Read;
     for driver in drivers() {

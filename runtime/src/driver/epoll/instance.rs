@@ -187,6 +187,9 @@ impl Instance {
 
     /// Called before each wait. Returns whether tasks were woken, because a socket can't be watched.
     pub(super) fn watch_listed(&self) -> bool {
+        if self.to_watch.borrow().is_empty() {
+            return false;
+        }
         let mut keys = self.to_watch.take();
         let mut failed = false;
         for key in keys.drain(..) {

@@ -29,6 +29,10 @@ impl UringDriver {
     /// Arms the receives that were asked for since the last wait, of the sockets that are still
     /// there.
     pub(super) fn arm_listed(&self) {
+        // Mostly, with connections that stay open.
+        if self.state.to_receive.borrow().is_empty() {
+            return;
+        }
         let mut listed = self.state.to_receive.take();
         for state in listed.drain(..) {
             let mut receive = state.receive.borrow_mut();

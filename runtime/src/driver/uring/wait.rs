@@ -47,6 +47,8 @@ impl UringDriver {
     /// and for later turns.
     pub(crate) fn submit(&self) -> io::Result<()> {
         self.flush_wakes();
+        // The list keeps sockets open that were dropped.
+        self.arm_listed();
         self.queue_sends();
         self.enter(0, None)?;
         // What sends have left, of which only a part was sent.
