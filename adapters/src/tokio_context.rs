@@ -35,11 +35,12 @@
 use std::cell::Cell;
 use std::future::pending;
 use std::io;
+use std::num::NonZeroU64;
 use std::sync::{Mutex, OnceLock, PoisonError, mpsc};
 use std::thread;
 
 use runtime::__net::with_settings_from_before;
-use rustix::thread::{sched_getaffinity, sched_setaffinity};
+use rustix::thread::{current_timer_slack, sched_getaffinity, sched_setaffinity, set_current_timer_slack};
 use tokio::runtime::{Builder, EnterGuard, Handle};
 
 thread_local! {
@@ -49,7 +50,7 @@ thread_local! {
 
 /// Enters tokio's context on all workers of the calling task's runtime, until the runtime ends. The
 /// first call of the process starts tokio's thread. On a worker whose thread is in a context of
-/// tokio's already, that one stays.
+/// tokio's already, that one stays; once it is left, the next call enters this one.
 ///
 /// # Errors
 /// If the thread can't be started.
@@ -58,7 +59,7 @@ thread_local! {
 /// Outside of a runtime of Lull.
 #[track_caller]
 pub fn enter() -> io::Result<()> {
-    if HAS_ENTERED.get() {
+    if has_entered() {
         return Ok(());
     }
     let tokio = tokio()?;
@@ -81,10 +82,16 @@ impl Drop for Entered {
     }
 }
 
+/// Whether this worker is in a context since [`enter`], and still.
+fn has_entered() -> bool {
+    HAS_ENTERED.get() && Handle::try_current().is_ok()
+}
+
 fn enter_here(tokio: &'static Handle) {
-    if HAS_ENTERED.replace(true) {
+    if has_entered() {
         return;
     }
+    HAS_ENTERED.set(true);
     // Contexts are left in the reverse order only: who has entered another one before may leave it
     // before the runtime ends.
     let is_in_context = Handle::try_current().is_ok();
@@ -110,13 +117,14 @@ fn tokio() -> io::Result<&'static Handle> {
 fn start() -> io::Result<Handle> {
     let (send, started) = mpsc::channel();
     let run = move || {
-        let cores = sched_getaffinity(None).ok();
+        let (cores, slack) = (sched_getaffinity(None).ok(), current_timer_slack().ok());
         // Tokio starts a thread for blocking work from the one that asks for it: a worker, whose
-        // core it would inherit.
+        // core and timer slack it would inherit.
         let leave_core = move || {
             if let Some(cores) = &cores {
                 let _ = sched_setaffinity(None, cores);
             }
+            let _ = set_current_timer_slack(slack.and_then(NonZeroU64::new));
         };
         match Builder::new_current_thread().enable_all().on_thread_start(leave_core).build() {
             Ok(tokio) => {
