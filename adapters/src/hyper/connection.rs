@@ -164,6 +164,7 @@ where
             shutdown = None;
             connection.as_mut().graceful_shutdown();
             let (socket, requests) = limits.usage.clone();
+            socket.shuts_down.set(true);
             limits.leaving = Some(Leaving::new(LINGER_LIMIT, socket, requests));
         }
         if let Poll::Ready(ended) = connection.as_mut().poll(task) {

@@ -59,6 +59,8 @@ pub(super) struct SocketUsage {
     pub(super) has_last_request: Cell<bool>,
     /// A read was so long that it may have left bytes in the socket.
     had_long_read: Cell<bool>,
+    /// A graceful shutdown has begun: its end must not come before that of the last answers.
+    pub(super) shuts_down: Cell<bool>,
 }
 
 /// No read of a stream takes more from an epoll driver's socket.
@@ -72,7 +74,9 @@ impl SocketUsage {
         }
     }
 
-    /// Whether a close need not wait for the client: all that it sends was read.
+    /// Whether a close need not wait for the client, which has said that it sends nothing more. One
+    /// that does all the same (RFC 9112, section 9.6, forbids it) may lose its answer to a reset,
+    /// unless what it sends comes with its request.
     pub(super) fn ends_at_once(&self) -> bool {
         self.has_last_request.get() && !self.had_long_read.get()
     }
@@ -199,7 +203,7 @@ impl<K> AsyncWrite for HttpSocket<K> {
         let socket = self.get_mut();
         let stream = Pin::new(&mut socket.stream);
         let closed = match socket.usage.ends_at_once() {
-            true if socket.delays => Poll::Ready(Ok(())),
+            true if socket.delays && !socket.usage.shuts_down.get() => Poll::Ready(Ok(())),
             true => stream.poll_flush(context),
             false => stream.poll_close(context),
         };

@@ -27,8 +27,8 @@ const IDLE_LIMIT: Duration = Duration::from_secs(75);
 /// Serves HTTP/1 and HTTP/2 on a listener, each connection on the worker that owns its NAPI (see
 /// [`TcpListener::serve`](net::TcpListener)). Await the result, or [start](Serve::start) it.
 ///
-/// `make` is called for each connection. No write waits for an acknowledgment (`TCP_NODELAY`). Which protocol a client speaks is
-/// found out by its first bytes.
+/// `make` is called for each connection. No write waits for an acknowledgment (`TCP_NODELAY`).
+/// Which protocol a client speaks is found out by its first bytes.
 ///
 /// ```
 /// use std::convert::Infallible;
@@ -106,6 +106,7 @@ impl<L: Listen, M: MakeService> Serve<L, M> {
     /// Shuts down when `signal` is ready: accepts no more, answers the requests in progress, and
     /// asks the clients of open connections to go. Then the awaited server returns, also an error
     /// of `signal`, which need not be `Send`: `with_graceful_shutdown(runtime::signal::terminated())`.
+    /// One that never ends has to name its output: `std::future::pending::<()>()`.
     pub fn with_graceful_shutdown(mut self, signal: impl Future<Output: Signalled> + 'static) -> Self {
         self.signal = Some(Box::pin(async { sealed::Signalled::into_result(signal.await) }));
         self
