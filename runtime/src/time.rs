@@ -107,6 +107,12 @@ impl Sleep {
     }
 
     fn poll_here(&mut self, worker: &Worker, context: &Context<'_>) -> Poll<()> {
+        // Of another thread that has polled it before. Its waker may be foreign code, too.
+        if let Timer::Task(_) | Timer::Stale(_) = self.timer
+            && let Timer::Task(task) | Timer::Stale(task) = std::mem::replace(&mut self.timer, Timer::Unset)
+        {
+            task.abort();
+        }
         let mut timers = worker.timers.borrow_mut();
         // The start of the turn is exact enough: timers fire between turns.
         if worker.turn_time() >= timers.on_clock(self.deadline) {
