@@ -151,7 +151,8 @@ impl Load {
         let shared = Arc::new(Shared {
             switch: Mutex::new(switch),
             switched: Condvar::new(),
-            in_flight: AtomicUsize::new(0),
+            // Each client connects with a request.
+            in_flight: AtomicUsize::new(connections),
             requests: AtomicU64::new(0),
             served: AtomicUsize::new(0),
         });
@@ -159,6 +160,7 @@ impl Load {
             let (shared, connect) = (Arc::clone(&shared), connect.clone());
             std::thread::spawn(move || {
                 let mut connection = connect();
+                shared.in_flight.fetch_sub(1, Ordering::Relaxed);
                 shared.served.fetch_add(1, Ordering::Relaxed);
                 shared.run(&mut connection, pause)
             })
