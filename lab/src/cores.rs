@@ -39,7 +39,7 @@ impl CoreAssignment {
         let whole = Topology::read().whole_cores(&Cpus::allowed()?);
         let workers = workers.unwrap_or(if whole >= CORES_FOR_TWO { 2 } else { 1 });
         let loopback = host::interface("lo").map_err(io::Error::other)?;
-        let cores = nearest_cores(&loopback, usize::MAX)?;
+        let cores = nearest_cores(&loopback, whole.max(2))?;
         Ok(Self::among(&cores, workers).ok_or(io::ErrorKind::NotFound)?)
     }
 
@@ -69,9 +69,11 @@ impl CoreAssignment {
         self.clients[0]
     }
 
-    /// Whether packing's network work has no core for itself.
+    /// Whether packing's network work has no core for itself, or one for several workers. Not on a
+    /// card, on which this machine has no fleet, and the runtime chooses.
     pub fn packing_is_shared(&self) -> bool {
-        self.servers.contains(&self.packing) || self.clients.contains(&self.packing)
+        let is_taken = self.servers.contains(&self.packing) || self.clients.contains(&self.packing);
+        !self.clients.is_empty() && (is_taken || self.servers.len() > 1)
     }
 
     /// The cores of workers and fleets, each once.

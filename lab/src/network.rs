@@ -3,7 +3,7 @@
 use std::fmt;
 
 use policies::controller::PollInterval;
-use policies::{Cpus, GraceTime, Policy};
+use policies::{GraceTime, Policy};
 use runtime::{Builder, DriverKind};
 use serde::{Deserialize, Serialize};
 
@@ -21,22 +21,23 @@ pub struct Network {
     pub driver: DriverKind,
     /// `None` on loopback.
     pub interface: Option<String>,
+    pub workers: usize,
     /// The core that does the network work under packing, and on which the thread of kernel-thread
-    /// polls.
-    pub packing_core: u32,
+    /// polls. `None` for the runtime's own choice.
+    pub packing_core: Option<u32>,
     pub polling: PollingConfig,
 }
 
 impl Network {
-    /// A runtime with a worker for each of these cores, of which several may be the same.
+    /// A runtime whose workers have these cores; without any the runtime chooses.
     pub(crate) fn builder(&self, cores: &[u32]) -> Builder {
         let PollingConfig { grace_time, poll_interval } = self.polling;
         let builder = Builder::new().ignore_environment().policy(self.policy).driver(self.driver);
-        let builder = builder
-            .workers(cores.len())
-            .cores(cores.iter().copied().collect())
-            .packing_cores(Cpus::one(self.packing_core));
-        let builder = builder.grace_time(grace_time).poll_interval(poll_interval);
+        let builder = builder.workers(self.workers).packing_cores(self.packing_core.into_iter().collect());
+        let mut builder = builder.grace_time(grace_time).poll_interval(poll_interval);
+        if !cores.is_empty() {
+            builder = builder.cores(cores.iter().copied().collect());
+        }
         self.interface.iter().fold(builder, |builder, name| builder.interface(name))
     }
 }

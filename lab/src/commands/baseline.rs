@@ -104,8 +104,12 @@ impl Baseline {
         let Machine { cpu, kernel, .. } = run.machine.clone();
         let (idle_cores, capacity) = (run.idle_line(), run.outcome.capacity);
         let Experiment { connections, settle, warm_up, duration, .. } = run.experiment;
+        let bed = match &run.card {
+            Some(card) => format!("{} with {} queues", card.server.interface, card.server.queues),
+            None => format!("workers: {}", run.cores.servers.len()),
+        };
         let setup = format!(
-            "{connections} connections, turns of {duration} s after {:.2} s of load",
+            "{bed}, {connections} connections, turns of {duration} s after {:.2} s of load",
             settle + warm_up
         );
         Self { cpu, kernel, idle_cores, setup, capacity, loads: results.leading().map(load).collect() }

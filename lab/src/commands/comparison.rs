@@ -294,8 +294,7 @@ impl Comparison {
         )];
         let mut contenders = 0..self.experiment.contenders.len();
         if contenders.any(|index| self.experiment.not_comparable(index, &self.cores).is_some()) {
-            sentences
-                .push("packing is not comparable: without a third core it shares the fleet's.".to_owned());
+            sentences.push("packing is not comparable: it needs a further core for each worker.".to_owned());
         }
         if classes(&results.loads).len() > 1 {
             sentences.push("Turns with the cores at the other distance are in the report.".to_owned());

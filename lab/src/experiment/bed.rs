@@ -43,8 +43,13 @@ impl Bed {
         if self.card.is_none() { self.cores.servers.clone() } else { Vec::new() }
     }
 
+    /// How many a server has: on a card one for each queue, as for a user.
+    pub(super) fn server_workers(&self) -> usize {
+        self.card.as_ref().map_or(self.cores.servers.len(), |card| card.server.queues.max(1))
+    }
+
     /// How many workers of a server rates and connections are for.
-    pub(super) fn workers(&self) -> usize {
+    pub fn workers(&self) -> usize {
         self.worker_cores().len().max(1)
     }
 

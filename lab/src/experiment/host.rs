@@ -131,7 +131,8 @@ pub(super) fn fleet_turn(
         Some(attach) if attach.instances == 0 => Some("no epoll instance was attached".to_owned()),
         _ => invalid(&fleet, attaching),
     };
-    turn.steal = Some(time(&server.own(), |it| it.steal) / seconds);
+    let own = server.own();
+    turn.steal = Some(time(&own, |it| it.steal) / seconds / own.len().max(1) as f64);
     turn.queue.clone_from(&after.queue);
     (turn.latencies, turn.windows) = (fleet.latencies, fleet.windows);
     turn.detail = Some(Box::new(LoadDetail {

@@ -143,6 +143,6 @@ impl Experiment {
     /// Why a contender can't be compared with the others on these cores, if it can't.
     pub fn not_comparable(&self, contender: usize, cores: &CoreAssignment) -> Option<String> {
         let shares_a_core = cores.packing_is_shared() && self.contenders[contender].runs(Policy::Packing);
-        shares_a_core.then(|| "without a third core its network work shares the fleet's".to_owned())
+        shares_a_core.then(|| "its network work has no core for each worker that nobody else uses".to_owned())
     }
 }

@@ -186,7 +186,8 @@ fn start_fleets(
             requests: requests.clone(),
             seed: seed + u64::from(number) * OTHER_FLEET,
         };
-        let role = ProcessRole::Fleet { fleet, core: *core };
+        // The others ask for the same records.
+        let role = ProcessRole::Fleet { fleet, core: *core, stores: number == 0 };
         let mut fleet = bed.start_fleet(&role, testbed)?;
         fleet.result::<()>("load")?;
         Ok(fleet)
@@ -219,7 +220,8 @@ fn start_server(
     let cores = &bed.cores;
     let network = |policy, driver, polling| {
         let interface = Some(testbed.interface.clone());
-        Network { policy, driver, interface, packing_core: cores.packing, polling }
+        let packing_core = bed.card.is_none().then_some(cores.packing);
+        Network { policy, driver, interface, workers: bed.server_workers(), packing_core, polling }
     };
     let role = match contender {
         Contender::Lull { policy, driver, polling } => ProcessRole::Server {

@@ -99,6 +99,8 @@ impl Fleet {
             config,
         };
         fleet.establish()?;
+        // Until a load begins: other fleets may have to connect by this queue.
+        fleet.queue.as_mut().map_or(Ok(()), PolledQueue::release)?;
         Ok(fleet)
     }
 

@@ -112,9 +112,21 @@ fn receive_for(socket: &OwnedFd, address: Ipv4Addr) -> io::Result<()> {
         instruction(RETURN, u32::MAX, 0),
         instruction(RETURN, 0, 0),
     ];
-    // The kernel copies the instructions in the call, before which `filter` does not end.
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-    set_option(socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, program)
+    let length = size_of::<libc::sock_fprog>() as libc::socklen_t;
+    // SAFETY: `program` is a live value of `length` bytes, and points to as many instructions as it
+    // says, in `filter`, which lives until the end of this function. The kernel only reads both, in
+    // the call.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_ATTACH_FILTER,
+            (&raw const program).cast(),
+            length,
+        )
+    };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 /// Receives IPv4 packets through a ring that it shares with the kernel (`TPACKET_V2`), without

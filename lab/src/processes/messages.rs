@@ -16,7 +16,7 @@ use crate::peers::EchoServerSpec;
 pub enum ProcessRole {
     Server {
         network: Network,
-        /// A core for each worker; none for the runtime's own choice.
+        /// The workers' cores; none for the runtime's own choice.
         cores: Vec<u32>,
         address: IpAddr,
         /// Memory for items, in bytes; the server's default at least.
@@ -26,6 +26,8 @@ pub enum ProcessRole {
     Fleet {
         fleet: FleetConfig,
         core: u32,
+        /// Whether it stores what it asks for.
+        stores: bool,
     },
     /// Another program as an experiment process: it ends with the lab.
     Program {

@@ -42,9 +42,9 @@ pub fn run(namespace: Option<&str>) -> Result<(), Error> {
         ProcessRole::Server { network, cores, address, memory } => {
             run_server(network.builder(&cores), address, memory)
         }
-        ProcessRole::Fleet { fleet, core } => {
+        ProcessRole::Fleet { fleet, core, stores } => {
             Cpus::one(core).pin(None)?;
-            sent(run_fleet(fleet))
+            sent(run_fleet(fleet, stores))
         }
         ProcessRole::Program { program, arguments, cores } => {
             cores.into_iter().collect::<Cpus>().pin(None)?;
@@ -111,10 +111,12 @@ fn run_card(interface: &str, peer: Option<[u8; 6]>, changes: bool) -> Result<(),
     send(&Ok::<_, String>(&end))?;
     until_closed();
     drop(changed);
-    if peer.is_some() {
+    if changes && peer.is_some() {
         // What policies of servers have changed that were killed with the lab.
         thread::sleep(SERVERS_END);
-        recover(&JournalDir::default())?;
+        if let Err(error) = recover(&JournalDir::default()) {
+            tracing::warn!("{interface}: {error}: run `policies restore`");
+        }
     }
     Ok(())
 }
@@ -126,8 +128,10 @@ fn sent(result: Result<(), Error>) -> Result<(), Error> {
 
 /// Stays connected to one server, and runs loads until the lab closes this process's standard
 /// input.
-fn run_fleet(fleet: FleetConfig) -> Result<(), Error> {
-    store_records(&fleet.requests, fleet.server)?;
+fn run_fleet(fleet: FleetConfig, stores: bool) -> Result<(), Error> {
+    if stores {
+        store_records(&fleet.requests, fleet.server)?;
+    }
     let mut fleet = Fleet::connect(fleet)?;
     send(&Ok::<_, String>(()))?;
     for line in io::stdin().lock().lines() {

@@ -21,16 +21,19 @@ pub struct Card {
     /// This machine's end.
     pub server: CardEnd,
     pub client: CardEnd,
-    /// The command that starts this program on the client's machine.
+    /// The command that starts this program on the client's machine. No report has it: it may name a
+    /// password.
+    #[serde(skip)]
     pub command: String,
 }
 
 impl Card {
-    /// The cores of the fleets: half of the client's, and no more than the server has queues. The other
-    /// half receives.
+    /// The cores of the fleets: at most half of the client's, the farther ones from its card, and no
+    /// more than the server has queues. Its interrupts are left where they are.
     pub fn fleet_cores(&self) -> &[u32] {
         let cores = &self.client.cores;
-        &cores[..self.server.queues.min(cores.len() / 2).clamp(1, MOST_FLEETS.into()).min(cores.len())]
+        let count = self.server.queues.min(cores.len() / 2).clamp(1, MOST_FLEETS.into());
+        &cores[cores.len().saturating_sub(count)..]
     }
 }
 

@@ -263,7 +263,8 @@ fn own_network() -> lab::network::Network {
         policy: policies::Policy::KernelPolling,
         driver: runtime::DriverKind::Epoll,
         interface: Some(lab::testbed::SERVER_INTERFACE.to_owned()),
-        packing_core: 1,
+        workers: 1,
+        packing_core: Some(1),
         polling,
     }
 }

@@ -5,6 +5,7 @@ use std::process::{Command, Output, Stdio};
 use lab::testbed::Namespace;
 use policies::host;
 use policies::netlink::ethtool::Ethtool;
+use policies::netlink::netdev::Napi;
 use policies::netlink::route;
 use serial_test::serial;
 use tests::isolated;
@@ -21,7 +22,9 @@ const MACHINE: &str = "lull-lab-card-test";
 fn connect() {
     Namespace::new().unwrap().enter_process().unwrap();
     ip(&["netns", "add", MACHINE]);
-    ip(&["link", "add", SERVER, "type", "veth", "peer", "name", CLIENT, "netns", MACHINE]);
+    let queues = ["numrxqueues", "2", "numtxqueues", "2"];
+    let server = [&["link", "add", SERVER][..], &queues, &["type", "veth"]].concat();
+    ip(&[&server[..], &["peer", "name", CLIENT], &queues, &["netns", MACHINE]].concat());
     ip(&["-n", MACHINE, "link", "set", CLIENT, "up"]);
     ip(&["link", "set", "lo", "up"]);
     ip(&["link", "set", SERVER, "up"]);
@@ -102,16 +105,21 @@ fn a_card_is_checked_changed_and_restored() {
 #[serial]
 fn interfaces_are_restored_when_lab_is_killed() {
     connect();
-    let queue = || host::interface(SERVER).unwrap().queues.remove(0).napi.unwrap();
-    let before = queue();
+    let napis = || -> Vec<Napi> {
+        host::interface(SERVER).unwrap().queues.into_iter().filter_map(|queue| queue.napi).collect()
+    };
+    let before = napis();
+    assert_eq!(before.len(), 2);
     let folder = tempfile::tempdir().unwrap();
     let mut command = lab_card(SERVER, CLIENT);
     command.args(["--anyway", "--rates", "500", "--contenders", "kernel-polling", "--output"]);
     let mut lab = command.arg(folder.path()).stderr(Stdio::null()).spawn().unwrap();
-    wait_until("both ends have addresses and the policy its settings", || {
-        addresses().len() == 2 && queue().irq_suspend_timeout != before.irq_suspend_timeout
+    // The server has a worker for each queue.
+    wait_until("both ends have addresses and both queues the policy's settings", || {
+        let is_set = |(now, then): (&Napi, &Napi)| now.irq_suspend_timeout != then.irq_suspend_timeout;
+        addresses().len() == 2 && napis().iter().zip(&before).all(is_set)
     });
     lab.kill().unwrap();
     lab.wait().unwrap();
-    wait_until("both ends are restored", || addresses().is_empty() && queue() == before);
+    wait_until("both ends are restored", || addresses().is_empty() && napis() == before);
 }

@@ -171,6 +171,9 @@ pub fn self_test(flags: &SelfTestFlags) -> Result<(), Error> {
     if verdict.passed { Ok(()) } else { Err(verdict.sentence.into()) }
 }
 
+/// Connections that servers are started for.
+const MOST_CONNECTIONS: usize = 10_000;
+
 /// A comparison, and where it goes.
 struct Report {
     comparison: Comparison,
@@ -203,6 +206,14 @@ fn run(mut experiment: Experiment, bed: Bed, flags: &RunFlags) -> Result<Report,
         }
     }
     flags.set(&mut experiment);
+    let all = experiment.connections * bed.workers();
+    if all > MOST_CONNECTIONS {
+        let (each, workers) = (experiment.connections, bed.workers());
+        return Err(format!(
+            "--connections {each} for each of {workers} workers are more than {MOST_CONNECTIONS}, which a server takes"
+        )
+        .into());
+    }
     let output = Output::create(flags.report.format, &flags.report.output)?;
     if !flags.anyway {
         preflight::check(&bed.cores)?;
@@ -237,6 +248,9 @@ fn testbed(command: &str, cores: CoreAssignment) -> Result<Bed, Error> {
 
 /// Compares policies on a card.
 pub fn on_card(flags: &CardFlags) -> Result<(), Error> {
+    if !flags.run.receiver.is_empty() {
+        return Err("--receiver has no effect on `lab card`: a card has interrupts".into());
+    }
     let (this, interface) = (&flags.interface, &flags.client_interface);
     let (card, looking) = card::hold(this, &flags.client, interface, false)?;
     drop(looking);
@@ -255,6 +269,8 @@ pub fn on_card(flags: &CardFlags) -> Result<(), Error> {
         duration: if quick { 0.4 } else { 1.0 },
         ..Experiment::new(flags.contenders.clone(), quick)
     };
+    // A turn begins with the start of its server and fleets.
+    let experiment = Experiment { time_limit: experiment.time_limit * 2, ..experiment };
     let mut run_flags = flags.run.clone();
     run_flags.connections.get_or_insert(u16::try_from(connections).unwrap_or(u16::MAX).min(10_000));
     let mut report = run(experiment, Bed::of_card(card)?, &run_flags)?;

@@ -88,7 +88,7 @@ pub struct RunFlags {
     /// (an ordinary one) or rps (the softirq of packet steering). Of several the first one for
     /// everything, the others for rates
     /// [default: fifo; compare: fifo,rps]
-    #[arg(long, value_delimiter = ',', value_name = "LIST")]
+    #[arg(long, value_delimiter = ',', value_name = "LIST", value_parser = stand_in)]
     pub receiver: Vec<Receiver>,
     /// Idle cores: asleep as the machine has them, or kept awake (`/dev/cpu_dma_latency`)
     #[arg(long, value_enum, default_value_t = IdleCores::Asleep)]
@@ -103,6 +103,14 @@ pub struct RunFlags {
     /// seconds of looking for them
     #[arg(long)]
     pub anyway: bool,
+}
+
+/// What can stand in for an interrupt.
+fn stand_in(name: &str) -> Result<Receiver, String> {
+    match name.parse().map_err(|error: policies::UnknownName| error.to_string())? {
+        Receiver::Interrupt => Err("a veth has no interrupts; `lab card` measures a card".to_owned()),
+        receiver => Ok(receiver),
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
