@@ -29,8 +29,8 @@
 //!
 //! # Without it
 //! With `default-features = false` there is no such thread, and what needs tokio's runtime panics
-//! with *there is no reactor running*. A `clippy.toml` finds it before it runs: the same page has
-//! one.
+//! with *there is no reactor running*. The `clippy.toml` on that page reports such calls at compile
+//! time.
 
 use std::cell::Cell;
 use std::future::pending;

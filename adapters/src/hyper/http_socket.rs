@@ -99,7 +99,7 @@ impl<K> HttpSocket<K> {
         Rc::clone(&self.usage)
     }
 
-    /// Called before each write, of so many bytes.
+    /// Sets `TCP_NODELAY` before the second write, and before a long first one.
     fn end_delay(&mut self, length: usize) {
         if self.delays && (self.usage.writes.get() > 0 || length > SENT_AT_ONCE) {
             self.delays = false;

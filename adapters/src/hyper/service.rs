@@ -38,7 +38,7 @@ fn is_last(request: &Request<impl Body>) -> bool {
         Some(options) => options.as_bytes().eq_ignore_ascii_case(b"close"),
         None => request.version() == Version::HTTP_10,
     };
-    // What follows an upgrade is no request.
+    // After an upgrade the client goes on in another protocol.
     let upgrades = *request.method() == Method::CONNECT || headers.contains_key(UPGRADE);
     closes && !upgrades && request.body().is_end_stream()
 }

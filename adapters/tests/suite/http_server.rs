@@ -253,7 +253,7 @@ async fn ask_for_the_last_time(address: SocketAddr, request: &[u8]) -> (String, 
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.unwrap();
     settle().await;
-    // A closed connection answers by a reset, of which the next write is told.
+    // A write to a connection that the server has closed gets a reset, which the next write reports.
     let is_open = stream.write_all(b"x").await.is_ok() && {
         let _ = stream.flush().await;
         settle().await;

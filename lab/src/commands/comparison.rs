@@ -20,7 +20,7 @@ use crate::rounds::{
 use crate::testbed::{CONGESTION_CONTROL, Card, CardEnd, Receiver};
 
 /// The shares of the reference's capacity at which the verdict names latencies and CPU time.
-const VERDICT_SHARES: [f64; 2] = [0.5, 0.9];
+pub const VERDICT_SHARES: [f64; 2] = [0.5, 0.9];
 /// The load is the bottleneck from this busy share on, %.
 const BUSY_LOAD: f64 = 95.0;
 const WIDTH: usize = 100;

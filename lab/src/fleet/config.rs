@@ -1,4 +1,4 @@
-//! What a fleet is told.
+//! The configuration of a fleet.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 

@@ -11,8 +11,8 @@ use policies::netlink::route;
 use policies::{host, nearest_cores};
 use serde::{Deserialize, Serialize};
 
-use super::rtnetlink::{SINGLE_PACKETS, merge_up_to, set_address, set_neighbour};
-use super::veth::{CLIENT_ADDRESS, MOST_FLEETS, PREFIX_LENGTH, SERVER_ADDRESS, failed_step, fleet_address};
+use super::rtnetlink::{PREFIX_LENGTH, SINGLE_PACKETS, merge_up_to, set_address, set_neighbour};
+use super::veth::{CLIENT_ADDRESS, MOST_FLEETS, SERVER_ADDRESS, failed_step, fleet_address};
 use crate::Error;
 
 /// Two machines, one of which runs this program.
@@ -57,11 +57,11 @@ pub struct CardEnd {
 const MERGING: [&str; 2] = ["rx-lro", "rx-gro-hw"];
 
 impl CardEnd {
-    /// Looks at an interface, and changes nothing.
+    /// Looks at an interface, and changes nothing. `forwards_nothing`: whether it must not forward
+    /// packets for addresses that this machine doesn't have.
     ///
     /// # Errors
-    /// What is in the way of an experiment, and what to do. `forwards_nothing`: whether packets for
-    /// addresses that this machine doesn't have must not be forwarded.
+    /// What is in the way of an experiment, and what to do.
     pub fn check(interface: &str, forwards_nothing: bool) -> Result<Self, Error> {
         let found = host::interface(interface)?;
         let name = &found.name;

@@ -9,7 +9,8 @@ mod veth;
 pub use card::{Card, CardEnd};
 pub use namespace::Namespace;
 pub use receiver::{INTERRUPT_THREAD_PRIORITY, Receiver, poll_by_threads};
+pub use rtnetlink::PREFIX_LENGTH;
 pub use veth::{
-    CLIENT_ADDRESS, CLIENT_INTERFACE, CONGESTION_CONTROL, FLEET_MAC, MOST_FLEETS, PREFIX_LENGTH,
-    SERVER_ADDRESS, SERVER_INTERFACE, SERVER_MAC, Testbed, fleet_address,
+    CLIENT_ADDRESS, CLIENT_INTERFACE, CONGESTION_CONTROL, FLEET_MAC, MOST_FLEETS, SERVER_ADDRESS,
+    SERVER_INTERFACE, SERVER_MAC, Testbed, fleet_address,
 };

@@ -8,8 +8,8 @@ use netlink_sys::protocols::NETLINK_ROUTE;
 use policies::netlink::message::{Attribute, emit};
 use policies::netlink::{Connection, Request};
 
-use super::veth::PREFIX_LENGTH;
-
+/// Bits of the network's part of an address.
+pub const PREFIX_LENGTH: u8 = 24;
 pub(super) const CREATE: u16 = (libc::NLM_F_CREATE | libc::NLM_F_EXCL) as u16;
 const IPV4: u8 = libc::AF_INET as u8;
 const IFLA_GRO_IPV4_MAX_SIZE: u16 = 64;

@@ -19,8 +19,6 @@ pub const CLIENT_INTERFACE: &str = "lull-client";
 /// The server's address, from the block reserved for benchmarks (RFC 2544).
 pub const SERVER_ADDRESS: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
 pub const CLIENT_ADDRESS: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 2);
-/// Bits of the network's part of the addresses.
-pub const PREFIX_LENGTH: u8 = 24;
 pub const SERVER_MAC: [u8; 6] = [0x02, 0, 0, 0, 0, 1];
 const CLIENT_MAC: [u8; 6] = [0x02, 0, 0, 0, 0, 2];
 /// The fleets' hardware address. No interface has it, so the kernel on the client's side ignores

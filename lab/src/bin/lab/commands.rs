@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use lab::Error;
 use lab::commands::baseline::{self, Baseline};
 use lab::commands::card;
-use lab::commands::comparison::Comparison;
+use lab::commands::comparison::{Comparison, VERDICT_SHARES};
 use lab::commands::paper::{PaperConfig, PaperPlan, PaperReport};
 use lab::commands::self_test::self_test_verdict;
 use lab::commands::steps::{load_steps, steps_section};
@@ -44,7 +44,7 @@ pub fn compare(flags: &CompareFlags) -> Result<(), Error> {
     contenders.extend(memcached.map(|server| Contender::Program { server, attached: None }));
     let quick = flags.run.quick;
     let experiment = Experiment {
-        loads: [0.5, 0.9].map(Load::Share).into(),
+        loads: VERDICT_SHARES.map(Load::Share).into(),
         receivers: vec![Receiver::Fifo, Receiver::Rps],
         // What it costs to change how the queue is driven, at the beginning of a load, is part of it.
         settle: 0.0,
@@ -261,19 +261,17 @@ pub fn on_card(flags: &CardFlags) -> Result<(), Error> {
     let before = host::interface(this)?;
     let (card, ends) = card::hold(this, &flags.client, interface, true)?;
     let quick = flags.run.quick;
-    let connections = card.server.queues.max(1) * 64;
-    let experiment = Experiment {
-        loads: [0.5, 0.9].map(Load::Share).into(),
+    let mut experiment = Experiment {
+        loads: VERDICT_SHARES.map(Load::Share).into(),
         receivers: vec![Receiver::Interrupt],
         settle: 0.3,
         duration: if quick { 0.4 } else { 1.0 },
         ..Experiment::new(flags.contenders.clone(), quick)
     };
     // A turn begins with the start of its server and fleets.
-    let experiment = Experiment { time_limit: experiment.time_limit * 2, ..experiment };
-    let mut run_flags = flags.run.clone();
-    run_flags.connections.get_or_insert(u16::try_from(connections).unwrap_or(u16::MAX).min(10_000));
-    let mut report = run(experiment, Bed::of_card(card)?, &run_flags)?;
+    experiment.time_limit *= 2;
+    experiment.connections = (experiment.connections * card.server.queues.max(1)).min(MOST_CONNECTIONS);
+    let mut report = run(experiment, Bed::of_card(card)?, &flags.run)?;
     drop(ends);
     report.comparison.notes.push(card::restored(&before, &host::interface(this)?));
     report.write()

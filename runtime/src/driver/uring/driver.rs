@@ -176,8 +176,8 @@ impl UringDriver {
         id
     }
 
-    /// Cancels an operation. It still completes, with what it has done. The cancellation itself
-    /// posts no completion, unless there was nothing to cancel.
+    /// Cancels an operation, which then completes with what it has done so far. The cancel request
+    /// itself posts a completion only if it fails.
     pub(crate) fn cancel(&self, operation: u64) {
         let entry = opcode::AsyncCancel::new(operation).build();
         let entry = entry.flags(squeue::Flags::SKIP_SUCCESS).user_data(CANCEL);
