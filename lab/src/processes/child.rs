@@ -7,6 +7,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process};
 use serde::de::DeserializeOwned;
 
@@ -22,6 +23,9 @@ pub(crate) const NOT_ATTACHED: &str = "the server can't be attached to";
 /// How long a process may take to end by itself.
 const ENDS_WITHIN: Duration = Duration::from_secs(10);
 
+/// How long another machine may take for a message: the longest turn, and its warm-up.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(120);
+
 /// A running experiment process. Dropping it ends the process.
 #[derive(Debug)]
 pub struct ExperimentProcess {
@@ -30,6 +34,8 @@ pub struct ExperimentProcess {
     is_program: bool,
     /// Whether it ends, and restores what it changed, when the lab closes its end.
     ends_itself: bool,
+    /// The command that starts it on another machine.
+    remote: Option<String>,
     messages: BufReader<ChildStdout>,
 }
 
@@ -45,23 +51,23 @@ impl ExperimentProcess {
             let fd = namespace.file().as_raw_fd();
             command.arg(format!("/proc/{}/fd/{fd}", std::process::id()));
         }
-        Self::spawn(role, command)
+        Self::spawn(role, command, None)
     }
 
     /// The same on another machine, where `command` starts this program.
     pub(crate) fn start_by(role: &ProcessRole, command: &str) -> Result<Self, Error> {
         let mut shell = Command::new("/bin/sh");
         shell.arg("-c").arg(format!("exec {command} {SUBCOMMAND}"));
-        Self::spawn(role, shell)
+        Self::spawn(role, shell, Some(command.to_owned()))
     }
 
-    fn spawn(role: &ProcessRole, mut command: Command) -> Result<Self, Error> {
+    fn spawn(role: &ProcessRole, mut command: Command, remote: Option<String>) -> Result<Self, Error> {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let messages = child.stdout.take().ok_or_else(|| io::Error::from(io::ErrorKind::BrokenPipe))?;
         let is_program = matches!(role, ProcessRole::Program { .. });
         let ends_itself =
             matches!(role, ProcessRole::Card { .. } | ProcessRole::Server { .. } | ProcessRole::Fleet { .. });
-        let mut process = Self { child, is_program, ends_itself, messages: BufReader::new(messages) };
+        let mut process = Self { child, is_program, ends_itself, remote, messages: BufReader::new(messages) };
         process.command(&serde_json::to_string(role)?)?;
         Ok(process)
     }
@@ -105,10 +111,28 @@ impl ExperimentProcess {
 
     pub(crate) fn receive<T: DeserializeOwned>(&mut self) -> Result<T, Error> {
         let mut line = String::new();
-        if self.messages.read_line(&mut line)? == 0 {
-            return Err("an experiment process exited early; its error message is above".into());
+        if self.remote.is_some() && self.messages.buffer().is_empty() {
+            let limit = Timespec { tv_sec: ANSWERS_WITHIN.as_secs().cast_signed(), tv_nsec: 0 };
+            let output = PollFd::new(self.messages.get_ref(), PollFlags::IN);
+            if poll(&mut [output], Some(&limit))? == 0 {
+                let problem = format!("nothing has come for {} s", ANSWERS_WITHIN.as_secs());
+                return Err(self.failure(&problem).into());
+            }
         }
-        serde_json::from_str(&line).map_err(|error| format!("unreadable message {line:?}: {error}").into())
+        if self.messages.read_line(&mut line)? == 0 {
+            return Err(self.failure("exited early; its error message is above").into());
+        }
+        let unreadable = |error| self.failure(&format!("unreadable message {line:?}: {error}")).into();
+        serde_json::from_str(&line).map_err(unreadable)
+    }
+
+    fn failure(&self, problem: &str) -> String {
+        match &self.remote {
+            Some(command) => {
+                format!("`{command}`, which has to start `lab` on the other machine: {problem}")
+            }
+            None => format!("an experiment process: {problem}"),
+        }
     }
 }
 
