@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::fs;
 use std::io;
+use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -52,16 +54,44 @@ pub fn check(cores: &CoreAssignment) -> Result<(), Error> {
     if cores.used().len() < 2 {
         return Ok(());
     }
-    let (begun, before, mut pieces) = (Instant::now(), programs()?, Vec::new());
+    let (begun, before, throttled, mut pieces) = (Instant::now(), programs()?, throttled(), Vec::new());
     while begun.elapsed() < TIME {
         let (taken, conditions) = observed(cores, || taken_of(&cores.used()))?;
         pieces.push(Piece { taken, conditions });
     }
     let programs = busiest(&before, &programs()?, begun.elapsed());
-    match judge(&pieces, &programs) {
+    let throttled = self::throttled().saturating_sub(throttled).as_secs_f64() / begun.elapsed().as_secs_f64();
+    match limited(throttled).or_else(|| judge(&pieces, &programs)) {
         Some(reason) => Err(NotQuiet(reason).into()),
         None => Ok(()),
     }
+}
+
+/// For how long the limits of this process's control groups (`cpu.max`, for example of
+/// `docker --cpus`) have kept threads from running, in all; 0 without cgroup v2.
+fn throttled() -> Duration {
+    let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let path = groups.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or_default();
+    throttled_in(Path::new("/sys/fs/cgroup"), path)
+}
+
+/// By `cpu.stat` of a group and of those that it is in (`Documentation/admin-guide/cgroup-v2.rst`).
+fn throttled_in(root: &Path, path: &str) -> Duration {
+    let of = |folder: &Path| {
+        let text = fs::read_to_string(folder.join("cpu.stat")).ok()?;
+        text.lines().find_map(|line| line.strip_prefix("throttled_usec ")?.parse::<u64>().ok())
+    };
+    let group = root.join(path);
+    Duration::from_micros(group.ancestors().take_while(|it| it.starts_with(root)).filter_map(of).sum())
+}
+
+/// Why a process that is throttled for this share of the time can't measure.
+fn limited(throttled: f64) -> Option<String> {
+    (throttled > MOST_PAUSED).then(|| {
+        "a limit of its control group (cpu.max) keeps it from using the cores all the time; start the container \
+         with more --cpus than it has cores to measure with"
+            .to_owned()
+    })
 }
 
 /// Computes on all cores, and returns the largest share of the time that a thread did not have.
@@ -201,6 +231,22 @@ mod tests {
         assert!(stolen.starts_with("its hypervisor took 9 % of a core"), "{stolen}");
         let moved = judge(&pieces(0.0, 0.0, &[(100.0, 500.0), (500.0, 100.0)]), &[]).unwrap();
         assert!(moved.starts_with("its hypervisor moves the cores"), "{moved}");
+    }
+
+    #[test]
+    fn a_limit_of_the_container_is_named_instead_of_programs() {
+        let root = tempfile::tempdir().unwrap();
+        let group = root.path().join("a/b");
+        fs::create_dir_all(&group).unwrap();
+        let write = |folder: &Path, micros: u32| {
+            fs::write(folder.join("cpu.stat"), format!("usage_usec 9\nthrottled_usec {micros}\n")).unwrap();
+        };
+        write(&group, 20);
+        write(root.path(), 3);
+        assert_eq!(throttled_in(root.path(), "a/b"), Duration::from_micros(23));
+        assert_eq!(throttled_in(root.path(), "nowhere"), Duration::from_micros(3));
+        assert_eq!(limited(0.001), None);
+        assert!(limited(0.5).unwrap().contains("cpu.max"));
     }
 
     #[test]
