@@ -180,8 +180,8 @@ impl Baseline {
             let is_same = |then: &&KeptLoad| {
                 (then.kind, then.receiver) == (load.kind, load.receiver)
                     && match load.kind {
-                        // The names tell the bound of the 99th percentile, and how the load steps.
-                        LoadKind::Capacity | LoadKind::Steps => then.name == load.name,
+                        // The names tell the bound of the 99th percentile.
+                        LoadKind::Capacity => then.name == load.name,
                         // They also tell the receiver, of several.
                         LoadKind::Open | LoadKind::Closed => then.at == load.at,
                     }

@@ -115,7 +115,7 @@ impl Comparison {
 
     fn verdict(&self) -> Vec<String> {
         let open: Vec<_> = self.verdict_loads().into_iter().map(|load| self.at_load(load)).collect();
-        let others = [LoadKind::Capacity, LoadKind::Steps, LoadKind::Closed];
+        let others = [LoadKind::Capacity, LoadKind::Closed];
         if open.iter().flatten().all(|(_, load)| load.is_none())
             && others.into_iter().all(|kind| self.measured(kind).next().is_none())
         {

@@ -1,6 +1,6 @@
 //! What each subcommand measures, and what its report says.
 //!
-//! `compare`, `peers`, `attach`, `steps` and `self-test` are an
+//! `compare`, `peers`, `attach` and `self-test` are an
 //! [`Experiment`](crate::experiment::Experiment) each, whose report is a
 //! [`Comparison`](comparison::Comparison); `paper` is a series of them.
 
@@ -9,4 +9,3 @@ pub mod card;
 pub mod comparison;
 pub mod paper;
 pub mod self_test;
-pub mod steps;

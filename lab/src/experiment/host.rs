@@ -134,9 +134,9 @@ pub(super) fn fleet_turn(
     let own = server.own();
     turn.steal = Some(time(&own, |it| it.steal) / seconds / own.len().max(1) as f64);
     turn.queue.clone_from(&after.queue);
-    (turn.latencies, turn.windows) = (fleet.latencies, fleet.windows);
+    turn.latencies = fleet.latencies;
     turn.detail = Some(Box::new(LoadDetail {
-        fleet: FleetMeasurement { latencies: Vec::new(), windows: Vec::new(), ..fleet },
+        fleet: FleetMeasurement { latencies: Vec::new(), ..fleet },
         retransmitted: after.retransmitted.saturating_sub(before.retransmitted),
         attach,
     }));

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::contender::Contender;
 use crate::cores::CoreAssignment;
-use crate::fleet::{AlternatingRate, FleetRequests};
+use crate::fleet::FleetRequests;
 use crate::testbed::Receiver;
 
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -18,17 +18,12 @@ pub enum Load {
     Share(f64),
     /// Requests per second and worker in an open loop.
     Rate(f64),
-    /// Steps between shares of the reference's capacity, with as many steps up in a turn.
-    Steps {
-        shares: AlternatingRate,
-        cycles: u32,
-    },
     Closed,
 }
 
 impl Load {
     pub fn needs_capacity(&self) -> bool {
-        matches!(self, Self::Share(_) | Self::Steps { .. })
+        matches!(self, Self::Share(_))
     }
 
     fn is_open(&self) -> bool {

@@ -14,7 +14,7 @@ use super::plan::{Experiment, Load, STEAL_LIMIT};
 use super::running::RunningContender;
 use crate::Error;
 use crate::cores::CoreAssignment;
-use crate::fleet::{AlternatingRate, FleetLoad, FleetPacing};
+use crate::fleet::{FleetLoad, FleetPacing};
 use crate::processes::RunningPolicy;
 use crate::rounds::{Figure, LEAST_ROUNDS, LoadKind, LoadPlan, Results, Runner, Status, share_of_time};
 use crate::testbed::Receiver;
@@ -176,19 +176,13 @@ impl Experiment {
         let open = |rate: f64| (format!("{rate:.0}/s"), LoadKind::Open, rate, FleetPacing::Open { rate });
         // To hundreds, for legibility, and not less than a hundred requests per second.
         let of_capacity = |share: f64| (capacity * share / 100.0).round().max(1.0) * 100.0;
-        let (mut share, mut duration) = (None, self.duration);
+        let mut share = None;
         let (name, kind, at, pacing) = match load {
             Load::Share(it) => {
                 share = Some(it);
                 open(of_capacity(it))
             }
             Load::Rate(rate) => open(rate),
-            Load::Steps { shares, cycles } => {
-                duration = 2.0 * shares.seconds * f64::from(cycles);
-                let low = if shares.low > 0.0 { of_capacity(shares.low) } else { 0.0 };
-                let rate = AlternatingRate { high: of_capacity(shares.high), low, ..shares };
-                (rate.to_string(), LoadKind::Steps, rate.high, FleetPacing::Alternating(rate))
-            }
             Load::Closed => {
                 let pacing = FleetPacing::Closed;
                 ("closed loop".to_owned(), LoadKind::Closed, self.connections as f64, pacing)
@@ -200,7 +194,7 @@ impl Experiment {
             steal_limit: STEAL_LIMIT,
             ..LoadPlan::new(name, kind, at, self.rounds, limit)
         };
-        (plan, FleetLoad { pacing, warm_up: self.warm_up, duration })
+        (plan, FleetLoad { pacing, warm_up: self.warm_up, duration: self.duration })
     }
 }
 

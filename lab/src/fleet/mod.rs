@@ -19,7 +19,7 @@ mod tcp;
 
 pub use config::{FleetConfig, FleetLink};
 pub use connections::Fleet;
-pub use pacing::{AlternatingRate, FleetPacing, Step};
-pub use recorder::{FleetLatency, FleetMeasurement, FleetWindow};
+pub use pacing::FleetPacing;
+pub use recorder::{FleetLatency, FleetMeasurement};
 pub use requests::{FleetRequests, store_records};
 pub use run::FleetLoad;

@@ -4,8 +4,6 @@ use hdrhistogram::Histogram;
 use loadgen::stream::Response;
 use serde::{Deserialize, Serialize};
 
-use super::pacing::AlternatingRate;
-
 /// The longest latency that is recorded as it is, in ns: one minute.
 const LONGEST: u64 = 60_000_000_000;
 
@@ -45,10 +43,6 @@ pub struct FleetMeasurement {
     /// apart.
     #[serde(default)]
     pub latencies: Vec<(u64, u64)>,
-    /// Under an alternating rate, the latency by the time since the last step: windows after a step
-    /// up, then those after a step down.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub windows: Vec<FleetWindow>,
     /// From the time at which a request was due to its sending, for requests that found an idle
     /// connection, µs: what the fleet itself added. Empty in the closed loop.
     pub send_lag: FleetLatency,
@@ -138,44 +132,6 @@ impl Recorder {
     }
 }
 
-/// Latencies of the requests that were due in one window after a step, of all cycles of the run.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct FleetWindow {
-    pub requests: u64,
-    pub latency: FleetLatency,
-}
-
-#[derive(Debug)]
-pub(super) struct WindowRecorder {
-    rate: AlternatingRate,
-    /// Those after a step up first.
-    latencies: Vec<Histogram<u64>>,
-}
-
-impl WindowRecorder {
-    pub(super) fn new(rate: AlternatingRate) -> Self {
-        let count = 2 * rate.windows();
-        // Two digits: there are many, and their memory is touched while the fleet measures.
-        Self { rate, latencies: (0..count).map(|_| histogram(2)).collect() }
-    }
-
-    /// Records the latency of a request that was due `at`, in ns from the begin of the measurement
-    /// on.
-    #[inline]
-    pub(super) fn record(&mut self, at: i64, nanos: u64) {
-        let window = self.rate.window(at);
-        self.latencies[window].saturating_record(nanos);
-    }
-
-    pub(super) fn windows(&self) -> Vec<FleetWindow> {
-        let window = |histogram: &Histogram<u64>| FleetWindow {
-            requests: histogram.len(),
-            latency: FleetLatency::of(histogram),
-        };
-        self.latencies.iter().map(window).collect()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -194,18 +150,5 @@ mod tests {
         assert!((both.latency.p50 / 10.0 - 1.0).abs() < 0.01 && (both.latency.p99 / 50.0 - 1.0).abs() < 0.01);
         assert_eq!((both.qps, both.paused), (110.0, 0.3));
         assert!(both.latencies.is_sorted(), "{:?}", both.latencies);
-    }
-
-    #[test]
-    fn a_latency_counts_in_the_window_in_which_its_request_was_due() {
-        let rate = AlternatingRate { high: 1000.0, low: 10.0, seconds: 0.02, window_seconds: 0.01 };
-        let mut recorder = WindowRecorder::new(rate);
-        for (at_ms, latency) in [(0, 1000), (40, 3000), (19, 5000), (25, 7000)] {
-            recorder.record(at_ms * 1_000_000, latency);
-        }
-        let windows = recorder.windows();
-        let requests: Vec<u64> = windows.iter().map(|window| window.requests).collect();
-        assert_eq!(requests, [2, 1, 1, 0]);
-        assert!((windows[2].latency.p50 - 7.0).abs() < 0.1, "{windows:?}");
     }
 }

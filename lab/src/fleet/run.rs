@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::connections::{Fleet, InFlight, UNMEASURED, closed, nanos};
 use super::link::PolledQueue;
 use super::pacing::{FleetPacing, Pacer};
-use super::recorder::{FleetLatency, FleetMeasurement, Recorder, WindowRecorder};
+use super::recorder::{FleetLatency, FleetMeasurement, Recorder};
 use crate::Error;
 
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -34,8 +34,6 @@ const ACK_INTERVAL: u64 = 200_000;
 struct Run {
     pacer: Pacer,
     recorder: Recorder,
-    /// Under an alternating rate.
-    windows: Option<WindowRecorder>,
     /// The clock's last reading, in ns.
     now: u64,
     /// The measured time, in ns.
@@ -70,9 +68,6 @@ impl Run {
     fn latency(&mut self, due: u64, now: u64) {
         let latency = now.saturating_sub(due);
         self.recorder.latencies.saturating_record(latency);
-        if let Some(windows) = &mut self.windows {
-            windows.record(self.pacer.since_origin(due), latency);
-        }
     }
 }
 
@@ -81,10 +76,6 @@ impl Fleet {
         let begin = self.link.now();
         let from = begin + nanos(load.warm_up);
         let to = from + nanos(load.duration);
-        let windows = match load.pacing {
-            FleetPacing::Alternating(rate) => Some(WindowRecorder::new(rate)),
-            FleetPacing::Open { .. } | FleetPacing::Closed => None,
-        };
         self.runs += 1;
         let mut run = Run {
             pacer: Pacer::new(
@@ -95,7 +86,6 @@ impl Fleet {
                 self.clients.len(),
             ),
             recorder: Recorder::new(),
-            windows,
             now: begin,
             from,
             to,
@@ -130,14 +120,13 @@ impl Fleet {
         if self.lost > 0 {
             return Err(closed(self.lost));
         }
-        let Run { recorder, windows, from, to, .. } = run;
+        let Run { recorder, from, to, .. } = run;
         let seconds = ((to - from) as f64 / 1e9 - recorder.counts.paused).max(1e-9);
         Ok(FleetMeasurement {
             seconds,
             qps: recorder.replies as f64 / seconds,
             latency: FleetLatency::of(&recorder.latencies),
             latencies: recorder.buckets(),
-            windows: windows.map_or_else(Vec::new, |windows| windows.windows()),
             send_lag: FleetLatency::of(&recorder.lags),
             dropped: self.link.counts.dropped - counts.dropped,
             retransmitted: self.link.counts.retransmitted - counts.retransmitted,
@@ -289,13 +278,7 @@ impl Fleet {
 /// it.
 fn forgive_pause(from: u64, to: u64, run: &mut Run) {
     run.pacer.postpone(to - from);
-    if run.pacer.alternates() && from < run.from {
-        // The first step waits for the end of the pause.
-        let late = to.saturating_sub(run.from);
-        run.from += late;
-        run.to += late;
-        run.pacer.measure_from(run.from);
-    } else if to > run.from && from < run.to {
+    if to > run.from && from < run.to {
         run.recorder.counts.pauses += 1;
         run.recorder.counts.paused += (to.min(run.to) - from.max(run.from)) as f64 / 1e9;
     }

@@ -141,10 +141,9 @@ pub(crate) fn series(
 
 const RATE: [Figure; 4] = [Figure::Throughput, Figure::P50, Figure::P99, Figure::CpuPerRequest];
 /// What the kinds of loads are called, and the figures that are compared under each.
-const KINDS: [(LoadKind, &str, &[Figure], &[Figure]); 4] = [
+const KINDS: [(LoadKind, &str, &[Figure], &[Figure]); 3] = [
     (LoadKind::Capacity, "Capacity", &[Figure::Capacity], &[Figure::Capacity]),
     (LoadKind::Open, "At given rates", &RATE, &[Figure::P50, Figure::P99, Figure::CpuPerRequest]),
-    (LoadKind::Steps, "Under steps", &RATE, &[Figure::P50, Figure::P99, Figure::CpuPerRequest]),
     (LoadKind::Closed, "Closed loop", &RATE, &[Figure::Throughput, Figure::P99, Figure::CpuPerRequest]),
 ];
 

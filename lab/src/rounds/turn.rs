@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::conditions::{Conditions, STEAL_LIMIT};
 use super::figure::Figure;
-use crate::fleet::{FleetMeasurement, FleetPacing, FleetWindow};
+use crate::fleet::{FleetMeasurement, FleetPacing};
 use crate::testbed::Receiver;
 
 #[derive(Debug, Clone, Default, Serialize)]
@@ -17,9 +17,6 @@ pub struct Turn {
     /// Latencies as ends of buckets in ns, ascending, with the number of requests in each.
     #[serde(skip)]
     pub latencies: Vec<(u64, u64)>,
-    /// Under an alternating rate, latencies by the time since the last step.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub windows: Vec<FleetWindow>,
     /// How a controller drove the server's queue at the end. `None` without a controller.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queue: Option<String>,
@@ -36,7 +33,7 @@ pub struct Turn {
 /// What else was counted under a load of the fleet.
 #[derive(Debug, Clone, Serialize)]
 pub struct LoadDetail {
-    /// Without its latencies and windows.
+    /// Without its latencies.
     pub fleet: FleetMeasurement,
     /// Segments that the server's kernel has sent again.
     pub retransmitted: u64,
@@ -85,7 +82,6 @@ pub const LEAST_ROUNDS: usize = 6;
 pub enum LoadKind {
     Capacity,
     Open,
-    Steps,
     /// Each connection sends again when it has its reply.
     Closed,
 }

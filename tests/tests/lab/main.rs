@@ -10,4 +10,3 @@ mod pacing;
 mod paper;
 mod reports;
 mod server;
-mod steps;

@@ -1,6 +1,6 @@
 //! When a fleet's requests are on the wire.
 
-use lab::fleet::{AlternatingRate, FleetLoad, FleetPacing};
+use lab::fleet::{FleetLoad, FleetPacing};
 use policies::Policy;
 use serial_test::serial;
 use tests::capture::{Capture, Packet};
@@ -68,39 +68,4 @@ fn the_gaps_of_an_open_loop_are_exponential_on_the_wire_of_the_server() {
     // Connections are drawn at random: none is asked much more often than the others.
     let most = (0..64).map(|at| requests.iter().filter(|packet| packet.client == 10_000 + at).count()).max();
     assert!(most.unwrap() < 3 * requests.len() / 64, "{most:?} of {}", requests.len());
-}
-
-#[test]
-#[ignore = "timing"]
-#[isolated(root, drivers = "epoll")]
-#[serial]
-fn an_alternating_rate_has_its_requests_in_the_windows_after_each_step() {
-    let rate = AlternatingRate { high: 2000.0, low: 200.0, seconds: 0.2, window_seconds: 0.1 };
-    let run = serve(Policy::Vanilla, 64, move |_, address| {
-        let mut fleet = connect(address, 64).unwrap();
-        // Four cycles, after the end of one.
-        let load = FleetLoad { pacing: FleetPacing::Alternating(rate), warm_up: 0.15, duration: 1.6 };
-        fleet.run(&load).unwrap()
-    });
-    println!("paused for {:.3} s, {} requests forgiven", run.paused, run.forgiven);
-    assert_eq!([rate.windows(), run.windows.len()], [2, 4]);
-    // What was in flight when the machine paused is in no window.
-    let recorded: u64 = run.windows.iter().map(|window| window.requests).sum();
-    assert_eq!(recorded + run.forgiven, run.requests, "{run:?}");
-    for (index, window) in run.windows.iter().enumerate() {
-        let rate = if index < 2 { rate.high } else { rate.low };
-        // The windows after the step down follow those after the step up.
-        let begin = index as f64 * 0.1;
-        // A run of which the machine has paused more than half does not get to its end.
-        let measured = |cycle: u32| {
-            let begin = f64::from(cycle) * 0.4 + begin;
-            (run.seconds - begin).clamp(0.0, 0.1)
-        };
-        let expected = rate * (0..4).map(measured).sum::<f64>();
-        let (least, most) = (window.requests as f64, (window.requests + run.forgiven) as f64);
-        println!("{begin:.1} s: {} of {expected:.0}", window.requests);
-        let chance = 5.0 * expected.sqrt() + 2.0;
-        assert!(least < expected + chance && most > expected - chance, "{window:?} {run:?}");
-        assert!(window.latency.p50 <= window.latency.p99, "{window:?}");
-    }
 }

@@ -10,10 +10,9 @@ use lab::commands::card;
 use lab::commands::comparison::{Comparison, VERDICT_SHARES};
 use lab::commands::paper::{PaperConfig, PaperPlan, PaperReport};
 use lab::commands::self_test::self_test_verdict;
-use lab::commands::steps::{load_steps, steps_section};
 use lab::cores::{AwakeCores, CoreAssignment};
 use lab::experiment::{Bed, Contender, Experiment, Load, ServerCommand, requests_for};
-use lab::fleet::{AlternatingRate, FleetRequests};
+use lab::fleet::FleetRequests;
 use lab::instructions::{self, Counted, InstructionReport};
 use lab::network::PollingConfig;
 use lab::peers::PeerService;
@@ -21,11 +20,10 @@ use lab::preflight;
 use lab::testbed::{Receiver, Testbed};
 use policies::{Policy, host};
 use runtime::DriverKind;
-use serde_json::json;
 
 use crate::flags::{
     AttachFlags, CardFlags, CompareFlags, INSTRUCTIONS, IdleCores, InstructionFlags, PaperFlags, PeerFlags,
-    RunFlags, SelfTestFlags, StepsFlags,
+    RunFlags, SelfTestFlags,
 };
 use crate::output::{Output, with_bar};
 
@@ -100,56 +98,6 @@ pub fn attach(flags: &AttachFlags) -> Result<(), Error> {
         experiment.requests = FleetRequests::Text { request, reply: None };
     }
     run(experiment, one_worker("attach")?, &flags.run)?.write()
-}
-
-/// Steps between 10 and 90 % of the first contender's capacity, and bursts at 90 % of it.
-pub fn steps(flags: &StepsFlags) -> Result<(), Error> {
-    if !flags.run.rates.is_empty() {
-        return Err("--rates has no effect on `lab steps`, whose rates are shares of a capacity; name one with --capacity".into());
-    }
-    if flags.run.save.is_some() || flags.run.against.is_some() {
-        return Err(
-            "--save and --against have no effect on `lab steps`, which compares windows after steps".into()
-        );
-    }
-    if flags.run.turn.is_some() {
-        return Err("--turn has no effect on `lab steps`, whose turns are as long as its steps".into());
-    }
-    let quick = flags.run.quick;
-    let alternation = |seconds, low, window_seconds, cycles| {
-        let shares = AlternatingRate { high: 0.9, low, seconds, window_seconds };
-        Load::Steps { shares, cycles }
-    };
-    let steps = |seconds| alternation(seconds, 0.1, 0.02, 1);
-    // As long as the pauses between them. A shorter window has too few requests.
-    let bursts = |seconds: f64, cycles| alternation(seconds, 0.0, seconds.min(0.02), cycles);
-    let loads = if quick {
-        vec![steps(0.4), bursts(0.01, 20), bursts(0.1, 2)]
-    } else {
-        vec![steps(0.5), bursts(0.001, 200), bursts(0.01, 20), bursts(0.1, 3), bursts(1.0, 1)]
-    };
-    let contenders = if flags.attach.is_empty() {
-        flags.contenders.clone()
-    } else {
-        Contender::attached(&installed_memcached("memcached".into())?, &flags.attach)
-    };
-    let twos = contenders.len() as f64 / 2.0;
-    let experiment = Experiment {
-        references: vec![0],
-        loads,
-        given_capacity: flags.capacity.map(f64::from),
-        capacity_share: 0.35,
-        time_limit: Duration::from_secs_f64(if quick { 120.0 } else { 360.0 } * twos.max(1.0)),
-        ..Experiment::new(contenders, quick)
-    };
-    let report = run(experiment, one_worker("steps")?, &flags.run)?;
-    let Comparison { experiment, outcome, .. } = &report.comparison;
-    let steps = load_steps(experiment, &outcome.results);
-    let mut document = report.comparison.document();
-    document.sections.insert(0, steps_section(&steps));
-    let mut json = serde_json::to_value(&report.comparison)?;
-    json["steps"] = json!(steps);
-    report.output.write_all(&document, &json)
 }
 
 /// A server beside itself, and beside one that computes longer for each request.

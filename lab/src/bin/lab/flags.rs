@@ -31,9 +31,6 @@ pub enum Command {
     Peers(PeerFlags),
     /// Compare a server of another project, as it runs, with the same under `policies attach`
     Attach(AttachFlags),
-    /// Let the load step up and down: how long a server's latency takes to settle, and how far it
-    /// is beyond vanilla's
-    Steps(StepsFlags),
     /// Check the method: find no difference between equal servers, and one that was put there
     SelfTest(SelfTestFlags),
     /// Compare policies on a network card, whose cable leads to a second machine with the load
@@ -231,23 +228,6 @@ pub struct AttachFlags {
     /// Poll intervals, in microseconds from 10 to 1000; the server is attached to once for each
     #[arg(long, value_delimiter = ',', value_name = "LIST", default_value = "30,100")]
     pub poll_interval: Vec<PollInterval>,
-}
-
-#[derive(Args, Clone)]
-pub struct StepsFlags {
-    #[command(flatten)]
-    pub run: RunFlags,
-    /// What to compare, as for `compare`; the first one is what the others are compared with
-    #[arg(long, value_delimiter = ',', value_name = "LIST", default_value = "vanilla,kernel-polling")]
-    pub contenders: Vec<Contender>,
-    /// Compare a memcached of the machine's with the same under `policies attach` instead, once for
-    /// each of these poll intervals, in microseconds from 10 to 1000
-    #[arg(long, value_delimiter = ',', value_name = "LIST", conflicts_with = "contenders")]
-    pub attach: Vec<PollInterval>,
-    /// Capacity that the rates are shares of, in requests per second, instead of the first
-    /// contender's, which is searched
-    #[arg(long, value_name = "RATE", value_parser = clap::value_parser!(u32).range(1000..=2_000_000))]
-    pub capacity: Option<u32>,
 }
 
 #[derive(Args, Clone)]

@@ -40,7 +40,6 @@ fn run(flags: Flags) -> Result<(), Error> {
         Command::Compare(flags) => commands::compare(&flags),
         Command::Peers(flags) => commands::peers(&flags),
         Command::Attach(flags) => commands::attach(&flags),
-        Command::Steps(flags) => commands::steps(&flags),
         Command::SelfTest(flags) => commands::self_test(&flags),
         Command::Card(flags) => commands::on_card(&flags),
         Command::Instructions(flags) => commands::instructions(&flags),
