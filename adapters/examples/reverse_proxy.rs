@@ -7,6 +7,7 @@
 use std::convert::Infallible;
 use std::error::Error;
 use std::io;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -46,10 +47,10 @@ struct Proxy {
 pub fn proxy(from: TcpListener, to: Authority, limit: Duration) -> Serve<TcpListener, impl MakeService> {
     let proxy = Proxy { upstream: to, limit, client: Client::new() };
     let make = move |peer: &Peer| {
-        let (proxy, peer) = (proxy.clone(), *peer);
+        let (proxy, from) = (proxy.clone(), peer.address());
         service_fn(move |request| {
             let proxy = proxy.clone();
-            async move { Ok::<_, Infallible>(proxy.forward(request, peer).await.unwrap_or_else(refuse)) }
+            async move { Ok::<_, Infallible>(proxy.forward(request, from).await.unwrap_or_else(refuse)) }
         })
     };
     let patience = Some(Duration::from_secs(60));
@@ -65,7 +66,11 @@ fn refuse(status: StatusCode) -> Answer {
 }
 
 impl Proxy {
-    async fn forward(&self, mut request: Request<Incoming>, peer: Peer) -> Result<Answer, StatusCode> {
+    async fn forward(
+        &self,
+        mut request: Request<Incoming>,
+        from: Option<SocketAddr>,
+    ) -> Result<Answer, StatusCode> {
         let on_upgrade = hyper::upgrade::on(&mut request);
         let (mut head, body) = request.into_parts();
         let host = host(&head).filter(|_| is_only_chunked(&head)).ok_or(StatusCode::BAD_REQUEST)?;
@@ -77,7 +82,7 @@ impl Proxy {
             head.headers.insert(CONTENT_LENGTH, length.into());
         }
         head.headers.insert(HOST, host);
-        if let Some(from) = peer.address().and_then(|from| from.ip().to_string().parse().ok()) {
+        if let Some(from) = from.and_then(|from| from.ip().to_string().parse().ok()) {
             head.headers.append(HeaderName::from_static("x-forwarded-for"), from);
         }
         if let Some(protocol) = &upgrade {

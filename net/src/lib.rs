@@ -95,6 +95,8 @@ pub use crate::serve::serving::{Serving, ShutdownReport};
 pub use crate::stream::generic::{IntoStdError, Stream};
 pub use crate::stream::halves::{NotSameStream, OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
 pub use crate::stream::send_file::FileSender;
+#[doc(hidden)]
+pub use crate::tcp::LateAddress;
 pub use crate::tcp::{Tcp, TcpListener, TcpStream};
 pub use crate::tcp_socket::TcpSocket;
 pub use crate::to_socket_addrs::ToSocketAddrs;

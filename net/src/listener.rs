@@ -107,7 +107,7 @@ pub(crate) type Accepted = (Arc<Socket>, Option<SocketAddr>);
 pub struct Arrival {
     /// The peer's address, where accept has returned it.
     pub peer: Option<SocketAddr>,
-    /// `SO_INCOMING_NAPI_ID` as it was then.
+    /// `SO_INCOMING_NAPI_ID` as it was then; 0 where the runtime has no interface.
     pub napi: u32,
 }
 
@@ -228,7 +228,7 @@ impl<K> Listener<K> {
     /// Takes an accepted connection onto this worker's driver.
     pub(crate) fn take_on(&self, socket: Arc<Socket>) -> io::Result<Stream<K>> {
         self.warn_of_idle_workers();
-        let napi = sockopt::incoming_napi_id(&socket);
+        let napi = sockopt::napi_of(&socket);
         Stream::accepted(socket, napi)
     }
 

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
-pub(crate) use runtime::__net::{peer_credentials, steer_by_queue};
+pub(crate) use runtime::__net::{napi_of, peer_credentials, steer_by_queue};
 pub(crate) use runtime::io::incoming_napi_id;
 use socket2::{SockAddr, SockAddrStorage, Socket, TcpKeepalive};
 

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -58,6 +58,18 @@ const BIND_RETRY_INTERVAL: Duration = Duration::from_millis(2);
 /// How long the listening socket of a killed process may keep its address.
 const KILLED_PROCESS_TIME: Duration = Duration::from_millis(100);
 
+/// The peer's address, for whom asks before the connection has broken.
+#[doc(hidden)]
+#[derive(Debug, Clone)]
+pub struct LateAddress(Weak<Socket>);
+
+impl LateAddress {
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        let socket = self.0.upgrade().ok_or(io::ErrorKind::NotConnected)?;
+        internet_address(&socket.peer_addr()?)
+    }
+}
+
 impl Stream<Tcp> {
     /// Connects to an address, or to a name such as `"example.org:80"`, which is looked up first
     /// ([`lookup_host`](crate::lookup_host)).
@@ -110,6 +122,12 @@ impl Stream<Tcp> {
     /// `NotConnected` after the connection has broken.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         internet_address(&self.socket().peer_addr()?)
+    }
+
+    /// For libraries that serve for an application, which may not want the address.
+    #[doc(hidden)]
+    pub fn late_peer_addr(&self) -> LateAddress {
+        LateAddress(Arc::downgrade(self.shared_socket()))
     }
 
     /// Whether `TCP_NODELAY` is set. It is not by default.

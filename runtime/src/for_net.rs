@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use policies::socket_options::incoming_napi_id;
 pub use policies::socket_options::{peer_credentials, steer_by_queue};
 
 use crate::driver::readiness::SourceKind;
@@ -41,6 +42,14 @@ pub fn ring_listener(descriptor: Arc<impl AsFd + 'static>) -> Option<RingListene
         let ring = worker.driver.ring()?;
         Some(RingListener::new(Rc::clone(ring), descriptor))
     })
+}
+
+/// `SO_INCOMING_NAPI_ID` of a socket that a worker takes on. 0 without an interface, where nothing
+/// depends on it: it costs a system call for each connection.
+#[track_caller]
+pub fn napi_of(socket: &impl AsFd) -> u32 {
+    let is_named = current::with(|worker| worker.runtime.config.interface.is_some());
+    if is_named { incoming_napi_id(socket) } else { 0 }
 }
 
 /// The worker that serves connections of this NAPI (`SO_INCOMING_NAPI_ID`), because it owns the

@@ -21,10 +21,10 @@
 //! [`net`]. Put such work into a task, `runtime::spawn`, and await its handle: that is `Send` if
 //! the task's result is.
 //!
-//! # What needs tokio's runtime
-//! `axum::extract::ws` spawns on tokio's runtime: use `adapters::axum::ws` (feature `ws`) instead.
-//! `Sse::keep_alive` and tower-http's `TimeoutLayer` use tokio's timers: see
-//! [`tower::TimeoutLayer`](crate::tower::TimeoutLayer).
+//! # What uses tokio's runtime
+//! `axum::extract::ws`, `Sse::keep_alive` and tower-http's `TimeoutLayer` use tokio's tasks and
+//! timers, on the thread of `tokio_context`. `adapters::axum::ws` (feature `ws`)
+//! and [`tower::TimeoutLayer`](crate::tower::TimeoutLayer) do the same on the connection's worker.
 
 #[cfg(feature = "ws")]
 pub mod ws;

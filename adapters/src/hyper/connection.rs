@@ -51,6 +51,10 @@ pub(super) async fn serve_connection<K: 'static, M: MakeService>(
     peer: Peer,
     context: Arc<ConnectionContext<M>>,
 ) {
+    if tracing::enabled!(tracing::Level::DEBUG) {
+        // Once the connection has failed it has no address any more.
+        peer.address();
+    }
     let stream = HttpSocket::new(stream, context.is_tcp).with_stall_limit(context.stall_limit);
     let usage = stream.usage();
     #[cfg_attr(

@@ -1,6 +1,8 @@
 //! The listeners that a server takes, whom its connections come from, and what makes their
 //! services.
 
+use std::cell::OnceCell;
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::panic::Location;
@@ -8,36 +10,36 @@ use std::panic::Location;
 use ::hyper::body::{Body, Incoming};
 use ::hyper::service::Service;
 use ::hyper::{Request, Response};
-use net::{Arrival, Serving, Stream, Tcp, TcpListener, Unix, UnixListener};
+use net::{Arrival, LateAddress, Serving, Stream, Tcp, TcpListener, Unix, UnixListener};
 
 /// An error of a service, of a body or of a connection.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// The peer of a connection that is being served.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone)]
 pub struct Peer {
-    address: Option<SocketAddr>,
-    napi: u32,
+    /// Asked for when somebody wants it: a system call for each connection.
+    address: OnceCell<Option<SocketAddr>>,
+    ask: Option<LateAddress>,
     encrypted: bool,
 }
 
 impl Peer {
     /// The client's address; `None` on a Unix domain socket, and if the connection has broken
-    /// already.
+    /// before it was first asked for.
     pub fn address(&self) -> Option<SocketAddr> {
-        self.address
-    }
-
-    /// The id of the NAPI that the connection's packets come from; 0 if it has none, as on
-    /// loopback.
-    #[doc(alias = "SO_INCOMING_NAPI_ID")]
-    pub fn incoming_napi_id(&self) -> u32 {
-        self.napi
+        *self.address.get_or_init(|| self.ask.as_ref()?.peer_addr().ok())
     }
 
     /// Whether the connection is encrypted ([`Serve::tls`](super::Serve::tls)).
     pub fn is_encrypted(&self) -> bool {
         self.encrypted
+    }
+}
+
+impl fmt::Debug for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Peer").field("address", &self.address()).field("encrypted", &self.encrypted).finish()
     }
 }
 
@@ -76,8 +78,10 @@ pub(super) mod sealed {
             self.served_at(caller).serve_paused_arrivals(handler)
         }
 
-        fn peer(stream: &Stream<Tcp>, Arrival { peer, napi }: Arrival, encrypted: bool) -> Peer {
-            Peer { address: peer.or_else(|| stream.peer_addr().ok()), napi, encrypted }
+        fn peer(stream: &Stream<Tcp>, arrival: Arrival, encrypted: bool) -> Peer {
+            let ask = arrival.peer.is_none().then(|| stream.late_peer_addr());
+            let address = arrival.peer.map_or_else(OnceCell::new, |peer| OnceCell::from(Some(peer)));
+            Peer { address, ask, encrypted }
         }
     }
 
@@ -94,7 +98,7 @@ pub(super) mod sealed {
         }
 
         fn peer(_: &Stream<Unix>, _: Arrival, encrypted: bool) -> Peer {
-            Peer { address: None, napi: 0, encrypted }
+            Peer { address: OnceCell::new(), ask: None, encrypted }
         }
     }
 }

@@ -70,7 +70,7 @@ impl<H> Acceptor<H> {
         F: Future<Output = ()> + 'static,
     {
         let here = runtime::current_worker();
-        let napi = sockopt::incoming_napi_id(&socket);
+        let napi = sockopt::napi_of(&socket);
         let owner = runtime::__net::worker_of_napi(napi);
         if owner != here {
             self.state.counters.count_rehomed();

@@ -18,7 +18,8 @@ pub struct Alignment {
     /// With a NAPI that their worker doesn't poll: another interface's, or that of a queue in
     /// excess of the workers.
     pub misaligned: u64,
-    /// Without a NAPI (loopback, Unix sockets). They go to the worker with the fewest connections.
+    /// Without a NAPI (loopback, Unix sockets), and all of a runtime without an interface, which asks
+    /// none for it. They go to the worker with the fewest connections.
     pub without_napi: u64,
     /// Handed over from the worker that accepted them to the one that serves them.
     pub rehomed: u64,

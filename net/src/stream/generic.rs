@@ -67,11 +67,11 @@ pub struct Stream<K> {
 impl<K> Stream<K> {
     /// Takes a connected, non-blocking socket onto this worker's driver.
     pub(crate) fn from_socket(socket: Arc<Socket>) -> io::Result<Self> {
-        let napi = sockopt::incoming_napi_id(&socket);
+        let napi = sockopt::napi_of(&socket);
         Self::new(socket, napi, false)
     }
 
-    /// As [`Stream::from_socket`], of a socket that was accepted, and its `SO_INCOMING_NAPI_ID`.
+    /// As [`Stream::from_socket`], of a socket that was accepted, and its NAPI.
     pub(crate) fn accepted(socket: Arc<Socket>, napi: u32) -> io::Result<Self> {
         Self::new(socket, napi, true)
     }
@@ -83,6 +83,10 @@ impl<K> Stream<K> {
 
     pub(crate) fn socket(&self) -> &Socket {
         self.io.socket()
+    }
+
+    pub(crate) fn shared_socket(&self) -> &Arc<Socket> {
+        self.io.shared_socket()
     }
 
     pub(super) fn take_unread(&mut self) -> Vec<u8> {

@@ -51,8 +51,8 @@ pub(super) enum SocketBackend {
 }
 
 impl<K> SocketIo<K> {
-    /// Takes a connected, non-blocking socket onto this worker's driver. `napi`: its
-    /// `SO_INCOMING_NAPI_ID`. `accepted`: it is a server's, to whom the client speaks first mostly.
+    /// Takes a connected, non-blocking socket onto this worker's driver. `napi`: as
+    /// [`napi_of`](sockopt::napi_of) has it. `accepted`: it is a server's, to whom the client speaks first mostly.
     pub(super) fn new(socket: Arc<Socket>, napi: u32, accepted: bool) -> io::Result<Self> {
         if let Some(time) = runtime::__net::socket_busy_poll() {
             sockopt::set_busy_poll(&*socket, time);
@@ -67,6 +67,10 @@ impl<K> SocketIo<K> {
     }
 
     pub(super) fn socket(&self) -> &Socket {
+        self.shared_socket()
+    }
+
+    pub(super) fn shared_socket(&self) -> &Arc<Socket> {
         match &self.backend {
             SocketBackend::Readiness(fd) => fd.get_ref(),
             SocketBackend::Ring(_, socket) => socket,
