@@ -4,7 +4,7 @@ use std::array;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// A counter that any thread may read.
+/// A number that any thread may read.
 #[derive(Debug, Default)]
 pub(crate) struct Counter(AtomicU64);
 
@@ -12,6 +12,11 @@ impl Counter {
     /// Adds without a locked instruction. Only for a counter that one thread writes.
     pub(crate) fn add(&self, amount: u64) {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(amount), Ordering::Relaxed);
+    }
+
+    /// Only for a value that one thread writes.
+    pub(crate) fn set(&self, value: u64) {
+        self.0.store(value, Ordering::Relaxed);
     }
 
     pub(crate) fn increment(&self) {
@@ -96,6 +101,7 @@ impl Histogram {
 pub(crate) struct WorkerCounters {
     pub(crate) turns: Counter,
     pub(crate) polls: Counter,
+    pub(crate) alive_tasks: Counter,
     pub(crate) forced_yields: Counter,
     pub(crate) stalls: Counter,
     pub(crate) waits: Counter,
@@ -121,6 +127,12 @@ pub struct Metrics {
     pub turns: u64,
     /// Polls of tasks, those of the future of `block_on` included.
     pub polls: u64,
+    /// Tasks that it has taken in and that have not ended: neither returned, nor panicked, nor been
+    /// dropped after an abort. With those that wait for a closure of `spawn_blocking`, without
+    /// the future of `block_on`, and without tasks spawned on another thread that wait in its
+    /// inbox. 0 after the worker has stopped.
+    #[doc(alias = "num_alive_tasks")]
+    pub alive_tasks: u64,
     /// Polls that were made to yield, because they had completed 128 operations (receives, sends,
     /// accepts, timers) and asked for more.
     pub forced_yields: u64,
@@ -197,6 +209,7 @@ impl WorkerCounters {
         Metrics {
             turns: self.turns.get(),
             polls: self.polls.get(),
+            alive_tasks: self.alive_tasks.get(),
             forced_yields: self.forced_yields.get(),
             stalls: self.stalls.get(),
             wakes,

@@ -173,6 +173,8 @@ impl Snapshot {
         of_workers! { page, &workers, |it|
             Gauge "lull_worker_steps_down", "Reasons why less than the requested policy runs.":
                 it.report.as_ref().map(|report| report.steps_down.len());
+            Gauge "lull_worker_alive_tasks", "Tasks that the worker has taken in and that have not ended.":
+                Some(it.metrics.alive_tasks);
             Counter "lull_worker_turns_total", "Turns of the worker's loop.": Some(it.metrics.turns);
             Counter "lull_worker_polls_total", "Polls of tasks.": Some(it.metrics.polls);
             Counter "lull_worker_forced_yields_total",

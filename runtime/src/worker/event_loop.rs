@@ -113,6 +113,14 @@ impl Worker {
         task.mark_queued();
         self.queue.push(task.key(), spawned);
         entry.insert(Some(task));
+        self.handle.counters.alive_tasks.set(tasks.len() as u64);
+    }
+
+    /// Frees the key of a task that ends, which was taken out to be polled.
+    fn forget(&self, key: usize) {
+        let mut tasks = self.tasks.borrow_mut();
+        tasks.try_remove(key);
+        self.handle.counters.alive_tasks.set(tasks.len() as u64);
     }
 
     /// When this turn began: timers that are due by then have expired.
@@ -392,7 +400,7 @@ impl Worker {
         let Some(task) = self.tasks.borrow_mut().get_mut(key).and_then(Option::take) else { return false };
         task.begin_poll();
         if task.is_aborted() {
-            self.tasks.borrow_mut().try_remove(key);
+            self.forget(key);
             // SAFETY: this is the worker's thread, and a finished task is not in the slab.
             unsafe { task.cancel() };
             return false;
@@ -405,16 +413,14 @@ impl Worker {
         let overran = self.poll_ended(&task.identity);
         // For nothing.
         let woken = (polled.is_pending() && faults::chance(16)).then(|| task.waker());
-        let mut tasks = self.tasks.borrow_mut();
         match polled {
-            Poll::Ready(()) => drop(tasks.try_remove(key)),
+            Poll::Ready(()) => self.forget(key),
             Poll::Pending => {
-                if let Some(slot) = tasks.get_mut(key) {
+                if let Some(slot) = self.tasks.borrow_mut().get_mut(key) {
                     *slot = Some(task);
                 }
             }
         }
-        drop(tasks);
         woken.into_iter().for_each(Waker::wake);
         overran
     }
@@ -461,6 +467,7 @@ impl Worker {
         }
         self.queue.clear();
         let tasks = std::mem::take(&mut *self.tasks.borrow_mut());
+        self.handle.counters.alive_tasks.set(0);
         for task in tasks.into_iter().filter_map(|(_, task)| task) {
             // SAFETY: this is the worker's thread, and a finished task is not in the slab.
             contain_panic(|| unsafe { task.cancel() });

@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::unix::net::UnixStream;
-use std::sync::mpsc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
 
 use runtime::io::{AsyncFd, Direction, SourceKind};
 use runtime::metrics::{Histogram, Snapshot};
@@ -162,4 +163,76 @@ async fn histograms_that_read_the_clock_are_off_by_default() {
     let page = snapshot.prometheus();
     assert!(!page.contains("lull_worker_poll_seconds") && !page.contains("schedule_latency"), "{page}");
     assert!(page.contains("lull_worker_turn_seconds_count{worker=\"0\"}"), "{page}");
+}
+
+/// Waits until worker 1 has as many tasks. One that has woken its joiner on worker 0 is alive until
+/// its poll ends.
+async fn worker_1_has_tasks(count: u64, driver: DriverKind) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while runtime::metrics()[1].alive_tasks != count {
+        assert!(Instant::now() < deadline, "on {driver}: {}, not {count}", runtime::metrics()[1].alive_tasks);
+        runtime::yield_now().await;
+    }
+}
+
+#[test]
+fn tasks_are_alive_until_they_return_panic_or_are_aborted() {
+    for driver in drivers() {
+        let mut runtime = with_histograms(driver);
+        runtime.block_on(async {
+            assert_eq!(runtime::metrics()[0].alive_tasks, 0, "the future of block_on is no task");
+            let local = runtime::spawn(async { runtime::metrics()[0].alive_tasks });
+            assert_eq!(runtime::metrics()[0].alive_tasks, 1, "on {driver}");
+            assert_eq!(local.await.unwrap(), 1, "a task that is polled is alive, on {driver}");
+            assert_eq!(runtime::metrics()[0].alive_tasks, 0, "on {driver}");
+
+            let ends = Arc::new(AtomicBool::new(false));
+            let waits = |panics: bool| {
+                let ends = Arc::clone(&ends);
+                move || async move {
+                    while !ends.load(Ordering::Relaxed) {
+                        runtime::yield_now().await;
+                    }
+                    assert!(!panics, "on purpose");
+                }
+            };
+            let returns = runtime::spawn_on(1, waits(false));
+            let panics = runtime::spawn_on(1, waits(true));
+            let aborted = runtime::spawn_on(1, std::future::pending::<()>);
+            worker_1_has_tasks(3, driver).await;
+            aborted.abort();
+            assert!(aborted.await.unwrap_err().is_cancelled());
+            worker_1_has_tasks(2, driver).await;
+            // Aborted before it is polled.
+            let unpolled = runtime::spawn_on(1, std::future::pending::<()>);
+            unpolled.abort();
+            assert!(unpolled.await.unwrap_err().is_cancelled());
+            worker_1_has_tasks(2, driver).await;
+            ends.store(true, Ordering::Relaxed);
+            returns.await.unwrap();
+            assert!(panics.await.unwrap_err().is_panic());
+            worker_1_has_tasks(0, driver).await;
+        });
+    }
+}
+
+#[test]
+fn tasks_are_alive_after_block_on_and_not_after_the_runtime() {
+    for driver in drivers() {
+        let mut runtime = with_histograms(driver);
+        let handle = runtime.handle();
+        runtime.block_on(async {
+            for worker in [0, 1] {
+                drop(runtime::spawn_on(worker, std::future::pending::<()>));
+            }
+            runtime::yield_now().await;
+            worker_1_has_tasks(1, driver).await;
+        });
+        let alive = || handle.snapshot().workers.iter().map(|it| it.metrics.alive_tasks).collect::<Vec<_>>();
+        assert_eq!(alive(), [1, 1], "on {driver}");
+        let page = handle.snapshot().prometheus();
+        assert_eq!(value(&page, "lull_worker_alive_tasks{worker=\"1\"}"), 1.0, "on {driver}");
+        drop(runtime);
+        assert_eq!(alive(), [0, 0], "on {driver}");
+    }
 }
