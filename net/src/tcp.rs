@@ -143,11 +143,23 @@ impl Stream<Tcp> {
         self.socket().set_tcp_nodelay(nodelay)
     }
 
+    /// Whether received data is acknowledged at once at present.
+    #[doc(alias = "TCP_QUICKACK")]
+    pub fn quickack(&self) -> io::Result<bool> {
+        self.socket().tcp_quickack()
+    }
+
     /// Acknowledges received data at once, until the kernel returns to delayed acknowledgments; see
     /// `tcp(7)`.
     #[doc(alias = "TCP_QUICKACK")]
     pub fn set_quickack(&self, quickack: bool) -> io::Result<()> {
         self.socket().set_tcp_quickack(quickack)
+    }
+
+    /// The IPv4 time to live of outgoing packets, in hops.
+    #[doc(alias = "IP_TTL")]
+    pub fn ttl(&self) -> io::Result<u32> {
+        self.socket().ttl_v4()
     }
 
     /// Sets the IPv4 time to live of outgoing packets, in hops.

@@ -13,7 +13,7 @@ use crate::stream::generic::{Stream, connect_socket};
 use crate::tcp::{Tcp, internet_address};
 
 /// A TCP socket that is neither connected nor listening yet, for options that have to be set
-/// before.
+/// before. `socket2::SockRef::from(&socket)` reads them, and sets others.
 ///
 /// ```
 /// use net::TcpSocket;
@@ -106,6 +106,13 @@ impl TcpSocket {
     #[doc(alias = "SO_BINDTODEVICE")]
     pub fn bind_device(&self, interface: Option<&str>) -> io::Result<()> {
         self.0.bind_device(interface.map(str::as_bytes))
+    }
+
+    /// The traffic class of outgoing IPv4 packets: the DSCP in the upper six bits. Default: 0.
+    /// Connections that are accepted inherit it.
+    #[doc(alias = "IP_TOS")]
+    pub fn set_tos_v4(&self, tos: u32) -> io::Result<()> {
+        self.0.set_tos_v4(tos)
     }
 
     /// Binds it to an address; port 0 takes any free one.

@@ -3,8 +3,9 @@
 use std::fmt;
 use std::io;
 use std::marker::PhantomData;
-use std::net::Shutdown;
+use std::net::{Shutdown, SocketAddr};
 use std::ops::Deref;
+use std::os::unix::net::SocketAddr as UnixAddr;
 use std::rc::Rc;
 
 use runtime::io::OnItsWorker;
@@ -13,6 +14,8 @@ use super::generic::Stream;
 use super::socket_io::SocketIo;
 use crate::buffers::ReadBuffer;
 use crate::stream::generic::{impl_async_read, impl_async_write};
+use crate::tcp::{Tcp, internet_address};
+use crate::unix::{Unix, unix_address};
 
 /// The reading half of [`Stream::split`](crate::Stream::split).
 #[derive(Debug)]
@@ -144,6 +147,29 @@ macro_rules! impl_shutdown {
     )+};
 }
 
+macro_rules! impl_addresses {
+    ($kind:ty, $address:ty, $convert:path, [$($half:ty),+]) => {$(
+        impl $half {
+            /// The address of this side.
+            pub fn local_addr(&self) -> io::Result<$address> {
+                $convert(&self.io.socket().local_addr()?)
+            }
+
+            /// The address of the other side, with the errors of the whole stream's `peer_addr`.
+            pub fn peer_addr(&self) -> io::Result<$address> {
+                $convert(&self.io.socket().peer_addr()?)
+            }
+        }
+    )+};
+    ($kind:ty, $address:ty, $convert:path) => {
+        impl_addresses!($kind, $address, $convert, [
+            ReadHalf<'_, $kind>, WriteHalf<'_, $kind>, OwnedReadHalf<$kind>, OwnedWriteHalf<$kind>
+        ]);
+    };
+}
+
+impl_addresses!(Tcp, SocketAddr, internet_address);
+impl_addresses!(Unix, UnixAddr, unix_address);
 impl_shutdown!(ReadHalf<'_, K>, WriteHalf<'_, K>, OwnedReadHalf<K>, OwnedWriteHalf<K>);
 impl_async_read!(ReadHalf<'_, K>);
 impl_async_read!(OwnedReadHalf<K>);

@@ -25,12 +25,18 @@ async fn options_set_before_are_those_of_the_connection() {
     let listener = listening.listen(16).unwrap();
     let client = TcpSocket::new_v4().unwrap();
     client.set_nodelay(true).unwrap();
+    client.set_tos_v4(0x10).unwrap();
     client.bind("127.0.0.3:0".parse().unwrap()).unwrap();
     let bound = client.local_addr().unwrap();
     let client = client.connect(listener.local_addr().unwrap()).await.unwrap();
     let (server, peer) = listener.accept().await.unwrap();
     assert_eq!((peer, client.local_addr().unwrap()), (bound, bound));
     assert!(client.nodelay().unwrap());
+    client.set_ttl(9).unwrap();
+    client.set_quickack(false).unwrap();
+    assert!(client.ttl().unwrap() == 9 && !client.quickack().unwrap());
+    // Set before it connects, as the class of the first packet.
+    assert_eq!(socket2::SockRef::from(&client).tos_v4().unwrap(), 0x10);
     // The kernel doubles it.
     assert_eq!(server.recv_buffer_size().unwrap(), 40_000);
     let refused = TcpSocket::new_v4().unwrap().connect(SocketAddr::from(([127, 0, 0, 1], 1))).await;
@@ -165,7 +171,7 @@ async fn a_unix_pair_knows_its_peer() {
     let client = std::os::unix::net::UnixStream::connect(folder.path().join("socket")).unwrap();
     let mut client = UnixStream::from_std(client).unwrap();
     client.write_all(b"x").await.unwrap();
-    let mut server = listener.accept().await.unwrap();
+    let (mut server, _) = listener.accept().await.unwrap();
     server.read_exact(&mut [0]).await.unwrap();
     assert_eq!(server.peer_cred().unwrap().pid, std::process::id() as i32);
 }

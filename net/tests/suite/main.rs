@@ -12,6 +12,7 @@ mod shares;
 mod sockets;
 mod stream_contract;
 mod udp;
+mod unix;
 mod without_waiting;
 
 #[path = "../../../runtime/tests/suite/drivers.rs"]
