@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::task::{Context, Poll, ready};
 
 use runtime::io::{AsyncFd, Direction, SourceKind};
-use socket2::{Socket, Type};
+use socket2::{SockRef, Socket, Type};
 
 use crate::listener::BindOptions;
 use crate::sockopt;
@@ -15,7 +15,8 @@ use crate::to_socket_addrs::{ToSocketAddrs, first_that_works};
 use crate::udp_batch::{self, OutgoingDatagram, RecvBatch};
 use crate::udp_message::{self, DatagramInfo, SendOptions};
 
-/// A UDP socket on its worker's driver. It uses readiness and system calls on every driver.
+/// A UDP socket on its worker's driver. It uses readiness and system calls on every driver. Options
+/// that it has no method for are set by `socket2::SockRef::from(&socket)`.
 ///
 /// Under a policy that polls, its queue is polled if the worker's NAPI has brought the socket's
 /// first datagram, or the last one if the socket is connected: that is what the kernel keeps
@@ -106,12 +107,55 @@ impl UdpSocket {
         self.fd.io(Direction::Read, |socket| socket.peek_from(buffer)).await
     }
 
+    /// Waits for a datagram, and returns it without receiving it, as [`UdpSocket::recv`] would.
+    #[doc(alias = "MSG_PEEK")]
+    pub async fn peek(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.fd.io(Direction::Read, |socket| socket.peek(buffer)).await
+    }
+
     /// The address it is connected to.
     ///
     /// # Errors
     /// `NotConnected` without [`UdpSocket::connect`].
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         self.fd.get_ref().peer_addr()
+    }
+
+    /// Takes the socket's pending error, such as that an earlier datagram was refused.
+    #[doc(alias = "SO_ERROR")]
+    pub fn take_error(&self) -> io::Result<Option<io::Error>> {
+        self.fd.get_ref().take_error()
+    }
+
+    /// The time to live of outgoing IPv4 packets, in hops.
+    #[doc(alias = "IP_TTL")]
+    pub fn ttl(&self) -> io::Result<u32> {
+        self.fd.get_ref().ttl()
+    }
+
+    /// Sets the time to live of outgoing IPv4 packets, in hops. It doesn't concern packets to
+    /// groups ([`UdpSocket::set_multicast_ttl_v4`]).
+    #[doc(alias = "IP_TTL")]
+    pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
+        self.fd.get_ref().set_ttl(ttl)
+    }
+
+    /// The traffic class of outgoing IPv4 packets: the DSCP in the upper six bits.
+    #[doc(alias = "IP_TOS")]
+    pub fn tos_v4(&self) -> io::Result<u32> {
+        SockRef::from(self).tos_v4()
+    }
+
+    /// Sets the traffic class of outgoing IPv4 packets: the DSCP in the upper six bits. Default: 0.
+    #[doc(alias = "IP_TOS")]
+    pub fn set_tos_v4(&self, tos: u32) -> io::Result<()> {
+        SockRef::from(self).set_tos_v4(tos)
+    }
+
+    /// Whether datagrams may be sent to broadcast addresses.
+    #[doc(alias = "SO_BROADCAST")]
+    pub fn broadcast(&self) -> io::Result<bool> {
+        self.fd.get_ref().broadcast()
     }
 
     /// Whether datagrams may be sent to broadcast addresses. Default: no.
@@ -266,10 +310,41 @@ impl UdpSocket {
         self.fd.get_ref().leave_multicast_v6(group, interface)
     }
 
+    /// Whether datagrams to a group that this host has joined are received here, too.
+    #[doc(alias = "IP_MULTICAST_LOOP")]
+    pub fn multicast_loop_v4(&self) -> io::Result<bool> {
+        self.fd.get_ref().multicast_loop_v4()
+    }
+
     /// Whether datagrams to a group that this host has joined are received here, too. Default: yes.
     #[doc(alias = "IP_MULTICAST_LOOP")]
     pub fn set_multicast_loop_v4(&self, loops: bool) -> io::Result<()> {
         self.fd.get_ref().set_multicast_loop_v4(loops)
+    }
+
+    /// As [`UdpSocket::multicast_loop_v4`], for groups of IPv6.
+    #[doc(alias = "IPV6_MULTICAST_LOOP")]
+    pub fn multicast_loop_v6(&self) -> io::Result<bool> {
+        self.fd.get_ref().multicast_loop_v6()
+    }
+
+    /// As [`UdpSocket::set_multicast_loop_v4`], for groups of IPv6.
+    #[doc(alias = "IPV6_MULTICAST_LOOP")]
+    pub fn set_multicast_loop_v6(&self, loops: bool) -> io::Result<()> {
+        self.fd.get_ref().set_multicast_loop_v6(loops)
+    }
+
+    /// The time to live of packets to groups of IPv4, in hops.
+    #[doc(alias = "IP_MULTICAST_TTL")]
+    pub fn multicast_ttl_v4(&self) -> io::Result<u32> {
+        self.fd.get_ref().multicast_ttl_v4()
+    }
+
+    /// Sets the time to live of packets to groups of IPv4, in hops. Default: 1, which stays in the
+    /// network.
+    #[doc(alias = "IP_MULTICAST_TTL")]
+    pub fn set_multicast_ttl_v4(&self, ttl: u32) -> io::Result<()> {
+        self.fd.get_ref().set_multicast_ttl_v4(ttl)
     }
 
     /// Gives the socket back, non-blocking as it is.
@@ -299,13 +374,35 @@ impl AsFd for UdpSocket {
 /// replaces the first.
 impl UdpSocket {
     /// Waits until a datagram has come, or an error. Any number of tasks may wait.
-    pub async fn readable(&self) {
-        self.fd.ready(Direction::Read).await;
+    pub async fn readable(&self) -> io::Result<()> {
+        self.fd.readable().await.map(drop)
     }
 
     /// Waits until there is room for a datagram. Any number of tasks may wait.
-    pub async fn writable(&self) {
-        self.fd.ready(Direction::Write).await;
+    pub async fn writable(&self) -> io::Result<()> {
+        self.fd.writable().await.map(drop)
+    }
+
+    /// Tries an operation of the caller's on the socket, without waiting.
+    ///
+    /// # Errors
+    /// Those of the operation. After `WouldBlock` the socket is not ready until its next event.
+    pub fn try_io<R>(
+        &self,
+        direction: Direction,
+        mut operation: impl FnMut() -> io::Result<R>,
+    ) -> io::Result<R> {
+        self.fd.try_io(direction, |_| operation())
+    }
+
+    /// Tries an operation of the caller's on the socket, and whenever it would block, waits until
+    /// the socket is ready. Any number of tasks may wait.
+    pub async fn async_io<R>(
+        &self,
+        direction: Direction,
+        mut operation: impl FnMut() -> io::Result<R>,
+    ) -> io::Result<R> {
+        self.fd.io(direction, |_| operation()).await
     }
 
     /// [`UdpSocket::recv_from`] without waiting: `WouldBlock` if there is no datagram.

@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use net::{BindOptions, DatagramInfo, Ecn, OutgoingDatagram, RecvBatch, SendOptions, UdpSocket, UdpSteering};
 
+use runtime::io::Direction;
+
 use crate::common::local;
 
 #[runtime::test]
@@ -180,7 +182,7 @@ async fn a_datagram_is_answered_from_the_address_that_it_was_sent_to() {
     // Without waiting.
     assert_eq!(client.try_recv_msg(&mut buffer).unwrap_err().kind(), ErrorKind::WouldBlock);
     assert_eq!(server.try_send_msg(b"all", received.sender, &SendOptions::new()).unwrap(), 3);
-    client.readable().await;
+    client.readable().await.unwrap();
     assert_eq!(client.try_recv_msg(&mut buffer).unwrap().length, 3);
 }
 
@@ -287,9 +289,9 @@ async fn datagrams_that_were_sent_together_are_received_together_and_split() {
 async fn readiness_of_a_socket_ends_when_its_datagrams_are_taken_without_waiting() {
     let (receiver, sender) = (UdpSocket::bind(local()).unwrap(), UdpSocket::bind(local()).unwrap());
     sender.connect(receiver.local_addr().unwrap()).unwrap();
-    sender.writable().await;
+    sender.writable().await.unwrap();
     assert_eq!(sender.try_send(b"one").unwrap(), 3);
-    runtime::timeout(Duration::from_secs(30), receiver.readable()).await.unwrap();
+    runtime::timeout(Duration::from_secs(30), receiver.readable()).await.unwrap().unwrap();
     let mut buffer = [0; 8];
     assert_eq!(receiver.try_recv(&mut buffer).unwrap(), 3);
     assert_eq!(receiver.try_recv(&mut buffer).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
@@ -314,4 +316,62 @@ async fn a_datagram_that_is_sent_is_no_event() {
         runtime::sleep(Duration::from_micros(100)).await;
     }
     assert_eq!(runtime::metrics()[0].events - before, 0);
+}
+
+#[runtime::test]
+async fn options_of_a_socket_are_read_as_they_were_set() {
+    let socket = UdpSocket::bind(local()).unwrap();
+    assert_eq!(socket.multicast_ttl_v4().unwrap(), 1);
+    socket.set_multicast_ttl_v4(3).unwrap();
+    socket.set_ttl(7).unwrap();
+    assert_eq!((socket.ttl().unwrap(), socket.multicast_ttl_v4().unwrap()), (7, 3));
+    socket.set_tos_v4(0xb8).unwrap();
+    assert_eq!(socket.tos_v4().unwrap(), 0xb8);
+    assert!(!socket.broadcast().unwrap() && socket.multicast_loop_v4().unwrap());
+    socket.set_broadcast(true).unwrap();
+    socket.set_multicast_loop_v4(false).unwrap();
+    assert!(socket.broadcast().unwrap() && !socket.multicast_loop_v4().unwrap());
+    let socket = UdpSocket::bind((Ipv6Addr::LOCALHOST, 0)).unwrap();
+    assert!(socket.multicast_loop_v6().unwrap());
+    socket.set_multicast_loop_v6(false).unwrap();
+    assert!(!socket.multicast_loop_v6().unwrap());
+}
+
+#[runtime::test]
+async fn a_peek_leaves_the_datagram_and_an_error_is_taken_once() {
+    let (one, other) = (UdpSocket::bind(local()).unwrap(), UdpSocket::bind(local()).unwrap());
+    one.connect(other.local_addr().unwrap()).unwrap();
+    other.connect(one.local_addr().unwrap()).unwrap();
+    one.send(b"hello").await.unwrap();
+    let mut buffer = [0; 8];
+    let peeked = runtime::timeout(Duration::from_secs(30), other.peek(&mut buffer)).await.unwrap();
+    assert_eq!((peeked.unwrap(), other.try_recv(&mut buffer).unwrap()), (5, 5));
+    drop(other);
+    // Refused by the kernel, which says so on loopback before the send returns.
+    one.send(b"refused").await.unwrap();
+    let error = one.take_error().unwrap().expect("nobody has the address");
+    assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
+    assert!(one.take_error().unwrap().is_none());
+}
+
+#[runtime::test]
+async fn an_operation_of_the_callers_waits_for_its_datagram_and_ends_the_readiness() {
+    let (receiver, sender) = (UdpSocket::bind(local()).unwrap(), UdpSocket::bind(local()).unwrap());
+    let mut buffer = [0; 8];
+    let mut tries = 0;
+    let receiving = receiver.async_io(Direction::Read, || {
+        tries += 1;
+        Ok(rustix::net::recv(&receiver, &mut buffer, rustix::net::RecvFlags::empty())?.0)
+    });
+    let sending = async {
+        runtime::sleep(Duration::from_millis(2)).await;
+        sender.send_to(b"hello", receiver.local_addr().unwrap()).await.unwrap();
+    };
+    let receiving = runtime::timeout(Duration::from_secs(30), receiving);
+    let (received, ()) = futures_util::join!(receiving, sending);
+    assert_eq!(received.expect("the operation was forgotten").unwrap(), 5);
+    assert!(tries <= 2, "it was tried {tries} times");
+    let again = receiver.try_io(Direction::Read, || receiver.try_recv(&mut buffer));
+    assert_eq!(again.unwrap_err().kind(), ErrorKind::WouldBlock);
+    assert!(runtime::timeout(Duration::from_millis(5), receiver.readable()).await.is_err(), "it spins");
 }
