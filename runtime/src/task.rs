@@ -14,6 +14,7 @@ use std::thread::LocalKey as ThreadKey;
 use slab::Slab;
 
 use crate::coop;
+use crate::handle::spawn_blocking;
 use crate::sync::{Mutex, contain_panic, lock};
 use crate::task_core::cell::{NewTask, TaskRef};
 use crate::task_core::header::ResultOwner;
@@ -501,6 +502,20 @@ impl<T: 'static> JoinSet<T> {
         T: Send,
     {
         self.add(spawn_on_runtime(&current::runtime(), Identity::new(Location::caller()), worker, make))
+    }
+
+    /// Runs a closure that may block on a thread of its own kind, as
+    /// [`runtime::spawn_blocking`](crate::spawn_blocking) does. Aborting has no effect on one that
+    /// has begun, other than that its result is lost.
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    #[track_caller]
+    pub fn spawn_blocking(&mut self, work: impl FnOnce() -> T + Send + 'static) -> AbortHandle
+    where
+        T: Send,
+    {
+        self.add(spawn_blocking(work))
     }
 }
 

@@ -19,7 +19,7 @@ use std::task::{Context, Poll, RawWaker, RawWakerVTable, Waker};
 
 use super::header::{Header, ROOT, ResultOwner, TaskVtable};
 use super::identity::Identity;
-use super::join_error::JoinError;
+use super::join_error::{JoinError, PanicPayload};
 use super::span::{SpanId, TaskSpan};
 use crate::coop;
 use crate::sync::{Ordering, UnsafeCell, contain_panic};
@@ -85,16 +85,16 @@ unsafe fn poll<F: Future, S: Schedule>(task: NonNull<Header<S>>, context: &mut C
         match catch_unwind(AssertUnwindSafe(poll)) {
             Ok(Poll::Pending) => Poll::Pending,
             Ok(Poll::Ready(output)) => Poll::Ready(Some(Ok(output))),
-            Err(payload) => Poll::Ready(Some(Err(JoinError::panicked(payload)))),
+            Err(payload) => Poll::Ready(Some(Err(Some(payload)))),
         }
     };
     // SAFETY: as above.
     match unsafe { with_stage(task, poll) } {
         Poll::Pending => Poll::Pending,
         Poll::Ready(None) => Poll::Ready(()),
-        Poll::Ready(Some(result)) => {
+        Poll::Ready(Some(outcome)) => {
             // SAFETY: the caller's promise.
-            unsafe { finish::<F, S>(task, result) };
+            unsafe { finish::<F, S>(task, outcome) };
             Poll::Ready(())
         }
     }
@@ -105,12 +105,20 @@ unsafe fn poll<F: Future, S: Schedule>(task: NonNull<Header<S>>, context: &mut C
 /// poll, where the future may be dropped anywhere.
 unsafe fn cancel<F: Future, S: Schedule>(task: NonNull<Header<S>>) {
     // SAFETY: the caller's promise.
-    unsafe { finish::<F, S>(task, Err(JoinError::cancelled())) }
+    unsafe { finish::<F, S>(task, Err(None)) }
 }
 
+/// `outcome`: what the future has returned or panicked with, or `None` if it is cancelled.
+///
 /// # Safety
 /// As for `cancel`.
-unsafe fn finish<F: Future, S: Schedule>(task: NonNull<Header<S>>, result: Result<F::Output, JoinError>) {
+unsafe fn finish<F: Future, S: Schedule>(
+    task: NonNull<Header<S>>,
+    outcome: Result<F::Output, Option<PanicPayload>>,
+) {
+    // SAFETY: the task is live.
+    let header = unsafe { task.as_ref() };
+    let result = outcome.map_err(|panic| JoinError::new(header.identity.id, panic));
     let put = |stage: *mut Stage<F>| {
         // The future is dropped before the joiner is woken, which then finds free what the future
         // held. A panic of the drop is contained: the result, or the first panic, is what the
@@ -122,9 +130,7 @@ unsafe fn finish<F: Future, S: Schedule>(task: NonNull<Header<S>>, result: Resul
     };
     // SAFETY: the caller's promise.
     unsafe { with_stage::<F, S, _>(task, put) };
-    // SAFETY: the task is live.
-    let complete = || unsafe { task.as_ref() }.complete();
-    if coop::after_task(complete) == ResultOwner::Caller {
+    if coop::after_task(|| header.complete()) == ResultOwner::Caller {
         // SAFETY: `complete` has given the result to this side.
         contain_panic(|| unsafe { drop_result::<F, S>(task) });
     }

@@ -39,8 +39,7 @@ pub(crate) enum ResultOwner {
 pub(crate) struct TaskVtable<S: 'static> {
     /// Polls the future, and stores the result when there is one.
     pub(crate) poll: unsafe fn(NonNull<Header<S>>, &mut Context<'_>) -> Poll<()>,
-    /// Drops the future, and stores
-    /// [`JoinError::cancelled`](super::join_error::JoinError::cancelled).
+    /// Drops the future, and stores that it was cancelled.
     pub(crate) cancel: unsafe fn(NonNull<Header<S>>),
     /// Moves the result to an `Option<Result<F::Output, JoinError>>`.
     pub(crate) take: unsafe fn(NonNull<Header<S>>, NonNull<()>),

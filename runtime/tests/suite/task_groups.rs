@@ -81,6 +81,37 @@ async fn a_panic_in_a_set_is_an_error_of_its_task_only() {
     set.join_next().await.unwrap().unwrap();
 }
 
+#[runtime::test]
+async fn a_set_waits_for_closures_that_block_as_for_tasks() {
+    let mut set = JoinSet::new();
+    let worker = std::thread::current().id();
+    let blocking = set.spawn_blocking(move || (std::thread::current().id() != worker, "closure"));
+    set.spawn(async { (true, "task") });
+    assert!(!blocking.is_finished());
+    let mut results = set.join_all().await;
+    results.sort_unstable();
+    assert_eq!(results, [(true, "closure"), (true, "task")]);
+}
+
+#[runtime::test(workers = 2)]
+async fn an_error_names_its_task_and_has_the_panic() {
+    let panicked = runtime::spawn_on(1, || async { std::panic::panic_any(7_u8) });
+    let id = panicked.id();
+    let error = panicked.await.map(|(): ()| ()).unwrap_err();
+    assert_eq!((error.id(), error.is_panic()), (id, true));
+    assert_eq!(error.into_panic().downcast_ref(), Some(&7_u8));
+    let cancelled = runtime::spawn(pending::<()>());
+    let id = cancelled.id();
+    cancelled.abort();
+    let error = cancelled.await.unwrap_err();
+    assert_eq!((error.id(), error.is_cancelled()), (id, true));
+    let misused = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| error.into_panic()));
+    assert!(misused.is_err(), "it has not panicked");
+    let blocking = runtime::spawn_blocking(|| panic!("on purpose"));
+    let id = blocking.id();
+    assert_eq!(blocking.await.map(|(): ()| ()).unwrap_err().id(), id);
+}
+
 #[runtime::test(workers = 2)]
 async fn a_task_has_a_number_of_its_own_and_the_name_that_it_was_given() {
     let root = task::id();
