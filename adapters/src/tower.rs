@@ -85,11 +85,7 @@ where
     }
 
     fn call(&mut self, request: R) -> Self::Future {
-        TimeoutFuture {
-            answer: self.service.call(request),
-            sleep: runtime::sleep(self.limit),
-            limit: self.limit,
-        }
+        TimeoutFuture { answer: runtime::timeout(self.limit, self.service.call(request)), limit: self.limit }
     }
 }
 
@@ -98,8 +94,7 @@ pin_project! {
     #[derive(Debug)]
     pub struct TimeoutFuture<F> {
         #[pin]
-        answer: F,
-        sleep: runtime::Sleep,
+        answer: runtime::Timeout<F>,
         limit: Duration,
     }
 }
@@ -113,11 +108,10 @@ where
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        if let Poll::Ready(answer) = this.answer.poll(context) {
-            return Poll::Ready(answer.map_err(Into::into));
-        }
-        ready!(Pin::new(this.sleep).poll(context));
-        Poll::Ready(Err(Box::new(TimedOut { limit: *this.limit })))
+        Poll::Ready(match ready!(this.answer.poll(context)) {
+            Ok(answer) => answer.map_err(Into::into),
+            Err(_elapsed) => Err(Box::new(TimedOut { limit: *this.limit })),
+        })
     }
 }
 
@@ -167,7 +161,7 @@ where
 
     fn call(&mut self, request: R) -> Self::Future {
         let StatusTimeoutLayer { status, limit } = self.layer;
-        StatusTimeoutFuture { answer: self.service.call(request), sleep: runtime::sleep(limit), status }
+        StatusTimeoutFuture { answer: runtime::timeout(limit, self.service.call(request)), status }
     }
 }
 
@@ -176,8 +170,7 @@ pin_project! {
     #[derive(Debug)]
     pub struct StatusTimeoutFuture<F> {
         #[pin]
-        answer: F,
-        sleep: runtime::Sleep,
+        answer: runtime::Timeout<F>,
         status: StatusCode,
     }
 }
@@ -191,10 +184,9 @@ where
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        if let Poll::Ready(answer) = this.answer.poll(context) {
+        if let Ok(answer) = ready!(this.answer.poll(context)) {
             return Poll::Ready(answer);
         }
-        ready!(Pin::new(this.sleep).poll(context));
         let mut response = Response::new(B::default());
         *response.status_mut() = *this.status;
         Poll::Ready(Ok(response))

@@ -215,7 +215,7 @@ pub use crate::metrics::Metrics;
 pub use crate::runtime::{BackgroundRuntime, Runtime};
 pub use crate::task::{AbortHandle, JoinError, JoinHandle, spawn, spawn_on, yield_now};
 pub use crate::time::{
-    Elapsed, Interval, MissedTickBehavior, Sleep, interval, interval_at, sleep, sleep_until, timeout,
-    timeout_at,
+    Elapsed, Interval, MissedTickBehavior, Sleep, Timeout, interval, interval_at, sleep, sleep_until,
+    timeout, timeout_at,
 };
 pub use crate::worker::report::{Running, WorkerReport};

@@ -11,6 +11,7 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use futures_core::Stream;
+use pin_project_lite::pin_project;
 
 use crate::coop;
 use crate::task::{JoinHandle, spawn_on_runtime, yield_now};
@@ -190,34 +191,63 @@ impl Drop for Sleep {
     }
 }
 
-/// Awaits a future for at most `duration`; then it is dropped.
+/// Awaits a future for at most `duration`.
 ///
 /// # Errors
 /// [`Elapsed`] if the future was not ready in time.
-pub async fn timeout<F: Future>(duration: Duration, future: F) -> Result<F::Output, Elapsed> {
-    limited(sleep(duration), future).await
+pub fn timeout<F: IntoFuture>(duration: Duration, future: F) -> Timeout<F::IntoFuture> {
+    Timeout { future: future.into_future(), sleep: sleep(duration) }
 }
 
-/// Awaits a future until `deadline`; then it is dropped.
+/// Awaits a future until `deadline`.
 ///
 /// # Errors
 /// [`Elapsed`] if the future was not ready by then.
-pub async fn timeout_at<F: Future>(deadline: Instant, future: F) -> Result<F::Output, Elapsed> {
-    limited(sleep_until(deadline), future).await
+pub fn timeout_at<F: IntoFuture>(deadline: Instant, future: F) -> Timeout<F::IntoFuture> {
+    Timeout { future: future.into_future(), sleep: sleep_until(deadline) }
 }
 
-async fn limited<F: Future>(sleep: Sleep, future: F) -> Result<F::Output, Elapsed> {
-    let mut future = std::pin::pin!(future);
-    let mut sleep = std::pin::pin!(sleep);
-    std::future::poll_fn(|context| {
-        if let Poll::Ready(output) = future.as_mut().poll(context) {
+pin_project! {
+    /// The future of [`timeout`] and [`timeout_at`]. The future in it is dropped with it, also if
+    /// that was not ready in time.
+    #[derive(Debug)]
+    #[must_use = "futures do nothing unless awaited"]
+    pub struct Timeout<F> {
+        #[pin]
+        future: F,
+        sleep: Sleep,
+    }
+}
+
+impl<F> Timeout<F> {
+    /// The future that is awaited.
+    pub fn get_ref(&self) -> &F {
+        &self.future
+    }
+
+    /// The future that is awaited.
+    pub fn get_mut(&mut self) -> &mut F {
+        &mut self.future
+    }
+
+    /// The future that was awaited, without the limit.
+    pub fn into_inner(self) -> F {
+        self.future
+    }
+}
+
+impl<F: Future> Future for Timeout<F> {
+    type Output = Result<F::Output, Elapsed>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        if let Poll::Ready(output) = this.future.poll(context) {
             return Poll::Ready(Ok(output));
         }
         // Also when the future has used up the poll's budget: it may do so in each poll.
-        ready!(coop::without_budget(|| sleep.as_mut().poll(context)));
+        ready!(coop::without_budget(|| Pin::new(this.sleep).poll(context)));
         Poll::Ready(Err(Elapsed))
-    })
-    .await
+    }
 }
 
 /// A [`timeout`] has expired. Converts to an [`io::Error`](std::io::Error) of the kind `TimedOut`.

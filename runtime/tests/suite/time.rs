@@ -130,6 +130,28 @@ async fn a_deadline_ends_a_future_and_one_that_is_ready_comes_first() {
 }
 
 #[runtime::test]
+async fn a_timeout_has_a_name_and_gives_its_future_back() {
+    struct Waits {
+        limited: runtime::Timeout<std::pin::Pin<Box<dyn Future<Output = u8>>>>,
+    }
+    let boxed = || -> std::pin::Pin<Box<dyn Future<Output = u8>>> { Box::pin(pending()) };
+    let mut waits = Waits { limited: runtime::timeout(Duration::from_millis(1), boxed()) };
+    assert!((&mut waits.limited).await.is_err());
+    *waits.limited.get_mut() = Box::pin(std::future::ready(5));
+    assert_eq!(waits.limited.into_inner().await, 5);
+    let asked = runtime::timeout_at(Instant::now() + LIMIT, std::future::ready(7));
+    assert_eq!((asked.get_ref().clone().await, asked.await), (7, Ok(7)));
+    // The future is in it once.
+    let large = async {
+        let bytes = [0_u8; 4000];
+        runtime::yield_now().await;
+        bytes.len()
+    };
+    let size = size_of_val(&large);
+    assert!(size_of_val(&runtime::timeout(LIMIT, large)) < size + 100);
+}
+
+#[runtime::test]
 async fn a_timer_that_is_never_due_does_not_keep_the_worker_busy() {
     let never = runtime::spawn(runtime::sleep(Duration::from_millis(u64::MAX)));
     let turns = || runtime::metrics()[0].turns;
