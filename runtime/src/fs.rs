@@ -1,6 +1,6 @@
 //! Files, on the threads of blocking work.
 //!
-//! Each call runs on a thread of [`spawn_blocking`], as `tokio::fs` does by
+//! Each call runs on a thread of [`spawn_blocking`](crate::spawn_blocking), as `tokio::fs` does by
 //! default: it takes one of the
 //! [`Builder::max_blocking_threads`](crate::Builder::max_blocking_threads) (512) until the kernel
 //! has answered, and two switches between threads. Where many files are read or written, put the
@@ -32,40 +32,22 @@
 //! let file = runtime::fs::File::open(&path).await?;
 //! let (read, buffer) = file.read_at(vec![0; 8], 1).await?;
 //! assert_eq!(&buffer[..read], b"ello");
-//! runtime::fs::remove_file(&path).await?;
-//! # std::fs::remove_dir(&folder)
+//! runtime::fs::remove_dir_all(&folder).await
 //! # }
 //! ```
 
-use std::fs::{Metadata, OpenOptions};
-use std::io;
+use std::fs::{Metadata, OpenOptions, Permissions};
+use std::io::{self, SeekFrom};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 
-use crate::handle::spawn_blocking;
+use futures_io::{AsyncBufRead, AsyncRead, AsyncSeek, AsyncWrite};
 
-/// Runs a call on a thread of the pool. It is run also if the future is dropped before a thread has
-/// begun it, because dropping the handle of a task detaches the task.
-///
-/// # Errors
-/// Those of the call. `Other` if the runtime ends before the call has begun, or no thread can be
-/// had.
-pub(crate) async fn pool_call<T, F>(call: F) -> io::Result<T>
-where
-    F: FnOnce() -> io::Result<T> + Send + 'static,
-    T: Send + 'static,
-{
-    let call = move || catch_unwind(AssertUnwindSafe(call));
-    match spawn_blocking(call).await {
-        Ok(Ok(result)) => result,
-        Ok(Err(panic)) => resume_unwind(panic),
-        // The call never ran: the runtime has ended, or no thread could be started.
-        Err(error) => Err(io::Error::other(error.to_string())),
-    }
-}
+use crate::pool_io::{MOST_AT_ONCE, PendingCall, Reading, Writing, pool_call};
 
 /// Functions of [`std::fs`] that take one path.
 macro_rules! path_calls {
@@ -86,12 +68,71 @@ path_calls! {
     /// The metadata of a file or folder. Follows symbolic links.
     #[doc(alias = "stat")]
     metadata -> Metadata;
+    /// The metadata of a file or folder, or of a symbolic link itself.
+    #[doc(alias = "lstat")]
+    symlink_metadata -> Metadata;
+    /// The absolute path without symbolic links, `.` and `..`. The file must exist.
+    #[doc(alias = "realpath")]
+    canonicalize -> PathBuf;
+    /// Where a symbolic link points to.
+    #[doc(alias = "readlink")]
+    read_link -> PathBuf;
+    /// Creates a folder in one that exists.
+    #[doc(alias = "mkdir")]
+    create_dir -> ();
     /// Creates a folder and the folders that lead to it, as far as they don't exist.
     #[doc(alias = "mkdir")]
     create_dir_all -> ();
     /// Removes a file, or a symbolic link itself.
     #[doc(alias = "unlink")]
     remove_file -> ();
+    /// Removes an empty folder.
+    #[doc(alias = "rmdir")]
+    remove_dir -> ();
+    /// Removes a folder and everything in it. Symbolic links are removed, and not followed.
+    remove_dir_all -> ();
+}
+
+/// Functions of [`std::fs`], or of the named module, that take the path of what there is and that
+/// of what there will be.
+macro_rules! two_path_calls {
+    ($($(#[$doc:meta])* $name:ident -> $output:ty, $function:path;)*) => {
+        $($(#[$doc])*
+        pub async fn $name(from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<$output> {
+            let (from, to) = (from.as_ref().to_owned(), to.as_ref().to_owned());
+            pool_call(move || $function(from, to)).await
+        })*
+    };
+}
+
+two_path_calls! {
+    /// Renames a file or folder, and replaces a file that has the new name. Both must be on the
+    /// same file system.
+    rename -> (), std::fs::rename;
+    /// Copies a file's contents and permissions to another, which is created or replaced. Returns
+    /// how many bytes.
+    copy -> u64, std::fs::copy;
+    /// Gives a file a second name, on the same file system.
+    #[doc(alias = "link")]
+    hard_link -> (), std::fs::hard_link;
+    /// Creates a symbolic link, the second path, which points to the first.
+    symlink -> (), std::os::unix::fs::symlink;
+}
+
+/// Whether there is a file or folder. `false` also for a symbolic link that points nowhere.
+///
+/// # Errors
+/// If that can't be known, for example because a folder that leads to it may not be read.
+pub async fn try_exists(path: impl AsRef<Path>) -> io::Result<bool> {
+    let path = path.as_ref().to_owned();
+    pool_call(move || std::fs::exists(path)).await
+}
+
+/// Sets the permissions of a file or folder. Follows symbolic links.
+#[doc(alias = "chmod")]
+pub async fn set_permissions(path: impl AsRef<Path>, permissions: Permissions) -> io::Result<()> {
+    let path = path.as_ref().to_owned();
+    pool_call(move || std::fs::set_permissions(path, permissions)).await
 }
 
 /// Writes a whole file: creates it, or truncates the one that there is. The bytes are moved to the
@@ -104,32 +145,53 @@ pub async fn write(path: impl AsRef<Path>, contents: impl AsRef<[u8]> + Send + '
     pool_call(move || std::fs::write(path, contents)).await
 }
 
-/// Renames a file or folder, and replaces a file that has the new name. Both must be on the same
-/// file system.
-pub async fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<()> {
-    let (from, to) = (from.as_ref().to_owned(), to.as_ref().to_owned());
-    pool_call(move || std::fs::rename(from, to)).await
-}
-
-/// Copies a file's contents and permissions to another, which is created or replaced. Returns how
-/// many bytes.
-pub async fn copy(from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<u64> {
-    let (from, to) = (from.as_ref().to_owned(), to.as_ref().to_owned());
-    pool_call(move || std::fs::copy(from, to)).await
-}
-
 /// An open file. Each operation is a call on a thread of the pool.
 ///
-/// Reads and writes take an offset, as `pread(2)` and `pwrite(2)` do, and there is no file
-/// position. So any number of them may run at the same time, also on several workers, and
-/// cancelling one leaves no position in doubt. A buffer goes to the thread with the operation, and
-/// comes back with its result. An operation that fails, or is cancelled, drops it.
+/// Its own reads and writes take an offset, as `pread(2)` and `pwrite(2)` do. Any number of them
+/// may run at the same time, also on several workers, and cancelling one leaves no position in
+/// doubt. A buffer goes to the thread with the operation, and comes back with its result. An
+/// operation that fails, or is cancelled, drops it.
+///
+/// The futures-io traits read and write from a position on, which is 0 at first, and not the
+/// descriptor's (`lseek(2)`): the file must be seekable, and for pipes there is
+/// [`pipe`](crate::pipe). They move up to 64 KiB at once, and copy them; `AsyncBufRead` reads as
+/// much ahead.
+/// - A **read** that was dropped loses nothing: the next one returns its bytes, unless a seek or a
+///   write comes before.
+/// - A **write** returns when its bytes are copied, and a thread writes them. Its error is that of
+///   the next operation of these traits: flush before the file is dropped, given back or read by
+///   others.
+///
+/// ```
+/// use futures_util::{AsyncBufReadExt, TryStreamExt};
+///
+/// # #[runtime::main(driver = "epoll", workers = 1)]
+/// # async fn main() -> std::io::Result<()> {
+/// let mut lines = runtime::fs::File::open("Cargo.toml").await?.lines();
+/// assert_eq!(lines.try_next().await?.as_deref(), Some("[package]"));
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// An operation keeps the descriptor open until it has ended, also if the file was dropped
 /// meanwhile. Dropping the file after that closes it on the calling thread, and returns no error:
 /// what has to be on the disk needs [`sync_all`](Self::sync_all) or [`sync_data`](Self::sync_data).
-#[derive(Debug)]
-pub struct File(Arc<std::fs::File>);
+pub struct File {
+    file: Arc<std::fs::File>,
+    stream: Box<FileStream>,
+}
+
+/// A file as the traits see it.
+#[derive(Default)]
+struct FileStream {
+    /// Of the next byte that a read takes, and that a write begins with.
+    position: u64,
+    /// What comes from the position on.
+    reading: Reading,
+    writing: Writing,
+    /// A seek from the end asks for the length.
+    length: Option<PendingCall<u64>>,
+}
 
 impl File {
     /// Opens a file to read it.
@@ -149,24 +211,26 @@ impl File {
         pool_call(move || options.open(path)).await.map(Self::from_std)
     }
 
-    /// Takes an open file. Its position is not used.
+    /// Takes an open file. Its descriptor's position is not used, nor changed.
     pub fn from_std(file: std::fs::File) -> Self {
-        Self(Arc::new(file))
+        Self { file: Arc::new(file), stream: Box::default() }
     }
 
     /// Returns the file of the standard library.
     ///
     /// # Errors
-    /// Returns the file unchanged while a cancelled operation goes on.
+    /// Returns the file while an operation goes on that was cancelled, or a write that was not
+    /// flushed: unchanged.
     pub fn try_into_std(self) -> Result<std::fs::File, Self> {
-        Arc::try_unwrap(self.0).map_err(Self)
+        let Self { file, stream } = self;
+        Arc::try_unwrap(file).map_err(|file| Self { file, stream })
     }
 
     async fn call<T: Send + 'static>(
         &self,
         call: impl FnOnce(&std::fs::File) -> io::Result<T> + Send + 'static,
     ) -> io::Result<T> {
-        let file = Arc::clone(&self.0);
+        let file = Arc::clone(&self.file);
         pool_call(move || call(&file)).await
     }
 
@@ -238,7 +302,107 @@ impl File {
     pub async fn metadata(&self) -> io::Result<Metadata> {
         self.call(std::fs::File::metadata).await
     }
+
+    /// Sets the file's permissions.
+    #[doc(alias = "fchmod")]
+    pub async fn set_permissions(&self, permissions: Permissions) -> io::Result<()> {
+        self.call(move |file| file.set_permissions(permissions)).await
+    }
+
+    /// Reads a buffer's length from the position on.
+    fn reader(&self) -> impl Fn(&mut [u8]) -> io::Result<usize> + Send + use<> {
+        let (file, position) = (Arc::clone(&self.file), self.stream.position);
+        move |buffer| file.read_at(buffer, position)
+    }
 }
+
+impl FileStream {
+    fn move_to(&mut self, position: u64) {
+        // What was read ahead is of the old position.
+        if position != self.position {
+            self.reading = Reading::default();
+        }
+        self.position = position;
+        // A seek that was cancelled may have asked too early.
+        self.length = None;
+    }
+}
+
+impl AsyncRead for File {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
+        // So that it sees what was written.
+        ready!(self.stream.writing.poll_flush(context))?;
+        let (read, length) = (self.reader(), buffer.len().min(MOST_AT_ONCE));
+        let count = ready!(self.stream.reading.poll_read(context, buffer, length, read))?;
+        self.stream.position += count as u64;
+        Poll::Ready(Ok(count))
+    }
+}
+
+impl AsyncBufRead for File {
+    fn poll_fill_buf(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
+        let this = self.get_mut();
+        ready!(this.stream.writing.poll_flush(context))?;
+        let read = this.reader();
+        this.stream.reading.poll_fill(context, MOST_AT_ONCE, read)
+    }
+
+    fn consume(mut self: Pin<&mut Self>, count: usize) {
+        self.stream.reading.consume(count);
+        self.stream.position += count as u64;
+    }
+}
+
+impl AsyncWrite for File {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let (file, position) = (Arc::clone(&self.file), self.stream.position);
+        let write = move |bytes: &[u8]| file.write_all_at(bytes, position);
+        let count = ready!(self.stream.writing.poll_write(context, bytes, write))?;
+        self.stream.move_to(position + count as u64);
+        Poll::Ready(Ok(count))
+    }
+
+    /// Waits until the kernel has what was written. It need not be on the disk: [`File::sync_all`].
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.stream.writing.poll_flush(context)
+    }
+
+    /// As a flush: the descriptor stays open.
+    fn poll_close(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_flush(context)
+    }
+}
+
+/// A position beyond the end is allowed. `InvalidInput` for one below 0.
+impl AsyncSeek for File {
+    fn poll_seek(mut self: Pin<&mut Self>, context: &mut Context<'_>, to: SeekFrom) -> Poll<io::Result<u64>> {
+        ready!(self.stream.writing.poll_flush(context))?;
+        let position = match to {
+            SeekFrom::Start(position) => Some(position),
+            SeekFrom::Current(distance) => self.stream.position.checked_add_signed(distance),
+            SeekFrom::End(distance) => {
+                let file = Arc::clone(&self.file);
+                let ask = || PendingCall::new(move || file.metadata().map(|metadata| metadata.len()));
+                let length = ready!(self.stream.length.get_or_insert_with(ask).poll(context));
+                self.stream.length = None;
+                length?.checked_add_signed(distance)
+            }
+        };
+        let position = position.ok_or(io::ErrorKind::InvalidInput)?;
+        self.stream.move_to(position);
+        Poll::Ready(Ok(position))
+    }
+}
+
+opaque_debug!(File, "File", |it| "file" = it.file, "position" = it.stream.position);
 
 impl From<std::fs::File> for File {
     fn from(file: std::fs::File) -> Self {
@@ -248,6 +412,6 @@ impl From<std::fs::File> for File {
 
 impl AsFd for File {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.file.as_fd()
     }
 }

@@ -98,6 +98,7 @@ pub mod io;
 mod loom_models;
 pub mod metrics;
 pub mod pipe;
+mod pool_io;
 pub mod process;
 mod runtime;
 pub mod signal;

@@ -23,48 +23,29 @@
 
 use std::io::{self, Read, Write};
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
-use futures_io::{AsyncRead, AsyncWrite};
+use futures_io::{AsyncBufRead, AsyncRead, AsyncWrite};
 
-use crate::fs::pool_call;
+use crate::pool_io::{Reading, Writing};
 
 /// How much one call reads at most: as much as the standard library's buffer.
 const READ_SIZE: usize = 8 << 10;
 
-/// How much one call writes at most. The bytes are copied.
-const WRITE_SIZE: usize = 64 << 10;
-
-type Call<T> = Pin<Box<dyn Future<Output = io::Result<T>>>>;
-
-/// The standard input of this process. For lines use `futures_util`'s `BufReader`.
+/// The standard input of this process. It has a buffer: lines are read without a `BufReader`.
 ///
 /// A read that was dropped loses nothing: the next one returns its bytes. Dropping this value does,
 /// as it may have read more than was asked for. So keep one, and don't read [`std::io::stdin`]
 /// beside it.
-pub struct Stdin {
-    reading: Option<Call<Vec<u8>>>,
-    bytes: Vec<u8>,
-    /// How many of the bytes were returned.
-    taken: usize,
-}
+pub struct Stdin(Reading);
 
 /// The standard input, [`Stdin`].
 pub fn stdin() -> Stdin {
-    Stdin { reading: None, bytes: Vec::new(), taken: 0 }
+    Stdin(Reading::default())
 }
 
-fn read_some(mut bytes: Vec<u8>) -> io::Result<Vec<u8>> {
-    bytes.resize(READ_SIZE, 0);
-    loop {
-        match io::stdin().read(&mut bytes) {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            read => {
-                bytes.truncate(read?);
-                return Ok(bytes);
-            }
-        }
-    }
+fn read(buffer: &mut [u8]) -> io::Result<usize> {
+    io::stdin().read(buffer)
 }
 
 impl AsyncRead for Stdin {
@@ -73,25 +54,17 @@ impl AsyncRead for Stdin {
         context: &mut Context<'_>,
         buffer: &mut [u8],
     ) -> Poll<io::Result<usize>> {
-        if buffer.is_empty() {
-            return Poll::Ready(Ok(0));
-        }
-        let this = &mut *self;
-        if this.taken == this.bytes.len() {
-            let (emptied, taken) = (&mut this.bytes, &mut this.taken);
-            let reading = this.reading.get_or_insert_with(|| {
-                *taken = 0;
-                let bytes = std::mem::take(emptied);
-                Box::pin(pool_call(move || read_some(bytes)))
-            });
-            let read = ready!(reading.as_mut().poll(context));
-            this.reading = None;
-            this.bytes = read?;
-        }
-        let mut left = &this.bytes[this.taken..];
-        let read = left.read(buffer)?;
-        this.taken += read;
-        Poll::Ready(Ok(read))
+        self.0.poll_read(context, buffer, READ_SIZE, read)
+    }
+}
+
+impl AsyncBufRead for Stdin {
+    fn poll_fill_buf(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
+        self.get_mut().0.poll_fill(context, READ_SIZE, read)
+    }
+
+    fn consume(mut self: Pin<&mut Self>, count: usize) {
+        self.0.consume(count);
     }
 }
 
@@ -104,7 +77,7 @@ opaque_debug!(Stdin, "Stdin");
 /// Up to 64 KiB are written at once; between them others may write, as in [`std::io::stdout`],
 /// which this locks.
 pub struct Output {
-    writing: Option<Call<()>>,
+    writing: Writing,
     write: fn(&[u8]) -> io::Result<()>,
 }
 
@@ -115,12 +88,12 @@ pub type Stderr = Output;
 
 /// The process's standard output. [`Output`] says when a write reaches it.
 pub fn stdout() -> Output {
-    Output { writing: None, write: |bytes| write_all(io::stdout().lock(), bytes) }
+    Output { writing: Writing::default(), write: |bytes| write_all(io::stdout().lock(), bytes) }
 }
 
 /// The standard error output.
 pub fn stderr() -> Output {
-    Output { writing: None, write: |bytes| write_all(io::stderr().lock(), bytes) }
+    Output { writing: Writing::default(), write: |bytes| write_all(io::stderr().lock(), bytes) }
 }
 
 fn write_all(mut output: impl Write, bytes: &[u8]) -> io::Result<()> {
@@ -135,22 +108,12 @@ impl AsyncWrite for Output {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        ready!(self.as_mut().poll_flush(context))?;
-        let bytes = bytes[..bytes.len().min(WRITE_SIZE)].to_vec();
-        let (length, write) = (bytes.len(), self.write);
-        self.writing = Some(Box::pin(pool_call(move || write(&bytes))));
-        // A thread begins at the first poll.
-        match self.poll_flush(context) {
-            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
-            _ => Poll::Ready(Ok(length)),
-        }
+        let write = self.write;
+        self.writing.poll_write(context, bytes, write)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Some(writing) = &mut self.writing else { return Poll::Ready(Ok(())) };
-        let written = ready!(writing.as_mut().poll(context));
-        self.writing = None;
-        Poll::Ready(written)
+        self.writing.poll_flush(context)
     }
 
     /// As a flush: the descriptor stays open.

@@ -2,14 +2,15 @@
 
 use std::fs::OpenOptions;
 use std::future::Future;
-use std::io::ErrorKind;
-use std::os::unix::fs::OpenOptionsExt;
+use std::io::{ErrorKind, SeekFrom};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::task::Poll;
 use std::time::Duration;
 
+use futures_util::{AsyncBufReadExt, AsyncReadExt, AsyncSeekExt, AsyncWriteExt};
 use runtime::fs::{self, File};
 use runtime::{Builder, DriverKind, Handle, Runtime};
 use rustix::io::Errno;
@@ -60,6 +61,119 @@ async fn a_file_is_written_read_renamed_and_removed() {
     assert_eq!(fs::read(&file).await.unwrap(), b"xyz");
     fs::remove_file(&renamed).await.unwrap();
     assert!(!renamed.exists());
+}
+
+#[runtime::test]
+async fn folders_and_links_are_made_looked_at_and_removed() {
+    let folder = Folder::new();
+    let (inner, file) = (folder.join("inner"), folder.join("inner/file"));
+    fs::create_dir(&inner).await.unwrap();
+    assert_eq!(fs::create_dir(&inner).await.unwrap_err().kind(), ErrorKind::AlreadyExists);
+    fs::write(&file, "content").await.unwrap();
+    assert_eq!(fs::remove_dir(&inner).await.unwrap_err().kind(), ErrorKind::DirectoryNotEmpty);
+    let (second, link) = (folder.join("second"), folder.join("link"));
+    fs::hard_link(&file, &second).await.unwrap();
+    fs::symlink("inner/file", &link).await.unwrap();
+    assert_eq!(fs::read_link(&link).await.unwrap(), PathBuf::from("inner/file"));
+    assert!(fs::symlink_metadata(&link).await.unwrap().is_symlink());
+    assert!(fs::metadata(&link).await.unwrap().is_file());
+    assert_eq!(fs::canonicalize(&link).await.unwrap(), fs::canonicalize(&file).await.unwrap());
+    fs::set_permissions(&link, std::fs::Permissions::from_mode(0o640)).await.unwrap();
+    assert_eq!(fs::metadata(&second).await.unwrap().permissions().mode() & 0o777, 0o640);
+    assert!(fs::try_exists(&link).await.unwrap());
+    fs::remove_dir_all(&inner).await.unwrap();
+    // The link points nowhere now, and the content has its second name.
+    assert!(!fs::try_exists(&link).await.unwrap() && !fs::try_exists(&inner).await.unwrap());
+    assert!(fs::try_exists(second.join("below a file")).await.is_err());
+    assert_eq!(fs::read(&second).await.unwrap(), b"content");
+    let empty = folder.join("empty");
+    fs::create_dir(&empty).await.unwrap();
+    fs::remove_dir(&empty).await.unwrap();
+    assert!(!empty.exists());
+}
+
+#[runtime::test]
+async fn a_file_is_a_stream_with_a_position_of_its_own() {
+    let folder = Folder::new();
+    let path = folder.join("file");
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create_new(true);
+    let mut file = File::open_with(&path, &options).await.unwrap();
+    file.write_all(b"one\ntwo\nthree\n").await.unwrap();
+    // A read sees what was written before it, without a flush; it begins after it.
+    assert_eq!(file.read(&mut [0; 8]).await.unwrap(), 0);
+    assert_eq!(file.seek(SeekFrom::Start(0)).await.unwrap(), 0);
+    let mut line = String::new();
+    file.read_line(&mut line).await.unwrap();
+    assert_eq!((line.as_str(), file.stream_position().await.unwrap()), ("one\n", 4));
+    // An operation with an offset leaves the position alone.
+    assert_eq!(file.read_exact_at([0; 3], 0).await.unwrap(), *b"one");
+    // What was read ahead is not lost, and not what is written over.
+    file.write_all(b"TWO").await.unwrap();
+    let mut rest = String::new();
+    file.read_to_string(&mut rest).await.unwrap();
+    assert_eq!(rest, "\nthree\n");
+    assert_eq!(file.seek(SeekFrom::End(-6)).await.unwrap(), 8);
+    assert_eq!(file.seek(SeekFrom::Current(-4)).await.unwrap(), 4);
+    assert_eq!(file.seek(SeekFrom::Current(-5)).await.unwrap_err().kind(), ErrorKind::InvalidInput);
+    let mut four = [0; 4];
+    file.read_exact(&mut four).await.unwrap();
+    assert_eq!(&four, b"TWO\n");
+    // More than one call moves.
+    let long: Vec<u8> = (0..300_000_u32).map(|number| (number % 251) as u8).collect();
+    file.seek(SeekFrom::Start(20)).await.unwrap();
+    file.write_all(&long).await.unwrap();
+    file.close().await.unwrap();
+    let content = fs::read(&path).await.unwrap();
+    assert_eq!((&content[14..20], content[20..] == long), (&[0; 6][..], true));
+    let mut copied = futures_util::io::Cursor::new(Vec::new());
+    let copied_length =
+        futures_util::io::copy_buf(File::open(&path).await.unwrap(), &mut copied).await.unwrap();
+    assert_eq!((copied_length, copied.into_inner() == content), (300_020, true));
+    assert!(file.try_into_std().is_ok());
+}
+
+#[runtime::test]
+async fn the_error_of_a_write_is_that_of_the_next_operation_and_then_gone() {
+    let folder = Folder::new();
+    let path = folder.join("file");
+    fs::write(&path, "content").await.unwrap();
+    // Opened to be read only.
+    let mut file = File::open(&path).await.unwrap();
+    file.write_all(b"x").await.unwrap();
+    let error = file.flush().await.unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(Errno::BADF.raw_os_error()));
+    file.flush().await.unwrap();
+    file.seek(SeekFrom::Start(0)).await.unwrap();
+    let mut content = String::new();
+    file.read_to_string(&mut content).await.unwrap();
+    assert_eq!(content, "content");
+}
+
+#[test]
+fn a_read_of_a_stream_that_is_cancelled_loses_no_byte() {
+    for driver in drivers() {
+        let folder = Folder::new();
+        let runtime = with_one_blocking_thread(driver);
+        runtime.block_on(async {
+            let path = folder.join("file");
+            fs::write(&path, "0123456789").await.unwrap();
+            let mut file = File::open(&path).await.unwrap();
+            let (release, occupied) = occupy_the_pool();
+            begin_and_cancel(file.read(&mut [0; 6])).await;
+            assert_eq!(file.stream_position().await.unwrap(), 0);
+            release.send(()).unwrap();
+            occupied.await.unwrap();
+            let mut bytes = [0; 4];
+            file.read_exact(&mut bytes).await.unwrap();
+            assert_eq!(&bytes, b"0123", "on {driver}");
+            // Of the cancelled read two are left.
+            assert_eq!((file.read(&mut bytes).await.unwrap(), &bytes[..2]), (2, &b"45"[..]), "on {driver}");
+            let mut rest = String::new();
+            file.read_to_string(&mut rest).await.unwrap();
+            assert_eq!(rest, "6789", "on {driver}");
+        });
+    }
 }
 
 #[runtime::test]
@@ -117,10 +231,7 @@ async fn reads_and_writes_are_at_their_offsets_and_return_the_buffer() {
     file.set_len(4).await.unwrap();
     file.sync_all().await.unwrap();
     assert_eq!(file.metadata().await.unwrap().len(), 4);
-    assert_eq!(
-        std::os::unix::fs::PermissionsExt::mode(&file.metadata().await.unwrap().permissions()) & 0o777,
-        0o600
-    );
+    assert_eq!(file.metadata().await.unwrap().permissions().mode() & 0o777, 0o600);
     assert_eq!(fs::read(&path).await.unwrap(), b"\0\0\0J");
     file.try_into_std().expect("no operation goes on").set_len(1).unwrap();
     let appended = File::open_with(&path, OpenOptions::new().append(true)).await.unwrap();
@@ -180,7 +291,7 @@ fn with_one_blocking_thread(driver: DriverKind) -> Runtime {
 fn an_operation_that_is_cancelled_before_a_thread_has_begun_it_is_done_all_the_same() {
     for driver in drivers() {
         let folder = Folder::new();
-        let mut runtime = with_one_blocking_thread(driver);
+        let runtime = with_one_blocking_thread(driver);
         runtime.block_on(async {
             let (first, second) = (folder.join("first"), folder.join("second"));
             fs::write(&first, "0123456789").await.unwrap();
@@ -205,7 +316,7 @@ fn an_operation_that_is_cancelled_before_a_thread_has_begun_it_is_done_all_the_s
 fn a_dropped_file_stays_open_until_its_operation_has_ended() {
     for driver in drivers() {
         let folder = Folder::new();
-        let mut runtime = with_one_blocking_thread(driver);
+        let runtime = with_one_blocking_thread(driver);
         runtime.block_on(async {
             let (first, second) = (folder.join("first"), folder.join("second"));
             let file = File::create(&first).await.unwrap();

@@ -20,7 +20,7 @@ async fn bracket_lines() {
     assert!(early.is_err(), "nothing was written yet");
     output.write_all(b"\nready\n").await.unwrap();
     output.flush().await.unwrap();
-    let mut lines = BufReader::new(input).lines();
+    let mut lines = input.lines();
     while let Some(line) = lines.try_next().await.unwrap() {
         output.write_all(format!("<{line}>\n").as_bytes()).await.unwrap();
         output.flush().await.unwrap();
