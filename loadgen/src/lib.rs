@@ -4,7 +4,7 @@
 //! use std::time::Duration;
 //! use loadgen::{Config, WarmUp, Workload};
 //!
-//! let mut runtime = runtime::Builder::new().workers(1).build()?;
+//! let runtime = runtime::Builder::new().workers(1).build()?;
 //! let report = runtime.block_on(async {
 //!     let server = servers::memcached::Server::start(&servers::memcached::Config {
 //!         port: Some(0),

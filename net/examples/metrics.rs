@@ -18,7 +18,7 @@ const LONGEST_HEAD: u64 = 8 << 10;
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     // The histograms that read the clock at each poll or each wake are off unless they are asked
     // for.
-    let mut runtime = runtime::Builder::new()
+    let runtime = runtime::Builder::new()
         .enable_metrics_poll_time_histogram()
         .enable_metrics_schedule_latency_histogram()
         .build()?;

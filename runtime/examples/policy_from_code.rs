@@ -18,7 +18,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let interface = arguments.next().unwrap_or_else(|| "lo".to_owned());
     let policy = arguments.next().map_or(Ok(Policy::KernelPolling), |name| name.parse::<Policy>())?;
 
-    let mut runtime = Builder::new()
+    let runtime = Builder::new()
         .policy(policy)
         .interface(interface)
         .workers(2)

@@ -22,7 +22,7 @@ fn main() -> Result<(), runtime::BuildError> {
     let lines = tracing_subscriber::fmt::layer().with_ansi(false).with_span_events(FmtSpan::CLOSE);
     tracing_subscriber::registry().with(tasks).with(lines).init();
 
-    let mut runtime = runtime::Builder::new().workers(2).build()?;
+    let runtime = runtime::Builder::new().workers(2).build()?;
     runtime.block_on(async {
         let waits = runtime::task::Builder::new().name("waits").spawn(async {
             runtime::sleep(Duration::from_millis(30)).await;

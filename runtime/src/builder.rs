@@ -29,7 +29,7 @@ use crate::runtime::Runtime;
 /// use runtime::policy::Policy;
 /// use runtime::{Builder, WaitStrategy};
 ///
-/// let mut runtime = Builder::new().policy(Policy::Vanilla).workers(2).wait(WaitStrategy::Block).build()?;
+/// let runtime = Builder::new().policy(Policy::Vanilla).workers(2).wait(WaitStrategy::Block).build()?;
 /// assert_eq!(runtime.block_on(async { runtime::workers() }), 2);
 /// # Ok::<(), runtime::BuildError>(())
 /// ```

@@ -140,6 +140,10 @@ impl Handle {
         })
     }
 
+    pub(crate) fn state(&self) -> &Arc<RuntimeState> {
+        &self.0
+    }
+
     pub(crate) fn stop(&self) {
         self.0.stop();
     }
@@ -159,7 +163,8 @@ impl Handle {
         Snapshot::of(&self.0)
     }
 
-    /// What is in effect on each worker that has started.
+    /// What is in effect on each worker that has started. A [`Runtime`](crate::Runtime)'s worker 0
+    /// starts in its first `block_on`.
     pub fn reports(&self) -> Vec<WorkerReport> {
         self.0.reports()
     }

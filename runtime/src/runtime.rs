@@ -1,5 +1,6 @@
 //! A running runtime: it starts the workers' threads, and stops them.
 
+use std::cell::OnceCell;
 use std::future::Future;
 use std::marker::PhantomData;
 use std::ops::Deref;
@@ -13,7 +14,7 @@ use std::{io, thread};
 use policies::{Affinity, Applied, QueueRequests, Supervisor, host};
 
 use crate::config::{BuildError, Config, Hooks};
-use crate::counters::{Metrics, WorkerCounters};
+use crate::counters::WorkerCounters;
 use crate::driver::rings::Rings;
 use crate::handle::Handle;
 use crate::host_policy::{HostHooks, PreparedHost, adaptable_queues, prepare_host, supervise};
@@ -21,12 +22,12 @@ use crate::thread_settings::with_settings_from_before;
 use crate::worker::current::{self, ShutDown};
 use crate::worker::event_loop::Worker;
 use crate::worker::napi_map::NapiMap;
-use crate::worker::report::WorkerReport;
 use crate::worker::runtime_state::{HostState, RuntimeState};
 use crate::worker::startup::{WorkerThread, make_worker};
 use crate::worker::worker_handle::WorkerHandle;
 
-/// A running runtime. The thread that calls [`Runtime::block_on`] is its worker 0.
+/// A running runtime. The thread that calls [`Runtime::block_on`] is its worker 0. It dereferences
+/// to its [`Handle`], which spawns tasks and has the metrics.
 ///
 /// Worker 0's sockets, timers and tasks stay on that thread, as those of every worker do, and so
 /// does the runtime, which is neither `Send` nor `Sync`.
@@ -34,10 +35,10 @@ use crate::worker::worker_handle::WorkerHandle;
 /// Dropping it stops the workers, drops their tasks, and then restores the host's settings.
 pub struct Runtime {
     /// Worker 0, made by the first `block_on`. It is shut down before the others are stopped.
-    worker: Option<ShutDown>,
+    worker: OnceCell<ShutDown>,
     /// Also without a worker 0 it belongs to its thread.
     _local: PhantomData<*const ()>,
-    state: Arc<RuntimeState>,
+    handle: Handle,
     threads: Vec<thread::JoinHandle<()>>,
     supervisor: Option<Supervisor>,
 }
@@ -82,16 +83,21 @@ impl Runtime {
         let rings = Rings::prepare(config.driver, count, &config.cores, &config.options.ring);
         let rings = rings.map_err(worker_0_failed)?;
         let state = Arc::new(RuntimeState::new(config, hooks, workers, rings, napis, host_state));
-        let mut runtime =
-            Self { worker: None, _local: PhantomData, state, threads: Vec::new(), supervisor: None };
+        let mut runtime = Self {
+            worker: OnceCell::new(),
+            _local: PhantomData,
+            handle: Handle::new(state),
+            threads: Vec::new(),
+            supervisor: None,
+        };
         for index in 1..count {
             // On an error `runtime` is dropped, which stops the workers that did start.
-            let handle = start_worker(&runtime.state, index)
+            let handle = start_worker(runtime.handle.state(), index)
                 .map_err(|source| BuildError::Worker { worker: index, source })?;
             runtime.threads.push(handle);
         }
         if let Some(guard) = guard {
-            let supervisor = supervise(&runtime.state, guard, host_hooks).map_err(worker_0_failed)?;
+            let supervisor = supervise(runtime.handle.state(), guard, host_hooks).map_err(worker_0_failed)?;
             runtime.supervisor = Some(supervisor);
         }
         Ok(runtime)
@@ -111,7 +117,7 @@ impl Runtime {
     /// If the future panics, if it is called from within a runtime, if a worker failed, or if
     /// worker 0 can't be pinned to its core or its driver can't be opened.
     #[track_caller]
-    pub fn block_on<F: Future>(&mut self, future: F) -> F::Output {
+    pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         let spawned = Location::caller();
         // Before anything of the thread is changed.
         current::assert_none();
@@ -120,14 +126,14 @@ impl Runtime {
         match outcome {
             Ok(Some(output)) => output,
             Ok(None) => {
-                panic!("{}", self.state.failure().as_deref().unwrap_or("the runtime was stopped"))
+                panic!("{}", self.state().failure().as_deref().unwrap_or("the runtime was stopped"))
             }
             Err(error) => panic!("worker 0 cannot wait for the kernel: {error}"),
         }
     }
 
     fn run<R>(
-        &mut self,
+        &self,
         root: Pin<&mut dyn Future<Output = R>>,
         spawned: &'static Location<'static>,
     ) -> io::Result<Option<R>> {
@@ -135,11 +141,14 @@ impl Runtime {
         current::run(&worker, Some(root), spawned)
     }
 
-    fn enter_worker(&mut self) -> io::Result<(WorkerThread, Rc<Worker>)> {
-        let thread = WorkerThread::enter(&self.state, 0)?;
-        let worker = match &mut self.worker {
+    fn enter_worker(&self) -> io::Result<(WorkerThread, Rc<Worker>)> {
+        let thread = WorkerThread::enter(self.state(), 0)?;
+        let worker = match self.worker.get() {
             Some(worker) => worker,
-            none => none.insert(ShutDown(make_worker(&self.state, 0)?)),
+            None => {
+                let made = ShutDown(make_worker(self.state(), 0)?);
+                self.worker.get_or_init(|| made)
+            }
         };
         Ok((thread, Rc::clone(&worker.0)))
     }
@@ -156,9 +165,9 @@ impl Runtime {
             Err(source) => return started(Err(BuildError::Worker { worker: 0, source })),
         };
         started(Ok(self.handle()));
-        run_worker(&self.state, &worker);
+        run_worker(self.state(), &worker);
         if let Some(deadline) = deadline.get() {
-            let _ = self.state.deadline.set(*deadline);
+            let _ = self.state().deadline.set(*deadline);
         }
         drop(worker);
         // Shut down by its own thread, with that thread's settings, as the others are.
@@ -168,7 +177,7 @@ impl Runtime {
 
     /// The runtime for other threads.
     pub fn handle(&self) -> Handle {
-        Handle::new(Arc::clone(&self.state))
+        self.handle.clone()
     }
 
     /// Drops the runtime, but waits at most this long for its other workers and for closures of
@@ -177,36 +186,34 @@ impl Runtime {
     /// The host's settings are restored.
     pub fn shutdown_timeout(self, limit: Duration) {
         if let Some(deadline) = Instant::now().checked_add(limit) {
-            let _ = self.state.deadline.set(deadline);
+            let _ = self.state().deadline.set(deadline);
         }
-    }
-
-    /// What is in effect on each worker that has started. Worker 0 starts in [`Runtime::block_on`].
-    pub fn reports(&self) -> Vec<WorkerReport> {
-        self.state.reports()
-    }
-
-    /// The counters of each worker since it started, in the order of the workers' numbers.
-    pub fn metrics(&self) -> Vec<Metrics> {
-        self.state.metrics()
     }
 
     /// The host settings of the policy, each with its outcome.
     pub fn applied(&self) -> &[Applied] {
-        &self.state.host.applied
+        &self.state().host.applied
+    }
+}
+
+impl Deref for Runtime {
+    type Target = Handle;
+
+    fn deref(&self) -> &Handle {
+        &self.handle
     }
 }
 
 impl Drop for Runtime {
     fn drop(&mut self) {
-        let deadline = self.state.deadline.get().copied();
+        let deadline = self.state().deadline.get().copied();
         // Its tasks may wait for the others' when they are dropped.
         if self.worker.take().is_none() {
             // Without a `block_on` nobody has taken in what was spawned on it.
-            drop(self.state.workers[0].inbox.close());
+            drop(self.state().workers[0].inbox.close());
         }
-        self.state.stop();
-        self.state.blocking.close();
+        self.state().stop();
+        self.state().blocking.close();
         for thread in self.threads.drain(..) {
             if deadline.is_some_and(|deadline| !ends_by(&thread, deadline)) {
                 continue;
@@ -214,13 +221,13 @@ impl Drop for Runtime {
             // The panic hook has reported a worker's panic, and the panic has stopped the runtime.
             let _ = thread.join();
         }
-        self.state.blocking.wait(deadline);
+        self.state().blocking.wait(deadline);
         // Dropping the supervisor restores the host's settings.
         self.supervisor.take();
     }
 }
 
-opaque_debug!(Runtime, "Runtime", |it| "workers" = it.state.workers.len());
+opaque_debug!(Runtime, "Runtime", |it| "workers" = it.workers());
 
 /// Waits for the end of a thread. `false`: it has not ended by the deadline.
 pub(crate) fn ends_by(thread: &thread::JoinHandle<()>, deadline: Instant) -> bool {

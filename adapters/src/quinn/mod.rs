@@ -11,7 +11,7 @@
 //! # std::fs::write(&chain, made.cert.pem()).unwrap();
 //! # std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
 //!
-//! # let mut runtime = runtime::Builder::new().workers(2).build().unwrap();
+//! # let runtime = runtime::Builder::new().workers(2).build().unwrap();
 //! # runtime.block_on(async {
 //! let acceptor = Acceptor::builder(Certificates::new(&chain, key)).open()?;
 //! let server = serve(acceptor.quic(["echo"])?, ([127, 0, 0, 1], 0).into(), async |incoming| {

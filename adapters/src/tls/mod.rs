@@ -13,7 +13,7 @@
 //! # std::fs::write(&certificates, cert.pem()).unwrap();
 //! # std::fs::write(&key, signing_key.serialize_pem()).unwrap();
 //!
-//! # let mut runtime = runtime::Builder::new().workers(1).build().unwrap();
+//! # let runtime = runtime::Builder::new().workers(1).build().unwrap();
 //! # runtime.block_on(async {
 //! let acceptor = Acceptor::builder(Certificates::new(&certificates, key)).open().unwrap();
 //! let listener = TcpListener::bind("127.0.0.1:0")?;

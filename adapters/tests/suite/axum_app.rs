@@ -175,7 +175,7 @@ async fn requests_that_are_no_websockets_are_refused_with_a_reason() {
 #[test]
 fn a_handler_that_stalls_its_worker_is_reported_with_the_line_that_serves() {
     let (stalls, stalled) = std::sync::mpsc::channel();
-    let mut runtime = runtime::Builder::new()
+    let runtime = runtime::Builder::new()
         .ignore_environment()
         .workers(1)
         .stall_threshold(Duration::from_millis(50))

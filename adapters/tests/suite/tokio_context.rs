@@ -76,7 +76,7 @@ async fn a_server_enters_the_context_on_each_worker_until_the_runtime_ends() {
 #[test]
 fn the_context_ends_with_the_runtime() {
     for _ in 0..2 {
-        let mut runtime = runtime::Builder::new().ignore_environment().workers(1).build().unwrap();
+        let runtime = runtime::Builder::new().ignore_environment().workers(1).build().unwrap();
         runtime.block_on(async { adapters::tokio_context::enter().unwrap() });
         assert!(Handle::try_current().is_ok());
         drop(runtime);
@@ -87,7 +87,7 @@ fn the_context_ends_with_the_runtime() {
 #[test]
 fn a_context_of_the_callers_stays_and_is_left_when_the_caller_leaves_it() {
     let tokio = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    let mut runtime = runtime::Builder::new().ignore_environment().workers(2).build().unwrap();
+    let runtime = runtime::Builder::new().ignore_environment().workers(2).build().unwrap();
     let entered = tokio.enter();
     runtime.block_on(async {
         adapters::tokio_context::enter().unwrap();

@@ -29,7 +29,7 @@ pub fn store_records(requests: &FleetRequests, server: SocketAddrV4) -> Result<(
     let workload = (**workload).clone();
     let config = Config { servers: vec![SocketAddr::from(server).into()], workload, ..Config::default() };
     let builder = Builder::new().ignore_environment().policy(Policy::Vanilla).workers(1);
-    let mut runtime = builder.cores(Cpus::of_thread(None)?).build()?;
+    let runtime = builder.cores(Cpus::of_thread(None)?).build()?;
     Ok(runtime.block_on(loadgen::load_records(&config))?)
 }
 

@@ -76,7 +76,7 @@ pub fn run(namespace: Option<&str>) -> Result<(), Error> {
 const MOST_CONNECTIONS: usize = 10_100;
 
 fn run_server(builder: Builder, address: IpAddr, memory: u64) -> Result<(), Error> {
-    let mut runtime = builder.build()?;
+    let runtime = builder.build()?;
     raise_descriptor_limit()?;
     let config = Config {
         listen: vec![(address, None)],

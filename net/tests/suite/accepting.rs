@@ -278,7 +278,7 @@ fn logged_of_an_accept_loop(busy: bool) -> String {
     let file = tempfile::tempfile().unwrap();
     let writer = std::sync::Mutex::new(file.try_clone().unwrap());
     let _logs = tracing_subscriber::fmt().with_writer(writer).set_default();
-    let mut runtime = runtime::Builder::new().ignore_environment().workers(2).build().unwrap();
+    let runtime = runtime::Builder::new().ignore_environment().workers(2).build().unwrap();
     runtime.block_on(async {
         if busy {
             runtime::spawn_on(1, || async {}).await.unwrap();

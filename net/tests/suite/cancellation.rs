@@ -131,7 +131,7 @@ fn connections_dropped_at_random_points_leak_no_descriptor() {
     // Isolated, as other tests open descriptors, too.
     for driver in drivers() {
         let before = open_descriptors();
-        let mut runtime = one_worker(driver);
+        let runtime = one_worker(driver);
         let (idle, after) = runtime.block_on(async {
             let listener = TcpListener::bind(local()).unwrap();
             let address = listener.local_addr().unwrap();

@@ -59,7 +59,7 @@ async fn writes_to_a_slow_reader_with_a_small_send_buffer_arrive_whole_and_in_or
 #[test]
 fn a_stream_that_is_dropped_in_the_last_turn_is_closed_when_block_on_returns() {
     for driver in drivers() {
-        let mut runtime = one_worker(driver);
+        let runtime = one_worker(driver);
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let client = std::thread::spawn(move || {
@@ -135,7 +135,7 @@ fn a_peer_that_does_not_get_everything_sees_an_error_and_no_clean_end() {
 #[test]
 fn sockets_go_on_in_the_next_block_on() {
     for driver in drivers() {
-        let mut runtime = one_worker(driver);
+        let runtime = one_worker(driver);
         let limit = Duration::from_secs(30);
         let (serving, mut client, udp) = runtime.block_on(async {
             let listener = TcpListener::bind(local()).unwrap();
@@ -166,7 +166,7 @@ fn what_was_written_is_sent_when_block_on_returns() {
     for driver in drivers() {
         let listener = std::net::TcpListener::bind(local()).unwrap();
         let address = listener.local_addr().unwrap();
-        let mut runtime = one_worker(driver);
+        let runtime = one_worker(driver);
         let _client = runtime.block_on(async {
             let mut client = TcpStream::connect(address).await.unwrap();
             client.write_all(b"hello").await.unwrap();
@@ -183,7 +183,7 @@ fn a_socket_that_outlives_its_runtime_returns_errors_and_does_not_hang() {
     for driver in drivers() {
         let listener = std::net::TcpListener::bind(local()).unwrap();
         let address = listener.local_addr().unwrap();
-        let mut runtime = one_worker(driver);
+        let runtime = one_worker(driver);
         let mut client = runtime.block_on(async move { TcpStream::connect(address).await.unwrap() });
         drop(runtime);
         one_worker(driver).block_on(async move {
@@ -343,7 +343,7 @@ fn without_io_uring_auto_takes_epoll_and_reports_why_and_uring_fails() {
     // The filter applies to this thread, which is also the runtime's worker.
     std::thread::spawn(|| {
         forbid_io_uring();
-        let mut runtime = Builder::new().ignore_environment().workers(1).build().unwrap();
+        let runtime = Builder::new().ignore_environment().workers(1).build().unwrap();
         runtime.block_on(async {
             let (mut client, mut server) = pair().await;
             client.write_all(b"hello").await.unwrap();
@@ -424,7 +424,7 @@ fn what_a_connection_may_hold_is_limited_as_the_builder_says() {
         return;
     }
     let builder = Builder::new().ignore_environment().workers(1).driver(DriverKind::Uring).ring_size(64);
-    let mut runtime = builder.ring_unread_limit(LIMIT).ring_unsent_limit(LIMIT).build().unwrap();
+    let runtime = builder.ring_unread_limit(LIMIT).ring_unsent_limit(LIMIT).build().unwrap();
     runtime.block_on(async {
         let (stream, peer) = crate::common::with_std_peer().await;
         let mut written = 0;

@@ -231,7 +231,7 @@ async fn the_end_of_a_unix_stream_that_follows_its_last_bytes_at_once_is_read() 
 #[ignore = "timing"]
 fn a_shutdown_with_a_limit_does_not_wait_for_a_peer_that_takes_nothing() {
     for driver in crate::drivers::drivers() {
-        let mut runtime = crate::drivers::one_worker(driver);
+        let runtime = crate::drivers::one_worker(driver);
         let _peer = runtime.block_on(async {
             let (mut stream, peer) = crate::common::with_std_peer().await;
             let block = vec![0; 1 << 20];

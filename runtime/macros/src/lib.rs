@@ -164,7 +164,7 @@ fn expand(attribute: TokenStream, item: TokenStream, kind: Kind) -> Result<Token
         // Items have no hygiene: the test may call a function of its file whose name is the same.
         Kind::Test => {
             "#[::core::prelude::v1::test] BEFORE fn NAME() OUTPUT {
-                KRATE::__private::on_each_driver(ATTRIBUTE, |mut runtime| {
+                KRATE::__private::on_each_driver(ATTRIBUTE, |runtime| {
                     async fn __runtime_test_body() OUTPUT BODY
                     runtime.block_on(__runtime_test_body())
                 })

@@ -80,7 +80,7 @@ fn the_console_sees_names_places_busy_time_and_wakes() {
     tracing_subscriber::registry().with(layer.spawn()).init();
 
     let lull = std::thread::spawn(|| {
-        let mut runtime = runtime::Builder::new().ignore_environment().workers(2).build().unwrap();
+        let runtime = runtime::Builder::new().ignore_environment().workers(2).build().unwrap();
         runtime.block_on(async {
             let waits = runtime::task::Builder::new().name("waits").spawn_on(1, || async {
                 for _ in 0..3 {

@@ -219,7 +219,7 @@ fn a_blocking_closure_has_the_span_and_the_task_that_waits_for_it_has_none() {
 #[test]
 fn the_future_of_block_on_has_a_span_until_it_is_ready() {
     observe();
-    let mut runtime = runtime::Builder::new().ignore_environment().workers(1).build().unwrap();
+    let runtime = runtime::Builder::new().ignore_environment().workers(1).build().unwrap();
     let id = runtime.block_on(async {
         runtime::yield_now().await;
         runtime::task::id()

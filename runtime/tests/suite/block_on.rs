@@ -12,7 +12,7 @@ use crate::drivers::{drivers, one_worker};
 #[test]
 fn tasks_and_timers_go_on_in_the_next_block_on() {
     for driver in drivers() {
-        let mut runtime = one_worker(driver);
+        let runtime = one_worker(driver);
         let ran = Rc::new(Cell::new(0));
         let mut task = None;
         runtime.block_on(async {
@@ -41,8 +41,7 @@ fn block_on_leaves_its_caller_where_it_was() {
         let cpus = || rustix::thread::sched_getaffinity(None).unwrap();
         let (before, slack) = (cpus(), rustix::thread::current_timer_slack().unwrap());
         let core = Cpus::allowed().unwrap().iter().next().unwrap();
-        let mut runtime =
-            Builder::new().ignore_environment().workers(1).cores(Cpus::one(core)).build().unwrap();
+        let runtime = Builder::new().ignore_environment().workers(1).cores(Cpus::one(core)).build().unwrap();
         for _ in 0..2 {
             runtime.block_on(async {
                 assert_eq!(cpus().count(), 1);
@@ -66,8 +65,7 @@ fn a_block_on_within_a_runtime_panics_before_it_moves_the_thread() {
     let allowed = Cpus::allowed().unwrap();
     let core = allowed.iter().next().unwrap();
     one_worker(DriverKind::Auto).block_on(async {
-        let mut inner =
-            Builder::new().ignore_environment().workers(1).cores(Cpus::one(core)).build().unwrap();
+        let inner = Builder::new().ignore_environment().workers(1).cores(Cpus::one(core)).build().unwrap();
         let nested = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| inner.block_on(async {})));
         let panic = nested.unwrap_err();
         assert!(panic.downcast_ref::<&str>().unwrap().contains("within a runtime"));

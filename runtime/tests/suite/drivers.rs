@@ -16,8 +16,7 @@ pub fn one_worker(driver: DriverKind) -> Runtime {
 pub fn on_each_driver(workers: usize, test: impl AsyncFn()) {
     for driver in drivers() {
         eprintln!("on {driver}");
-        let mut runtime =
-            Builder::new().ignore_environment().workers(workers).driver(driver).build().unwrap();
+        let runtime = Builder::new().ignore_environment().workers(workers).driver(driver).build().unwrap();
         runtime.block_on(test());
     }
 }

@@ -204,7 +204,7 @@ async fn a_turn_of_tasks_that_compute_is_cut_short_for_timers() {
 fn a_task_that_stalls_its_worker_is_reported_with_the_line_that_spawned_it() {
     for driver in drivers() {
         let (stalls, stalled) = std::sync::mpsc::channel();
-        let mut runtime = runtime::Builder::new()
+        let runtime = runtime::Builder::new()
             .ignore_environment()
             .workers(2)
             .driver(driver)

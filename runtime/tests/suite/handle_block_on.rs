@@ -92,7 +92,7 @@ fn a_thread_that_is_told_to_spin_spins() {
 
 #[test]
 fn a_worker_may_not_block_on_its_runtime() {
-    let mut runtime = build(DriverKind::Epoll, WaitStrategy::Adaptive);
+    let runtime = build(DriverKind::Epoll, WaitStrategy::Adaptive);
     let handle = runtime.handle();
     let within = handle.clone();
     let refused = runtime.block_on(async move {

@@ -22,7 +22,7 @@ fn build(driver: DriverKind) -> Runtime {
 #[test]
 fn any_thread_spawns_by_a_handle() {
     for driver in drivers() {
-        let mut runtime = build(driver);
+        let runtime = build(driver);
         let handle = runtime.handle();
         // Worker 1 runs without a `block_on`.
         let (sender, receiver) = mpsc::channel();
@@ -50,6 +50,32 @@ fn any_thread_spawns_by_a_handle() {
     }
 }
 
+#[test]
+fn a_runtime_that_is_shared_spawns_enters_and_blocks_by_itself() {
+    struct Client(Runtime);
+    impl Client {
+        fn call(&self, number: u32) -> u32 {
+            self.0.block_on(async move {
+                runtime::sleep(Duration::from_millis(1)).await;
+                number + 1
+            })
+        }
+    }
+    for driver in drivers() {
+        let client = Client(build(driver));
+        let early = client.0.spawn(async { runtime::current_worker() });
+        let blocking = client.0.spawn_blocking(|| 3);
+        let entered = client.0.enter();
+        assert_eq!(runtime::workers(), 2, "on {driver}");
+        drop(entered);
+        let also = &client;
+        assert_eq!((client.call(1), also.call(2)), (2, 3), "on {driver}");
+        assert_eq!(client.0.block_on(early).unwrap(), 1, "on {driver}");
+        assert_eq!(client.0.block_on(blocking).unwrap(), 3, "on {driver}");
+        assert_eq!(client.0.metrics().len(), 2, "on {driver}");
+    }
+}
+
 #[runtime::test]
 async fn blocking_work_does_not_stop_the_worker() {
     let (stop, stopped) = mpsc::channel::<()>();
@@ -72,7 +98,7 @@ async fn blocking_work_does_not_stop_the_worker() {
 #[test]
 fn blocking_work_has_a_limited_number_of_threads_and_what_is_aborted_never_begins() {
     for driver in drivers() {
-        let mut runtime = builder(driver).max_blocking_threads(2).build().unwrap();
+        let runtime = builder(driver).max_blocking_threads(2).build().unwrap();
         runtime.block_on(async {
             let (at_once, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
             // Closed until the last of the work is queued. Two at once pass the barrier.
@@ -114,7 +140,7 @@ fn blocking_threads_are_not_pinned_to_the_core_of_the_worker_that_starts_them() 
     let core = (0..1024).find(|&core| expected.0.is_set(core)).unwrap().to_string();
     for driver in drivers() {
         for worker in [0, 1] {
-            let mut runtime = builder(driver).cores(core.parse().unwrap()).build().unwrap();
+            let runtime = builder(driver).cores(core.parse().unwrap()).build().unwrap();
             let task = runtime.handle().spawn_on(worker, move || async move {
                 // Its own thread is started here.
                 let blocking = runtime::spawn_blocking(settings).await.unwrap();
@@ -132,7 +158,7 @@ fn hooks_run_on_each_worker_at_its_start_and_at_its_stop() {
     for driver in drivers() {
         let calls = Arc::new(Mutex::new(Vec::new()));
         let (starts, stops) = (Arc::clone(&calls), Arc::clone(&calls));
-        let mut runtime = builder(driver)
+        let runtime = builder(driver)
             .on_worker_start(move |worker| starts.lock().unwrap().push((worker, "start")))
             .on_worker_stop(move |worker| stops.lock().unwrap().push((worker, "stop")))
             .build()
@@ -154,7 +180,7 @@ fn a_hook_may_wait_for_what_it_asks_of_another_worker() {
         let (answer, answered) = mpsc::channel();
         let answered = Mutex::new(answered);
         let (outcome, outcomes) = mpsc::channel();
-        let mut runtime = builder(driver)
+        let runtime = builder(driver)
             .on_worker_start(move |worker| {
                 if worker == 0 {
                     asking.0.store(true, Ordering::SeqCst);
@@ -183,7 +209,7 @@ fn a_hook_may_wait_for_what_it_asks_of_another_worker() {
 #[test]
 fn a_shutdown_with_a_limit_does_not_wait_for_what_blocks() {
     for driver in drivers() {
-        let mut runtime = build(driver);
+        let runtime = build(driver);
         let (release, held) = mpsc::channel::<()>();
         let held = Arc::new(Mutex::new(held));
         let begun = Instant::now();
@@ -203,7 +229,7 @@ fn a_shutdown_with_a_limit_does_not_wait_for_what_blocks() {
 fn dropping_a_runtime_waits_for_blocking_work_that_has_begun() {
     for driver in drivers() {
         let done = Arc::new(AtomicUsize::new(0));
-        let mut runtime = build(driver);
+        let runtime = build(driver);
         let (begin, begun) = mpsc::channel();
         runtime.block_on(async {
             let done = Arc::clone(&done);

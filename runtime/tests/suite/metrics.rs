@@ -36,7 +36,7 @@ fn value(page: &str, sample: &str) -> f64 {
 #[test]
 fn the_pages_names_follow_the_conventions_and_each_sample_comes_once() {
     for driver in drivers() {
-        let mut runtime = with_histograms(driver);
+        let runtime = with_histograms(driver);
         runtime.block_on(async { runtime::spawn_on(1, || async {}).await.unwrap() });
         let page = runtime.handle().snapshot().prometheus();
         let mut helps = page.lines().filter_map(|line| line.strip_prefix("# HELP "));
@@ -80,7 +80,7 @@ fn at_least(histogram: &Histogram, time: Duration) -> u64 {
 #[test]
 fn counters_move_with_what_the_worker_does() {
     for driver in drivers() {
-        let mut runtime = with_histograms(driver);
+        let runtime = with_histograms(driver);
         let before = runtime.handle().snapshot().prometheus();
         runtime.block_on(async {
             let work = runtime::spawn_on(1, || async {
@@ -133,7 +133,7 @@ fn counters_move_with_what_the_worker_does() {
 #[test]
 fn schedule_latency_contains_the_time_in_another_workers_inbox() {
     for driver in drivers() {
-        let mut runtime = with_histograms(driver);
+        let runtime = with_histograms(driver);
         runtime.block_on(async {
             let (started, starts) = mpsc::channel();
             let (release, released) = mpsc::channel();

@@ -60,7 +60,7 @@ fn a_runtime_in_a_thread_local_ends_with_its_thread() {
     let thread = std::thread::spawn(move || {
         // Before the runtime's own thread locals, so that it is dropped after them.
         RUNTIME.set(None);
-        let mut runtime = Builder::new().ignore_environment().workers(1).build().unwrap();
+        let runtime = Builder::new().ignore_environment().workers(1).build().unwrap();
         runtime.block_on(async {
             drop(runtime::spawn(async move {
                 std::future::pending::<()>().await;

@@ -137,7 +137,7 @@ async fn time_can_be_paused_once_and_not_resumed_or_advanced_while_it_runs() {
 
 #[test]
 fn time_of_several_workers_can_not_be_paused() {
-    let mut runtime = Builder::new().ignore_environment().workers(2).build().unwrap();
+    let runtime = Builder::new().ignore_environment().workers(2).build().unwrap();
     let paused = runtime.block_on(async { spawn(async { pause() }).await });
     assert!(paused.unwrap_err().is_panic());
 }

@@ -163,7 +163,7 @@ async fn dropped_children_leave_no_zombies() {
 #[test]
 fn a_child_that_outlives_its_runtime_is_reaped_by_the_next_spawn() {
     for driver in drivers() {
-        let mut first = one_worker(driver);
+        let first = one_worker(driver);
         // One is dropped while the runtime runs, the other after it.
         let (stdin, dropped, kept) = first.block_on(async {
             let mut dropped = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
@@ -226,7 +226,7 @@ fn a_child_of_a_pinned_worker_has_the_cores_and_the_timer_slack_of_the_runtimes_
         let expected = (cores(&status), slack);
         let first_core = expected.0.split(['-', ',']).next().unwrap().parse().unwrap();
         let builder = Builder::new().ignore_environment().workers(2).cores(first_core).driver(driver);
-        let mut runtime = builder.build().unwrap();
+        let runtime = builder.build().unwrap();
         for worker in [0, 1] {
             let task = runtime.handle().spawn_on(worker, || async {
                 let mut command = Command::new("cat");

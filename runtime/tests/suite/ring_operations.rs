@@ -321,7 +321,7 @@ async fn what_a_dropped_operation_has_brought_is_disposed_of() {
 #[test]
 fn the_end_of_the_runtime_waits_for_its_operations() {
     for driver in drivers().into_iter().filter(|driver| *driver != DriverKind::Epoll) {
-        let mut runtime = one_worker(driver);
+        let runtime = one_worker(driver);
         let count = Rc::new(Cell::new(0));
         let (reader, _writer) = pipe();
         let mut outliving = None;

@@ -139,7 +139,7 @@ async fn an_abort_crosses_workers() {
 fn dropping_the_runtime_drops_tasks_on_every_worker() {
     for driver in drivers() {
         let held = Arc::new(());
-        let mut runtime = Builder::new().ignore_environment().workers(3).driver(driver).build().unwrap();
+        let runtime = Builder::new().ignore_environment().workers(3).driver(driver).build().unwrap();
         let task = Arc::clone(&held);
         let handles = runtime.block_on(async move {
             let handles: Vec<_> = (0..3)
@@ -162,7 +162,7 @@ fn dropping_the_runtime_drops_tasks_on_every_worker() {
 
 #[test]
 fn a_panic_in_the_root_future_reaches_the_caller() {
-    let mut runtime = runtime(1);
+    let runtime = runtime(1);
     let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         runtime.block_on(async {
             drop(runtime::spawn(runtime::sleep(Duration::from_secs(60))));
@@ -176,7 +176,7 @@ fn a_panic_in_the_root_future_reaches_the_caller() {
 
 #[test]
 fn only_a_parked_worker_is_written_to() {
-    let mut runtime = runtime(2);
+    let runtime = runtime(2);
     let count = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&count);
     runtime.block_on(async move {
@@ -207,7 +207,7 @@ fn only_a_parked_worker_is_written_to() {
 
 #[test]
 fn wakes_from_many_threads_are_never_lost() {
-    let mut runtime = runtime(2);
+    let runtime = runtime(2);
     runtime.block_on(async {
         for _ in 0..2000 {
             let (a, b) = (
@@ -222,7 +222,7 @@ fn wakes_from_many_threads_are_never_lost() {
 
 #[test]
 fn a_worker_reports_what_it_runs() {
-    let mut runtime = runtime(2);
+    let runtime = runtime(2);
     let reports = runtime.block_on(async { runtime::reports() });
     assert_eq!(reports.len(), 2);
     assert!(reports.iter().all(|report| report.running == runtime::Running::Vanilla));
@@ -230,7 +230,7 @@ fn a_worker_reports_what_it_runs() {
 
 #[test]
 fn kernel_polling_without_an_interface_blocks_and_says_why() {
-    let mut runtime = Builder::new()
+    let runtime = Builder::new()
         .workers(1)
         .policy(runtime::policy::Policy::KernelPolling)
         .ignore_environment()
@@ -297,7 +297,7 @@ fn a_task_that_is_aborted_before_its_own_worker_takes_it_in_ends() {
 
 #[test]
 fn other_workers_reach_worker_0_in_a_second_block_on() {
-    let mut runtime = runtime(2);
+    let runtime = runtime(2);
     for round in 0..3 {
         let answer = runtime.block_on(async move {
             let there = runtime::spawn_on(1, move || async move {
@@ -322,7 +322,7 @@ async fn a_task_of_another_worker_may_be_waited_for_by_blocking_the_thread() {
 
 #[test]
 fn a_runtime_may_be_dropped_within_a_task_of_another() {
-    let mut outer = runtime(1);
+    let outer = runtime(1);
     outer.block_on(async {
         let inner = runtime(2);
         std::thread::sleep(APART);
@@ -332,7 +332,7 @@ fn a_runtime_may_be_dropped_within_a_task_of_another() {
 
 #[test]
 fn a_timer_that_outlives_its_block_on_takes_no_timer_of_the_next() {
-    let mut runtime = runtime(1);
+    let runtime = runtime(1);
     let mut old = None;
     runtime.block_on(async {
         let mut sleep = Box::pin(runtime::sleep(Duration::from_secs(60)));

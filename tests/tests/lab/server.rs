@@ -27,7 +27,7 @@ pub fn serve<T: Send + 'static>(
 ) -> T {
     tests::descriptors(max_connections as u64 + 100).expect("descriptors for the connections");
     let testbed = Arc::new(enter(1));
-    let mut runtime = server_builder(policy, 1).build().unwrap();
+    let runtime = server_builder(policy, 1).build().unwrap();
     let config = Config {
         listen: vec![(SERVER_ADDRESS.into(), None)],
         port: Some(0),

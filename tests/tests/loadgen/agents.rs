@@ -272,7 +272,7 @@ fn an_agent_with_an_identity_runs_nothing_for_a_client_without_one() {
     assert!(loadgen(&["--new-identity", identity]).status().unwrap().success());
     let agent = Agent::start(&["--identity", identity]);
     let connector = adapters::tls::Connector::builder().authorities(identity).open().unwrap();
-    let mut runtime = runtime::Builder::new().ignore_environment().workers(1).build().unwrap();
+    let runtime = runtime::Builder::new().ignore_environment().workers(1).build().unwrap();
     let received = runtime.block_on(async {
         let stream = net::TcpStream::connect(([127, 0, 0, 1], agent.port)).await.unwrap();
         let mut stream = connector.connect("loadgen-agent", stream).await.unwrap();

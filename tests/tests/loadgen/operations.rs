@@ -30,7 +30,7 @@ fn error_responses_are_counted_and_do_not_stop_the_run() {
 #[serial]
 fn a_response_that_does_not_match_its_request_ends_the_run_with_a_reason() {
     let server = FakeServer::answering(|_| b"STORED\r\n".to_vec()).address;
-    let mut runtime = runtime::Builder::new().ignore_environment().workers(1).build().unwrap();
+    let runtime = runtime::Builder::new().ignore_environment().workers(1).build().unwrap();
     let error = runtime.block_on(loadgen::run(&config(server))).unwrap_err().to_string();
     assert!(error.contains("out of step"), "{error}");
 }

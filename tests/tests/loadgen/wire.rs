@@ -13,7 +13,7 @@ use tests::memcached::Memcached;
 /// core is not measured.
 fn captured_run(config: &Config, port: u16) -> (loadgen::Report, Vec<Packet>) {
     let builder = runtime::Builder::new().ignore_environment().workers(1).wait(WaitStrategy::Spin);
-    let mut runtime = builder.build().unwrap();
+    let runtime = builder.build().unwrap();
     runtime.block_on(loadgen::load_records(config)).unwrap();
     let capture = Capture::start(port).unwrap();
     let report = runtime.block_on(loadgen::run(config)).unwrap();

@@ -72,7 +72,7 @@ fn replies_wait_for_the_poll_of_a_busy_client_and_do_not_interrupt_it() {
     // As short a grace time as this leaves no doubt: what is not suspended is interrupted many
     // times a batch.
     let grace_time = GraceTime::Fixed(Duration::from_micros(20));
-    let mut runtime = server_builder(Policy::KernelPolling, 1).grace_time(grace_time).build().unwrap();
+    let runtime = server_builder(Policy::KernelPolling, 1).grace_time(grace_time).build().unwrap();
     preempt_other_programs();
     let (requests, delta) = runtime.block_on(run_closed_loop(server.address, Duration::from_secs(1)));
     assert!(requests > 1000, "only {requests} requests");

@@ -74,7 +74,7 @@ struct Observation {
 /// Serves the client, and returns what was observed meanwhile, and the share of packets that busy
 /// polling received.
 fn observe(
-    runtime: &mut Runtime,
+    runtime: &Runtime,
     (address_of, client): (Sender<SocketAddr>, JoinHandle<u64>),
 ) -> (Vec<Observation>, f64) {
     let interface = host::interface(SERVER_INTERFACE).unwrap();
@@ -141,7 +141,7 @@ fn a_plan_with_an_adaptive_grace_time_starts_with_interrupts() {
 fn values_that_a_controller_has_set_are_restored_after_its_process_was_killed() {
     if std::env::var_os("SERVE").is_some() {
         // In the grandchild, which inherits the namespaces: serve until it is killed.
-        let mut runtime = server_runtime(Policy::KernelPolling, 1);
+        let runtime = server_runtime(Policy::KernelPolling, 1);
         runtime.block_on(async {
             let (address, _serving) = serve(WORK);
             println!("address {address}");
@@ -243,7 +243,7 @@ fn without_capabilities_a_worker_polls_a_prepared_queue_and_keeps_its_values() {
     // ones remain.
     let sets = capabilities(None).unwrap();
     set_capabilities(None, CapabilitySets { effective: CapabilitySet::empty(), ..sets }).unwrap();
-    let mut runtime = server_runtime(Policy::KernelPolling, 1);
+    let runtime = server_runtime(Policy::KernelPolling, 1);
     let report = runtime.block_on(async { runtime::reports() }).remove(0);
     assert_eq!(report.running, Running::KernelPolling, "{report}");
     assert!(report.steps_down.is_empty(), "{report}");
@@ -251,7 +251,7 @@ fn without_capabilities_a_worker_polls_a_prepared_queue_and_keeps_its_values() {
     let kept_values =
         format!("keeps defer-hard-irqs {} and a grace time of 200 µs", QueueSettings::GRACE_DEFERRALS);
     assert!(kept.contains(&kept_values), "{report}");
-    let (seen, share) = observe(&mut runtime, client);
+    let (seen, share) = observe(&runtime, client);
     drop(runtime);
     assert!(seen.iter().all(|it| it.values == values(&prepared)), "the prepared values are kept");
     assert!(seen.iter().any(|it| it.status.mode == QueueMode::Grace), "never in grace mode");
@@ -272,13 +272,13 @@ fn a_thread_that_gives_up_its_capabilities_after_build_keeps_its_controller() {
     let testbed = Arc::new(enter(1));
     let fresh = napi();
     let client = client(&testbed);
-    let mut runtime = server_runtime(Policy::KernelPolling, 1);
+    let runtime = server_runtime(Policy::KernelPolling, 1);
     let sets = capabilities(None).unwrap();
     set_capabilities(None, CapabilitySets { effective: CapabilitySet::empty(), ..sets }).unwrap();
     let report = runtime.block_on(async { runtime::reports() }).remove(0);
     assert_eq!(report.running, Running::KernelPolling, "{report}");
     assert!(report.steps_down.is_empty() && report.notes.is_empty(), "{report}");
-    let (seen, _) = observe(&mut runtime, client);
+    let (seen, _) = observe(&runtime, client);
     assert!(seen.iter().any(|it| it.values.0 > 0), "the controller has set nothing");
     drop(runtime);
     assert_eq!(napi(), fresh);
@@ -294,7 +294,7 @@ fn without_capabilities_a_worker_leaves_an_unprepared_queue_to_interrupts_and_sa
     let fresh = napi();
     let sets = capabilities(None).unwrap();
     set_capabilities(None, CapabilitySets { effective: CapabilitySet::empty(), ..sets }).unwrap();
-    let mut runtime = server_runtime(Policy::KernelPolling, 1);
+    let runtime = server_runtime(Policy::KernelPolling, 1);
     let report = runtime.block_on(async { runtime::reports() }).remove(0);
     assert_eq!((report.running, report.epoll), (Running::Blocking, None), "{report}");
     assert!(report.steps_down.iter().any(|why| why.contains("CAP_NET_ADMIN")), "{report}");
@@ -311,7 +311,7 @@ fn on_uring_the_controller_drives_the_queue_and_a_fixed_grace_time_is_polled_wit
     let fresh = napi();
     assert_eq!((values(&fresh).0, values(&fresh).1), (0, 0));
     let on_uring = || server_builder(Policy::KernelPolling, 1);
-    let report = |mut runtime: Runtime| {
+    let report = |runtime: Runtime| {
         let report = runtime.block_on(async { runtime::reports() }).remove(0);
         let (deferrals, grace_time, _) = values(&napi());
         (report, (deferrals, grace_time))
@@ -331,7 +331,7 @@ fn on_uring_the_controller_drives_the_queue_and_a_fixed_grace_time_is_polled_wit
 #[serial]
 fn watch_shows_mode_and_reason() {
     let _testbed = enter(1);
-    let mut runtime = server_runtime(Policy::KernelPolling, 1);
+    let runtime = server_runtime(Policy::KernelPolling, 1);
     // Starts the worker.
     runtime.block_on(async {});
     let watch = format!("watch {SERVER_INTERFACE} --count 1 --interval 0.2");

@@ -68,7 +68,7 @@ impl Drop for Load {
 
 /// Serves the load on one worker until the queue is in timed mode, and some datagrams more. Returns
 /// the modes that it was in, and the share of packets that busy polling received in the end.
-fn serve_until_timed(testbed: &Testbed, mut runtime: Runtime) -> (Vec<QueueMode>, f64) {
+fn serve_until_timed(testbed: &Testbed, runtime: Runtime) -> (Vec<QueueMode>, f64) {
     runtime.block_on(async {
         let socket = UdpSocket::bind((SERVER_ADDRESS, 0)).unwrap();
         let address = socket.local_addr().unwrap();
@@ -129,7 +129,7 @@ async fn count(socket: UdpSocket, received: Received) {
 #[testbed_test(drivers = "epoll, uring")]
 fn with_two_queues_each_datagram_is_received_by_the_worker_of_its_queue() {
     let testbed = enter(2);
-    let mut runtime = server_runtime(Policy::KernelPolling, 2);
+    let runtime = server_runtime(Policy::KernelPolling, 2);
     // A socket's NAPI is that of its first datagram, so that each round tells of one datagram a
     // worker.
     for _ in 0..4 {

@@ -277,7 +277,7 @@ fn a_journal_that_cant_be_restored_keeps_only_what_failed_and_holds_no_queue() {
     assert_eq!(napi(), fresh);
     let left = content(&path);
     assert_eq!(left["entries"], json!([refused]));
-    let mut runtime = server_runtime(Policy::KernelPolling, 1);
+    let runtime = server_runtime(Policy::KernelPolling, 1);
     let report = runtime.block_on(async { runtime::reports() }).remove(0);
     assert_eq!(report.running, runtime::Running::KernelPolling, "{report}");
     drop(runtime);

@@ -46,7 +46,7 @@ fn state() -> State {
 /// A runtime's report under a policy, and the state while it runs.
 fn run(policy: Policy, packing: u32) -> (WorkerReport, State) {
     let builder = server_builder(policy, 1).packing_cores(Cpus::one(packing));
-    let mut runtime = builder.build().unwrap();
+    let runtime = builder.build().unwrap();
     let report = runtime.block_on(async { runtime::reports() }).remove(0);
     (report, state())
 }

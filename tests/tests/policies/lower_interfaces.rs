@@ -63,7 +63,7 @@ fn an_alternative_name_stands_for_the_interface() {
         assert!(output.status.success(), "{arguments:?}: {output:?}");
         assert!(text.contains(SERVER_INTERFACE) && !text.contains(name), "{arguments:?}: {text}");
     }
-    let mut runtime = server_builder(Policy::KernelPolling, 1).interface(name).build().unwrap();
+    let runtime = server_builder(Policy::KernelPolling, 1).interface(name).build().unwrap();
     let report = runtime.block_on(async { runtime::reports().remove(0) });
     assert_eq!(report.running, runtime::Running::KernelPolling, "{report}");
 }

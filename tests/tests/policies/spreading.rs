@@ -26,7 +26,7 @@ fn runtime(names_interface: bool) -> Runtime {
 /// How many of the connections each worker serves.
 fn served_by_each(queues: u32, names_interface: bool) -> Vec<usize> {
     let testbed = enter_plain(queues);
-    let mut runtime = runtime(names_interface);
+    let runtime = runtime(names_interface);
     let served = Arc::new(Mutex::new(vec![0; WORKERS]));
     let counts = Arc::clone(&served);
     runtime.block_on(async {
@@ -73,7 +73,7 @@ fn datagrams_over_a_card_with_fewer_queues_than_workers_are_spread_over_all_work
     const CLIENTS: usize = 64;
     for (queues, names_interface) in [(1, false), (2, false), (1, true), (2, true)] {
         let testbed = enter_plain(queues);
-        let mut runtime = runtime(names_interface);
+        let runtime = runtime(names_interface);
         let received = Arc::new(Mutex::new([0; WORKERS]));
         let counts = Arc::clone(&received);
         runtime.block_on(async {

@@ -69,7 +69,7 @@ fn settings_of_a_killed_process_are_restored_at_the_next_start() {
 fn a_second_process_reports_that_all_queues_are_in_use_and_polls_none() {
     let _testbed = enter(1);
     let first = server_runtime(Policy::KernelPolling, 1);
-    let mut second = server_runtime(Policy::Suppression, 1);
+    let second = server_runtime(Policy::Suppression, 1);
     let report = second.block_on(async { runtime::reports() }).remove(0);
     assert!(report.to_string().contains("queues 0 are in use by process"), "{report}");
     assert_eq!(report.running, Running::Blocking, "{report}");
@@ -85,7 +85,7 @@ fn a_second_process_takes_the_queues_that_the_first_does_not_use() {
     let queues = host::interface(SERVER_INTERFACE).unwrap().queues;
     let settings = Settings { queues: Some(vec![0]), ..Settings::default() };
     let first = apply(Policy::KernelPolling, &settings);
-    let mut second = server_runtime(Policy::KernelPolling, 1);
+    let second = server_runtime(Policy::KernelPolling, 1);
     let report = second.block_on(async { runtime::reports() }).remove(0);
     assert_eq!(report.running, Running::KernelPolling, "{report}");
     assert_eq!(report.napi.as_ref().unwrap().id, queues[1].napi.as_ref().unwrap().id, "{report}");

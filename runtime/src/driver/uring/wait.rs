@@ -382,7 +382,7 @@ mod tests {
     fn a_flush_ends_although_the_kernel_had_no_memory_for_the_send_at_first() {
         let uring = Builder::new().ignore_environment().workers(1).driver(DriverKind::Uring).build();
         // Without io_uring there is nothing to test.
-        let Ok(mut runtime) = uring else { return };
+        let Ok(runtime) = uring else { return };
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
         runtime.block_on(async {

@@ -93,7 +93,7 @@ fn run(flags: &Flags, mut config: Config) -> Result<(), Error> {
     if let Some(guardian) = &guardian {
         builder = builder.queue_delegate(guardian.delegate());
     }
-    let mut runtime = builder.build()?;
+    let runtime = builder.build()?;
     runtime.applied().iter().for_each(|step| tracing::debug!("{step}"));
     runtime.block_on(serve(flags, config, user))?;
     drop(runtime);

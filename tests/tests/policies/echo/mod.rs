@@ -44,7 +44,7 @@ fn serve_with(address: Ipv4Addr, compute: impl Fn() + Copy + Send + 'static) -> 
 /// worker.
 pub fn echo_with<T: Send + 'static>(
     testbed: &Arc<Testbed>,
-    mut runtime: Runtime,
+    runtime: Runtime,
     beside: impl Future<Output = ()> + 'static,
     client: impl FnOnce(SocketAddr) -> T + Send + 'static,
 ) -> (T, Delta, net::Alignment) {

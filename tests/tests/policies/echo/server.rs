@@ -35,7 +35,7 @@ impl EchoServer {
         let thread = std::thread::spawn(move || {
             // The supervisor must not inherit that, as it would from the client's thread.
             scheduler::set_fifo_priority(rustix::thread::gettid(), 0).unwrap();
-            let mut runtime = builder.build().unwrap();
+            let runtime = builder.build().unwrap();
             preempt_other_programs();
             runtime.block_on(async move {
                 let (address, _serving) = super::serve_with(address, move || compute(loops));
