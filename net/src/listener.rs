@@ -113,6 +113,21 @@ pub struct Arrival {
 
 /// A listening socket, of kind [`Tcp`](crate::Tcp) or [`Unix`](crate::Unix), on its worker's
 /// driver.
+///
+/// ```
+/// use net::{TcpListener, TcpStream};
+///
+/// #[runtime::main]
+/// async fn main() -> std::io::Result<()> {
+///     let listener = TcpListener::bind("127.0.0.1:0")?;
+///     let client = TcpStream::connect(listener.local_addr()?).await?;
+///     // On this worker; `serve` accepts on all of them.
+///     let (stream, peer) = listener.accept().await?;
+///     assert_eq!(peer, client.local_addr()?);
+///     assert_eq!(stream.local_addr()?, client.peer_addr()?);
+///     Ok(())
+/// }
+/// ```
 #[derive(Debug)]
 pub struct Listener<K> {
     on_its_worker: OnItsWorker,

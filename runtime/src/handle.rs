@@ -21,6 +21,20 @@ use crate::worker::thread_wait;
 /// A running runtime, for threads that are not its workers: it spawns tasks, waits for them, and
 /// can be cloned and sent. It doesn't keep the runtime running: tasks that are spawned afterwards
 /// are cancelled.
+///
+/// ```
+/// #[runtime::main(workers = 2)]
+/// async fn main() {
+///     let handle = runtime::Handle::current();
+///     // A thread of the application, which is no worker.
+///     let thread = std::thread::spawn(move || {
+///         let task = handle.spawn_on(1, || async { runtime::current_worker() });
+///         handle.block_on(task).unwrap()
+///     });
+///     let worker = runtime::spawn_blocking(|| thread.join().unwrap()).await.unwrap();
+///     assert_eq!(worker, 1);
+/// }
+/// ```
 #[derive(Clone)]
 pub struct Handle(Arc<RuntimeState>);
 

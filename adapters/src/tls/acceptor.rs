@@ -134,6 +134,25 @@ impl AcceptorBuilder {
 }
 
 /// Performs the handshakes of a server. Clones share their certificates, on all workers.
+///
+/// ```
+/// use adapters::tls::{Acceptor, Certificates};
+/// # let names = vec!["localhost".to_owned()];
+/// # let rcgen::CertifiedKey { cert, signing_key } = rcgen::generate_simple_self_signed(names).unwrap();
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let (chain, key) = (folder.path().join("chain.pem"), folder.path().join("key.pem"));
+/// # std::fs::write(&chain, cert.pem()).unwrap();
+/// # std::fs::write(&key, signing_key.serialize_pem()).unwrap();
+///
+/// // Offers HTTP/2 and HTTP/1.1; a server gets a clone: `adapters::axum::serve(listener, app).tls(…)`.
+/// let acceptor = Acceptor::builder(Certificates::new(&chain, key)).http().open()?;
+///
+/// // Once the files were renewed, on a signal for example. What can't be read is not taken.
+/// acceptor.reload()?;
+/// std::fs::write(&chain, "no certificate").unwrap();
+/// assert!(acceptor.reload().is_err());
+/// # Ok::<(), adapters::tls::Error>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct Acceptor(Arc<RwLock<Arc<LoadedAcceptor>>>);
 

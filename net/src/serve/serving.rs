@@ -11,6 +11,34 @@ use super::connections::ServeState;
 use crate::serve::counts::{AcceptErrors, Alignment};
 
 /// A listener that is being served. Dropping it doesn't stop the serving.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use futures_util::{AsyncReadExt, AsyncWriteExt};
+/// use net::{TcpListener, TcpStream};
+///
+/// #[runtime::main(workers = 2)]
+/// async fn main() -> std::io::Result<()> {
+///     let listener = TcpListener::bind("127.0.0.1:0")?;
+///     let address = listener.local_addr()?;
+///     let serving = listener.serve(|mut stream: TcpStream| async move {
+///         let _ = stream.write_all(b"hello").await;
+///         // Until the client closes, or the shutdown ends what is read.
+///         while let Ok(1..) = stream.read(&mut [0; 64]).await {}
+///     })?;
+///
+///     let mut client = TcpStream::connect(address).await?;
+///     client.read_exact(&mut [0; 5]).await?;
+///     assert_eq!(serving.connections(), 1);
+///     // Loopback has no NAPI.
+///     assert_eq!(serving.alignment().without_napi, 1);
+///
+///     let report = serving.shutdown(Duration::from_secs(5)).await;
+///     assert_eq!((report.finished, report.aborted), (1, 0));
+///     Ok(())
+/// }
+/// ```
 #[must_use = "keep it for its counters and its graceful shutdown"]
 pub struct Serving {
     state: Arc<ServeState>,
