@@ -56,13 +56,9 @@ package:
 fuzz TARGET SECONDS="60":
     fuzz/run {{TARGET}} {{SECONDS}}
 
-# List the public items of a crate (needs cargo-public-api).
-public-api CRATE="lull-runtime":
-    RUSTC_BOOTSTRAP=1 cargo public-api -p {{CRATE}} --simplified
-
-# Compare a crate's public items with those of a git revision.
-api-diff REV CRATE="lull-runtime":
-    RUSTC_BOOTSTRAP=1 cargo public-api -p {{CRATE}} --simplified diff {{REV}}..HEAD
+# Document all crates, and compare their public items with .ci/public-items.
+public:
+    .ci/public
 
 # Everything that has to pass before a change lands.
 ci:
