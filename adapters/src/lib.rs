@@ -55,6 +55,8 @@
 //!   no policy polls.
 
 #![forbid(unsafe_code)]
+// docs.rs then shows which feature an item needs.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 #[cfg(feature = "axum")]
 pub mod axum;

@@ -57,6 +57,8 @@
 // `docs/internals/unsafe.md` lists the files that are excepted.
 #![deny(unsafe_code)]
 #![allow(missing_docs)]
+// docs.rs then shows which feature an item needs.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 #[cfg(not(target_os = "linux"))]
 compile_error!(
