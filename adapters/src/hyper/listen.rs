@@ -31,7 +31,7 @@ impl Peer {
         *self.address.get_or_init(|| self.ask.as_ref()?.peer_addr().ok())
     }
 
-    /// Whether the connection is encrypted ([`Serve::tls`](super::Serve::tls)).
+    /// Whether the connection is encrypted (`Serve::tls`).
     pub fn is_encrypted(&self) -> bool {
         self.encrypted
     }
