@@ -115,7 +115,7 @@ type Measured = (f64, f64);
 
 fn compare(connections: usize, rounds: usize, time: Duration) -> Result<(), Failure> {
     Cpus::one(Cpus::allowed()?.iter().next().unwrap_or(0)).pin(None)?;
-    let mut runtime = runtime::Builder::new().workers(1).build()?;
+    let runtime = runtime::Builder::new().workers(1).build()?;
     let mut measured: [Vec<Measured>; SERVERS.len()] = Default::default();
     for round in 0..rounds {
         for server in 0..SERVERS.len() {
