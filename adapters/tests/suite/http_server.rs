@@ -188,6 +188,25 @@ async fn the_awaited_server_returns_after_its_signal() {
 }
 
 #[runtime::test]
+async fn the_awaited_server_drops_at_its_limit_what_has_not_ended() {
+    let listener = listener();
+    let address = listener.local_addr().unwrap();
+    let (stop, stopped) = futures_channel::oneshot::channel::<()>();
+    let stopped = async move {
+        let _ = stopped.await;
+    };
+    let running = serve(listener, counting).with_graceful_shutdown(stopped);
+    let running = runtime::spawn(running.shutdown_limit(Duration::from_millis(100)).into_future());
+    let client = Client::http2();
+    let hung = runtime::spawn(async move { get(&client, format!("http://{address}/sleep/3600000")).await });
+    settle().await;
+    stop.send(()).unwrap();
+    let ended = runtime::timeout(Duration::from_secs(60), running).await;
+    ended.expect("it waits for the request").unwrap().unwrap();
+    assert!(hung.await.unwrap().is_err());
+}
+
+#[runtime::test]
 async fn the_awaited_server_returns_the_error_of_a_signal_that_cannot_be_awaited() {
     let failed = async { Err(io::Error::other("no handler")) };
     let error = serve(listener(), counting).with_graceful_shutdown(failed).await.unwrap_err();
