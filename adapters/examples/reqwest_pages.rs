@@ -5,11 +5,15 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 
+use adapters::tls::rustls;
 use runtime::task::JoinSet;
 
 #[runtime::main(workers = 2)]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     adapters::tokio_context::enter()?;
+    // With reqwest's feature `rustls-no-provider` the program chooses the cryptography. It fails if
+    // another has been chosen already.
+    let _ = rustls::crypto::ring::default_provider().install_default();
     let address = serve_pages()?;
     let client = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(10)).build()?;
     let mut pages = JoinSet::new();

@@ -1,12 +1,22 @@
 //! Tokio's context on the workers.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use adapters::hyper::Client;
+use adapters::tls::Acceptor;
+use adapters::tls::rustls::pki_types::CertificateDer;
+use adapters::tls::rustls::pki_types::pem::PemObject;
+use adapters::tls::rustls::{self, ClientConfig, RootCertStore};
 use axum::Router;
+use axum::http::StatusCode;
 use axum::routing::get;
+use http_body_util::{BodyExt, Empty};
+use hyper::body::Bytes;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::runtime::Handle;
 
+use crate::authority::Authority;
 use crate::common::listener;
 
 #[runtime::test(workers = 2)]
@@ -47,6 +57,8 @@ async fn reqwest_gets_pages_of_an_axum_application_from_each_worker() {
     let uri = format!("http://{}/", listener.local_addr().unwrap());
     let app = Router::new().route("/", get(async || "x".repeat(100_000)));
     let server = adapters::axum::serve(listener, app).start().unwrap();
+    // It may be that another test has done so.
+    let _ = rustls::crypto::ring::default_provider().install_default();
     // Both workers share its connections, which are the tokio thread's.
     let client = reqwest::Client::builder().no_proxy().build().unwrap();
     for worker in 0..2 {
@@ -99,4 +111,60 @@ fn a_context_of_the_callers_stays_and_is_left_when_the_caller_leaves_it() {
     drop(entered);
     drop(runtime);
     assert!(Handle::try_current().is_err());
+}
+
+/// A service that asks another one, as most do: its clients' connections are Lull's, its own are
+/// reqwest's.
+#[runtime::test(workers = 2)]
+async fn handlers_ask_a_server_with_tls_by_reqwest_which_refuses_certificates_of_strangers() {
+    let authority = Authority::new();
+    let upstream_listener = listener();
+    let upstream_uri = format!("https://localhost:{}/", upstream_listener.local_addr().unwrap().port());
+    let acceptor = Acceptor::builder(authority.certificates("server", "localhost")).http().open().unwrap();
+    let page = Router::new().route("/", get(async || "x".repeat(100_000)));
+    let upstream = adapters::axum::serve(upstream_listener, page).tls(acceptor).start().unwrap();
+
+    let client = |authority: &Authority| {
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_file(authority.path()).unwrap()).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let tls =
+            ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+        let tls = tls.with_root_certificates(roots).with_no_client_auth();
+        reqwest::Client::builder().no_proxy().tls_backend_preconfigured(tls).build().unwrap()
+    };
+    let ask = |client: reqwest::Client| {
+        let uri = upstream_uri.clone();
+        get(async move || {
+            let page = client.get(uri).timeout(Duration::from_secs(60)).send().await.map_err(refused)?;
+            page.text().await.map_err(refused)
+        })
+    };
+    let (known, stranger) = (client(&authority), client(&Authority::named("stranger")));
+    let app = Router::new().route("/", ask(known)).route("/stranger", ask(stranger));
+    let front_listener = listener();
+    let address = front_listener.local_addr().unwrap();
+    let front = adapters::axum::serve(front_listener, app).start().unwrap();
+    let client = Client::<Empty<Bytes>>::new();
+    for worker in 0..2 {
+        let client = client.clone();
+        let ask = move || async move {
+            let page = client.get().get(format!("http://{address}/").parse().unwrap()).await.unwrap();
+            assert_eq!(page.status(), StatusCode::OK);
+            assert_eq!(page.into_body().collect().await.unwrap().to_bytes().len(), 100_000);
+            let uri = format!("http://{address}/stranger").parse().unwrap();
+            let refused = client.get().get(uri).await.unwrap();
+            assert_eq!(refused.status(), StatusCode::BAD_GATEWAY);
+            let text = refused.into_body().collect().await.unwrap().to_bytes();
+            String::from_utf8(text.to_vec()).unwrap()
+        };
+        let text = runtime::spawn_on(worker, ask).await.unwrap();
+        assert!(text.contains("UnknownIssuer") || text.contains("BadSignature"), "{text}");
+    }
+    assert_eq!(front.shutdown(Duration::from_secs(60)).await.aborted, 0);
+    assert_eq!(upstream.shutdown(Duration::from_secs(60)).await.aborted, 0);
+}
+
+fn refused(error: reqwest::Error) -> (StatusCode, String) {
+    (StatusCode::BAD_GATEWAY, format!("{error:?}"))
 }
