@@ -1,4 +1,4 @@
-//! A small JSON API with axum, PostgreSQL and a pool of deadpool's.
+//! A small JSON API with axum, PostgreSQL and a pool of connections.
 //! `cargo run -p lull-adapters --example postgres_api`
 //!
 //! It starts a PostgreSQL server if one is installed (Debian: `postgresql`), and sends itself
@@ -11,72 +11,32 @@ use std::error::Error;
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 
-use adapters::Io;
+use adapters::postgres::Pool;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use deadpool::managed::{Manager, Metrics, Pool, RecycleError, RecycleResult};
-use net::{TcpListener, TcpStream};
+use net::TcpListener;
 use serde::{Deserialize, Serialize};
-use tokio_postgres::{Client, Config, NoTls};
+use tokio_postgres::Config;
 
 #[derive(Serialize, Deserialize)]
 struct Note {
     text: String,
 }
 
-/// Connections that requests of all workers take turns with.
-type Database = Pool<Connector>;
-
-/// Opens them, by tasks of the runtime's workers: a pool wants a future that is `Send`, which a
-/// socket's is not.
-struct Connector {
-    address: SocketAddr,
-    runtime: runtime::Handle,
-}
-
-impl Manager for Connector {
-    type Type = Client;
-    type Error = io::Error;
-
-    async fn create(&self) -> io::Result<Client> {
-        let address = self.address;
-        let opened = self.runtime.spawn_on(0, move || async move {
-            let stream = Io::new(TcpStream::connect(address).await?);
-            let mut config = Config::new();
-            config.user("postgres").dbname("postgres");
-            let (client, connection) = config.connect_raw(stream, NoTls).await.map_err(io::Error::other)?;
-            runtime::spawn(connection);
-            Ok(client)
-        });
-        opened.await.map_err(io::Error::other)?
-    }
-
-    async fn recycle(&self, client: &mut Client, _: &Metrics) -> RecycleResult<io::Error> {
-        match client.is_closed() {
-            true => Err(RecycleError::message("the connection has ended")),
-            false => Ok(()),
-        }
-    }
-}
-
-async fn add(
-    State(database): State<Database>,
-    Json(note): Json<Note>,
-) -> Result<String, (StatusCode, String)> {
+async fn add(State(database): State<Pool>, Json(note): Json<Note>) -> Result<String, (StatusCode, String)> {
     let database = database.get().await.map_err(failed)?;
     let insert = "insert into notes (text) values ($1) returning id";
-    let row = database.query_one(insert, &[&note.text]).await.map_err(failed)?;
+    let insert = database.prepare_cached(insert).await.map_err(failed)?;
+    let row = database.query_one(&insert, &[&note.text]).await.map_err(failed)?;
     Ok(row.get::<_, i32>(0).to_string())
 }
 
-async fn read(
-    State(database): State<Database>,
-    Path(id): Path<i32>,
-) -> Result<Json<Note>, (StatusCode, String)> {
+async fn read(State(database): State<Pool>, Path(id): Path<i32>) -> Result<Json<Note>, (StatusCode, String)> {
     let database = database.get().await.map_err(failed)?;
-    let found = database.query_opt("select text from notes where id = $1", &[&id]).await.map_err(failed)?;
+    let select = database.prepare_cached("select text from notes where id = $1").await.map_err(failed)?;
+    let found = database.query_opt(&select, &[&id]).await.map_err(failed)?;
     let row = found.ok_or((StatusCode::NOT_FOUND, format!("there is no note {id}")))?;
     Ok(Json(Note { text: row.get(0) }))
 }
@@ -91,8 +51,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
         println!("skipped: PostgreSQL's server is not installed");
         return Ok(());
     };
-    let connector = Connector { address: postgres.address, runtime: runtime::Handle::current() };
-    let database = Database::builder(connector).max_size(3).build()?;
+    let mut config = Config::new();
+    config.user("postgres").dbname("postgres");
+    config.host(postgres.address.ip().to_string()).port(postgres.address.port());
+    let database = Pool::builder(config).max_size(3).build();
     let create = "create table notes (id serial primary key, text text not null)";
     database.get().await?.batch_execute(create).await?;
 

@@ -40,6 +40,7 @@
 //! | `axum` | `axum`: `serve` for routers |
 //! | `ws` | `axum::ws`: WebSockets in axum's handlers |
 //! | `tls` | `tls`: TLS by rustls on any stream, and for servers and clients of HTTP |
+//! | `postgres` | `postgres`: a pool for tokio-postgres, with a part for each worker; with `tls` also encrypted |
 //! | `tonic` | `tonic`: gRPC servers and client channels |
 //! | `quinn` | `quinn`: QUIC, with an endpoint on each worker; with `tls` |
 //! | `full` | all of these |
@@ -66,6 +67,8 @@ mod forward_write;
 pub mod hyper;
 #[cfg(feature = "io")]
 mod io;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 #[cfg(feature = "quinn")]
 pub mod quinn;
 #[cfg(feature = "tls")]

@@ -261,6 +261,50 @@ fn a_pool_of_sqlx_queries_postgres_without_and_within_tokios_context() {
     });
 }
 
+/// As an application does whose pool is axum's state, with `runtime-tokio`.
+#[cfg(feature = "tokio-context")]
+#[test]
+fn handlers_of_all_workers_query_postgres_by_a_pool_of_sqlx() {
+    use axum::extract::{Path, State};
+    use http_body_util::{BodyExt, Empty};
+
+    let Some(server) = requirements::require("PostgreSQL's server", crate::servers::postgres().unwrap())
+    else {
+        return;
+    };
+    let url = format!("postgres://postgres@{}/postgres", server.address);
+    let double = async |State(pool): State<sqlx::PgPool>, Path(number): Path<i32>| {
+        let worker = runtime::current_worker();
+        let query = sqlx::query_scalar::<_, i32>("select $1 * 2").bind(number);
+        let twice = query.fetch_one(&pool).await.unwrap();
+        assert_eq!(runtime::current_worker(), worker);
+        twice.to_string()
+    };
+    on_each_driver(2, async || {
+        adapters::tokio_context::enter().unwrap();
+        let pool = PgPoolOptions::new().max_connections(3).connect(&url).await.unwrap();
+        let app = axum::Router::new().route("/{number}", axum::routing::get(double)).with_state(pool.clone());
+        let listener = crate::common::listener();
+        let address = listener.local_addr().unwrap();
+        let http = adapters::axum::serve(listener, app).start().unwrap();
+        let client = adapters::hyper::Client::<Empty<hyper::body::Bytes>>::new();
+        let asked = (0..40).map(|number| {
+            let client = client.clone();
+            runtime::spawn_on(number % 2, move || async move {
+                let uri = format!("http://{address}/{number}").parse().unwrap();
+                let body = client.get().get(uri).await.unwrap().into_body();
+                assert_eq!(body.collect().await.unwrap().to_bytes(), (number * 2).to_string());
+            })
+        });
+        for answer in asked.collect::<Vec<_>>() {
+            answer.await.unwrap();
+        }
+        drop(client);
+        assert_eq!(http.shutdown(Duration::from_secs(60)).await.aborted, 0);
+        pool.close().await;
+    });
+}
+
 #[test]
 fn a_pool_of_sqlx_queries_sqlite() {
     on_each_driver(1, async || {

@@ -13,6 +13,7 @@ mod hostile_clients;
 mod http_server;
 mod https_client;
 mod io;
+mod postgres_pool;
 mod quic;
 mod tls_streams;
 #[cfg(feature = "tokio-context")]

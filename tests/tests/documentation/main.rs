@@ -52,7 +52,7 @@ fn check_table(page: &str, head: &str, table: &str) {
 const PORTS: [(&str, &str); 8] = [
     ("adapters/examples/axum_hello.rs", "axum with tower-http's layers"),
     ("adapters/examples/chat.rs", "a chat with all of tokio's channels"),
-    ("adapters/examples/postgres_api.rs", "tokio-postgres with a pool of deadpool's"),
+    ("adapters/examples/postgres_api.rs", "tokio-postgres with a pool"),
     ("adapters/examples/reqwest_pages.rs", "reqwest"),
     ("adapters/examples/grpc_chat.rs", "tonic with TLS"),
     ("adapters/examples/redis_counter.rs", "redis"),
