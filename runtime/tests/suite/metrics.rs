@@ -178,7 +178,7 @@ async fn worker_1_has_tasks(count: u64, driver: DriverKind) {
 #[test]
 fn tasks_are_alive_until_they_return_panic_or_are_aborted() {
     for driver in drivers() {
-        let mut runtime = with_histograms(driver);
+        let runtime = with_histograms(driver);
         runtime.block_on(async {
             assert_eq!(runtime::metrics()[0].alive_tasks, 0, "the future of block_on is no task");
             let local = runtime::spawn(async { runtime::metrics()[0].alive_tasks });
@@ -219,7 +219,7 @@ fn tasks_are_alive_until_they_return_panic_or_are_aborted() {
 #[test]
 fn tasks_are_alive_after_block_on_and_not_after_the_runtime() {
     for driver in drivers() {
-        let mut runtime = with_histograms(driver);
+        let runtime = with_histograms(driver);
         let handle = runtime.handle();
         runtime.block_on(async {
             for worker in [0, 1] {
