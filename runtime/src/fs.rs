@@ -42,7 +42,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 
 use futures_io::{AsyncBufRead, AsyncRead, AsyncSeek, AsyncWrite};
@@ -159,8 +159,12 @@ pub async fn write(path: impl AsRef<Path>, contents: impl AsRef<[u8]> + Send + '
 /// - A **read** that was dropped loses nothing: the next one returns its bytes, unless a seek or a
 ///   write comes before.
 /// - A **write** returns when its bytes are copied, and a thread writes them. Its error is that of
-///   the next operation of these traits: flush before the file is dropped, given back or read by
-///   others.
+///   the next operation of these traits, and the position is then where that write began: flush
+///   before the file is dropped, given back or read by others, and before the runtime ends, since a
+///   write that no thread has begun by then is dropped. A file that is open to append is written at
+///   its end, wherever the position is.
+/// - A **seek** drops what was read ahead, except by 0 from the current position. Later writes that
+///   name an offset, and those of others, don't change it.
 ///
 /// ```
 /// use futures_util::{AsyncBufReadExt, TryStreamExt};
@@ -179,6 +183,44 @@ pub async fn write(path: impl AsRef<Path>, contents: impl AsRef<[u8]> + Send + '
 pub struct File {
     file: Arc<std::fs::File>,
     stream: Box<FileStream>,
+    unwritten: Arc<Unwritten>,
+}
+
+/// Whether a write of the traits has not been made yet.
+#[derive(Default)]
+struct Unwritten {
+    pending: Mutex<bool>,
+    made: Condvar,
+}
+
+impl Unwritten {
+    /// Waits, on a thread of the pool. Threads take calls in their order, so another one has begun
+    /// the write, or has dropped it.
+    fn wait(&self) {
+        let pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(self.made.wait_while(pending, |pending| *pending).unwrap_or_else(PoisonError::into_inner));
+    }
+
+    fn set(&self, pending: bool) {
+        *self.pending.lock().unwrap_or_else(PoisonError::into_inner) = pending;
+        self.made.notify_all();
+    }
+}
+
+/// Held by the call of a write until that has ended, or was dropped.
+struct PendingWrite(Arc<Unwritten>);
+
+impl PendingWrite {
+    fn begin(unwritten: &Arc<Unwritten>) -> Self {
+        unwritten.set(true);
+        Self(Arc::clone(unwritten))
+    }
+}
+
+impl Drop for PendingWrite {
+    fn drop(&mut self) {
+        self.0.set(false);
+    }
 }
 
 /// A file as the traits see it.
@@ -189,6 +231,8 @@ struct FileStream {
     /// What comes from the position on.
     reading: Reading,
     writing: Writing,
+    /// Where the last write began.
+    write_began: u64,
     /// A seek from the end asks for the length.
     length: Option<PendingCall<u64>>,
 }
@@ -213,17 +257,20 @@ impl File {
 
     /// Takes an open file. Its descriptor's position is not used, nor changed.
     pub fn from_std(file: std::fs::File) -> Self {
-        Self { file: Arc::new(file), stream: Box::default() }
+        Self { file: Arc::new(file), stream: Box::default(), unwritten: Arc::default() }
     }
 
     /// Returns the file of the standard library.
     ///
     /// # Errors
-    /// Returns the file while an operation goes on that was cancelled, or a write that was not
-    /// flushed: unchanged.
+    /// Returns the file, unchanged, after a write that was not flushed, and while an operation goes
+    /// on that was cancelled.
     pub fn try_into_std(self) -> Result<std::fs::File, Self> {
-        let Self { file, stream } = self;
-        Arc::try_unwrap(file).map_err(|file| Self { file, stream })
+        if self.stream.writing.is_pending() {
+            return Err(self);
+        }
+        let Self { file, stream, unwritten } = self;
+        Arc::try_unwrap(file).map_err(|file| Self { file, stream, unwritten })
     }
 
     async fn call<T: Send + 'static>(
@@ -232,6 +279,19 @@ impl File {
     ) -> io::Result<T> {
         let file = Arc::clone(&self.file);
         pool_call(move || call(&file)).await
+    }
+
+    /// As [`File::call`], after the write of the traits before.
+    async fn call_after_write<T: Send + 'static>(
+        &self,
+        call: impl FnOnce(&std::fs::File) -> io::Result<T> + Send + 'static,
+    ) -> io::Result<T> {
+        let unwritten = Arc::clone(&self.unwritten);
+        self.call(move |file| {
+            unwritten.wait();
+            call(file)
+        })
+        .await
     }
 
     /// Reads at most as many bytes as the buffer is long (not its capacity) from an offset on, and
@@ -277,30 +337,31 @@ impl File {
         self.call(move |file| file.write_all_at(buffer.as_ref(), offset).map(|()| buffer)).await
     }
 
-    /// Waits until the file's content and metadata are on the disk. Its errors include those of
-    /// earlier writes.
+    /// Waits until the file's content and metadata are on the disk, also of a write of the traits
+    /// that was not flushed. The error of that write is still the next flush's; a disk's errors at
+    /// earlier writes are returned here (`fsync(2)`).
     #[doc(alias = "fsync")]
     pub async fn sync_all(&self) -> io::Result<()> {
-        self.call(std::fs::File::sync_all).await
+        self.call_after_write(std::fs::File::sync_all).await
     }
 
     /// As [`sync_all`](Self::sync_all), with only the metadata that is needed to read the file.
     #[doc(alias = "fdatasync")]
     pub async fn sync_data(&self) -> io::Result<()> {
-        self.call(std::fs::File::sync_data).await
+        self.call_after_write(std::fs::File::sync_data).await
     }
 
     /// Cuts the file to a length in bytes, or extends it with zeros. `InvalidInput` if it was not
     /// opened to be written.
     #[doc(alias = "ftruncate")]
     pub async fn set_len(&self, length: u64) -> io::Result<()> {
-        self.call(move |file| file.set_len(length)).await
+        self.call_after_write(move |file| file.set_len(length)).await
     }
 
     /// The file's metadata.
     #[doc(alias = "fstat")]
     pub async fn metadata(&self) -> io::Result<Metadata> {
-        self.call(std::fs::File::metadata).await
+        self.call_after_write(std::fs::File::metadata).await
     }
 
     /// Sets the file's permissions.
@@ -318,13 +379,20 @@ impl File {
 
 impl FileStream {
     fn move_to(&mut self, position: u64) {
-        // What was read ahead is of the old position.
-        if position != self.position {
-            self.reading = Reading::default();
-        }
+        // What was read ahead may be of another position, or of another time.
+        self.reading = Reading::default();
         self.position = position;
         // A seek that was cancelled may have asked too early.
         self.length = None;
+    }
+
+    /// Waits for the last write.
+    fn poll_written(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let written = ready!(self.writing.poll_flush(context));
+        if written.is_err() {
+            self.move_to(self.write_began);
+        }
+        Poll::Ready(written)
     }
 }
 
@@ -335,7 +403,7 @@ impl AsyncRead for File {
         buffer: &mut [u8],
     ) -> Poll<io::Result<usize>> {
         // So that it sees what was written.
-        ready!(self.stream.writing.poll_flush(context))?;
+        ready!(self.stream.poll_written(context))?;
         let (read, length) = (self.reader(), buffer.len().min(MOST_AT_ONCE));
         let count = ready!(self.stream.reading.poll_read(context, buffer, length, read))?;
         self.stream.position += count as u64;
@@ -346,14 +414,13 @@ impl AsyncRead for File {
 impl AsyncBufRead for File {
     fn poll_fill_buf(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
         let this = self.get_mut();
-        ready!(this.stream.writing.poll_flush(context))?;
+        ready!(this.stream.poll_written(context))?;
         let read = this.reader();
         this.stream.reading.poll_fill(context, MOST_AT_ONCE, read)
     }
 
     fn consume(mut self: Pin<&mut Self>, count: usize) {
-        self.stream.reading.consume(count);
-        self.stream.position += count as u64;
+        self.stream.position += self.stream.reading.consume(count) as u64;
     }
 }
 
@@ -363,16 +430,24 @@ impl AsyncWrite for File {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
+        // Before the next one counts as pending.
+        ready!(self.stream.poll_written(context))?;
         let (file, position) = (Arc::clone(&self.file), self.stream.position);
-        let write = move |bytes: &[u8]| file.write_all_at(bytes, position);
+        let pending = PendingWrite::begin(&self.unwritten);
+        let write = move |bytes: &[u8]| {
+            let written = file.write_all_at(bytes, position);
+            drop(pending);
+            written
+        };
         let count = ready!(self.stream.writing.poll_write(context, bytes, write))?;
+        self.stream.write_began = position;
         self.stream.move_to(position + count as u64);
         Poll::Ready(Ok(count))
     }
 
     /// Waits until the kernel has what was written. It need not be on the disk: [`File::sync_all`].
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.stream.writing.poll_flush(context)
+        self.stream.poll_written(context)
     }
 
     /// As a flush: the descriptor stays open.
@@ -381,11 +456,13 @@ impl AsyncWrite for File {
     }
 }
 
-/// A position beyond the end is allowed. `InvalidInput` for one below 0.
+/// A position beyond the end is allowed. `InvalidInput` for one below 0 or above `i64::MAX`. A seek
+/// from the end that is dropped leaves the length that it has asked for to the next one.
 impl AsyncSeek for File {
     fn poll_seek(mut self: Pin<&mut Self>, context: &mut Context<'_>, to: SeekFrom) -> Poll<io::Result<u64>> {
-        ready!(self.stream.writing.poll_flush(context))?;
+        ready!(self.stream.poll_written(context))?;
         let position = match to {
+            SeekFrom::Current(0) => return Poll::Ready(Ok(self.stream.position)),
             SeekFrom::Start(position) => Some(position),
             SeekFrom::Current(distance) => self.stream.position.checked_add_signed(distance),
             SeekFrom::End(distance) => {
@@ -396,6 +473,7 @@ impl AsyncSeek for File {
                 length?.checked_add_signed(distance)
             }
         };
+        let position = position.filter(|&position| i64::try_from(position).is_ok());
         let position = position.ok_or(io::ErrorKind::InvalidInput)?;
         self.stream.move_to(position);
         Poll::Ready(Ok(position))

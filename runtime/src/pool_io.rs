@@ -79,9 +79,11 @@ impl Reading {
         Poll::Ready(Ok(&self.bytes[self.taken..]))
     }
 
-    /// Takes bytes that [`Reading::poll_fill`] has returned.
-    pub(crate) fn consume(&mut self, count: usize) {
-        self.taken = self.bytes.len().min(self.taken + count);
+    /// Takes bytes that [`Reading::poll_fill`] has returned, as many as there are. Returns how many.
+    pub(crate) fn consume(&mut self, count: usize) -> usize {
+        let count = count.min(self.bytes.len() - self.taken);
+        self.taken += count;
+        count
     }
 
     /// [`Reading::poll_fill`] into a buffer, and takes what has fitted.
@@ -141,6 +143,11 @@ impl Writing {
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
             _ => Poll::Ready(Ok(length)),
         }
+    }
+
+    /// Whether the result of a write was not taken yet.
+    pub(crate) fn is_pending(&self) -> bool {
+        self.0.is_some()
     }
 
     /// Waits until everything is written, and returns the error of the last write once.

@@ -144,10 +144,57 @@ async fn the_error_of_a_write_is_that_of_the_next_operation_and_then_gone() {
     let error = file.flush().await.unwrap_err();
     assert_eq!(error.raw_os_error(), Some(Errno::BADF.raw_os_error()));
     file.flush().await.unwrap();
-    file.seek(SeekFrom::Start(0)).await.unwrap();
+    assert_eq!(file.stream_position().await.unwrap(), 0, "where the write began");
     let mut content = String::new();
     file.read_to_string(&mut content).await.unwrap();
     assert_eq!(content, "content");
+    file.write_all(b"x").await.unwrap();
+    let mut file = file.try_into_std().expect_err("nobody has been told of the error");
+    file.flush().await.unwrap_err();
+    assert!(file.try_into_std().is_ok());
+}
+
+#[test]
+fn what_asks_for_the_length_or_the_disk_waits_for_a_write_before() {
+    for driver in drivers() {
+        let folder = Folder::new();
+        // With one thread calls are made one after the other anyway.
+        let runtime = Builder::new().ignore_environment().workers(1).driver(driver).build().unwrap();
+        runtime.block_on(async {
+            let mut file = File::create(folder.join("file")).await.unwrap();
+            for round in 0..200 {
+                file.write_all(&[7; 10_000]).await.unwrap();
+                let length = (round + 1) * 10_000;
+                assert_eq!(file.metadata().await.unwrap().len(), length, "on {driver}");
+            }
+            file.write_all(&[7; 10_000]).await.unwrap();
+            file.sync_data().await.unwrap();
+            assert_eq!(std::fs::metadata(folder.join("file")).unwrap().len(), 2_010_000, "on {driver}");
+            file.write_all(&[7; 10_000]).await.unwrap();
+            file.set_len(0).await.unwrap();
+            assert_eq!(std::fs::metadata(folder.join("file")).unwrap().len(), 0, "on {driver}");
+        });
+    }
+}
+
+#[runtime::test]
+async fn a_seek_drops_what_was_read_ahead_and_refuses_what_no_file_has() {
+    let folder = Folder::new();
+    let path = folder.join("file");
+    fs::write(&path, "old").await.unwrap();
+    let options = OpenOptions::new().read(true).write(true).clone();
+    let mut file = File::open_with(&path, &options).await.unwrap();
+    assert_eq!(file.fill_buf().await.unwrap(), b"old");
+    file.consume_unpin(1_000);
+    assert_eq!(file.stream_position().await.unwrap(), 3, "as much as there was");
+    file.seek(SeekFrom::Start(0)).await.unwrap();
+    file.fill_buf().await.unwrap();
+    file.write_all_at("new", 0).await.unwrap();
+    file.seek(SeekFrom::Start(0)).await.unwrap();
+    assert_eq!(file.fill_buf().await.unwrap(), b"new");
+    for to in [SeekFrom::Start(u64::MAX), SeekFrom::Current(-1), SeekFrom::End(i64::MAX)] {
+        assert_eq!(file.seek(to).await.unwrap_err().kind(), ErrorKind::InvalidInput, "{to:?}");
+    }
 }
 
 #[test]
