@@ -111,13 +111,15 @@ impl Listener<Unix> {
     }
 
     fn accepted(&self, (socket, _): Accepted) -> io::Result<(Stream<Unix>, SocketAddr)> {
-        // Its peer stays known after it has gone (`net/unix/af_unix.c`, `unix_getname`).
-        let address = unix_address(&socket.peer_addr()?)?;
+        // Its peer stays known after it has gone (`net/unix/af_unix.c`, `unix_getname`). A peer may have a
+        // path of 108 bytes, which the kernel allows and the standard library has no address for.
+        let address = socket.peer_addr().and_then(|address| unix_address(&address));
+        let address = address.or_else(|_| SocketAddr::from_pathname(""))?;
         Ok((self.take_on(socket)?, address))
     }
 
     /// Accepts one connection, onto this worker, and returns the address of its peer, which is
-    /// unnamed unless the peer has bound its socket. Any number of tasks may wait on one listener.
+    /// unnamed unless the peer has bound its socket, to a path of less than 108 bytes. Any number of tasks may wait on one listener.
     /// No error is caused by a peer, and none ends the listener: the next accept may succeed.
     pub async fn accept(&self) -> io::Result<(Stream<Unix>, SocketAddr)> {
         self.accepted(self.accept_socket().await?)
@@ -335,7 +337,9 @@ impl UnixDatagram {
     }
 
     /// Tries an operation of the caller's on the socket, and whenever it would block, waits until
-    /// the socket is ready. Any number of tasks may wait. So descriptors are passed, for example:
+    /// the socket is ready. Any number of tasks may wait. Connect the socket before it sends by this:
+    /// for a receiver that the operation names, no event says that there is room, and it would be
+    /// tried in each turn. So descriptors are passed, for example:
     ///
     /// ```
     /// use std::io::IoSlice;

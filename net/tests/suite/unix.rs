@@ -13,7 +13,7 @@ use net::{TcpStream, UnixDatagram, UnixListener, UnixStream};
 use runtime::io::Direction;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags,
+    SendFlags, SocketAddrUnix,
 };
 
 const LIMIT: Duration = Duration::from_secs(30);
@@ -37,6 +37,20 @@ async fn both_sides_know_both_addresses() {
     let (server, peer) = std::future::poll_fn(|context| listener.poll_accept(context)).await.unwrap();
     assert_eq!(peer.as_pathname(), Some(&*bound));
     assert_eq!(server.peer_addr().unwrap().as_pathname(), Some(&*bound));
+}
+
+/// `sockaddr_un` has 108 bytes, which a path may fill without a 0 at its end.
+#[runtime::test]
+async fn a_peer_whose_path_the_standard_library_has_no_address_for_is_accepted() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("server");
+    let listener = UnixListener::bind(&path).unwrap();
+    let longest = folder.path().join("x".repeat(108 - folder.path().as_os_str().len() - 1));
+    let client = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None).unwrap();
+    rustix::net::bind(&client, &SocketAddrUnix::new(&longest).unwrap()).unwrap();
+    client.connect(&socket2::SockAddr::unix(&path).unwrap()).unwrap();
+    let (_server, peer) = listener.accept().await.unwrap();
+    assert!(peer.is_unnamed());
 }
 
 #[runtime::test]
