@@ -383,7 +383,8 @@ impl UdpSocket {
         self.fd.writable().await.map(drop)
     }
 
-    /// Tries an operation of the caller's on the socket, without waiting.
+    /// Tries an operation of the caller's on the socket, without waiting. What it receives and sends
+    /// is not in the worker's metrics.
     ///
     /// # Errors
     /// Those of the operation. After `WouldBlock` the socket is not ready until its next event.
@@ -396,7 +397,7 @@ impl UdpSocket {
     }
 
     /// Tries an operation of the caller's on the socket, and whenever it would block, waits until
-    /// the socket is ready. Any number of tasks may wait.
+    /// the socket is ready. Any number of tasks may wait. As [`try_io`](Self::try_io) in the metrics.
     pub async fn async_io<R>(
         &self,
         direction: Direction,

@@ -128,8 +128,8 @@ pub struct Metrics {
     /// Polls of tasks, those of the future of `block_on` included.
     pub polls: u64,
     /// Tasks that it has taken in and that have not ended: neither returned, nor panicked, nor been
-    /// dropped after an abort. With those that wait for a closure of `spawn_blocking`, without
-    /// the future of `block_on`, and without tasks spawned on another thread that wait in its
+    /// dropped after an abort. Each `spawn_blocking` is one until its closure has ended, which
+    /// tokio doesn't count. Without the future of `block_on`, and without tasks spawned on another thread that wait in its
     /// inbox. 0 after the worker has stopped.
     #[doc(alias = "num_alive_tasks")]
     pub alive_tasks: u64,

@@ -114,7 +114,7 @@ impl Runtime {
     /// afterwards both are as they were.
     ///
     /// # Panics
-    /// If the future panics, if it is called from within a runtime, if a worker failed, or if
+    /// If the future panics, if it is called on a worker's thread, if a worker failed, or if
     /// worker 0 can't be pinned to its core or its driver can't be opened.
     #[track_caller]
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {

@@ -347,8 +347,9 @@ async fn a_peek_leaves_the_datagram_and_an_error_is_taken_once() {
     let peeked = runtime::timeout(Duration::from_secs(30), other.peek(&mut buffer)).await.unwrap();
     assert_eq!((peeked.unwrap(), other.try_recv(&mut buffer).unwrap()), (5, 5));
     drop(other);
-    // Refused by the kernel, which says so on loopback before the send returns.
+    // Refused by the kernel, which says so by an event.
     one.send(b"refused").await.unwrap();
+    runtime::timeout(Duration::from_secs(30), one.readable()).await.unwrap().unwrap();
     let error = one.take_error().unwrap().expect("nobody has the address");
     assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
     assert!(one.take_error().unwrap().is_none());
