@@ -50,7 +50,8 @@ use crate::hyper::{Listen, MakeService, Peer, Serve, serve as serve_hyper};
 ///
 /// `app` is a `Router`, a `MethodRouter`, or what `into_make_service` or
 /// `into_make_service_with_connect_info::<SocketAddr>` makes of one: then handlers can extract
-/// `ConnectInfo`. On a Unix domain socket its address is `[::]:0`.
+/// `ConnectInfo`. On a Unix domain socket its address is `[::]:0`, and
+/// so is that of a connection that has broken before it is served.
 ///
 /// The result is awaited, after [`with_graceful_shutdown`](Serve::with_graceful_shutdown) perhaps,
 /// or [started](Serve::start).

@@ -51,8 +51,8 @@ pub(super) async fn serve_connection<K: 'static, M: MakeService>(
     peer: Peer,
     context: Arc<ConnectionContext<M>>,
 ) {
-    if tracing::enabled!(tracing::Level::DEBUG) {
-        // Once the connection has failed it has no address any more.
+    // Once the connection has broken it has no address any more, and a handshake takes time.
+    if peer.is_encrypted() || tracing::enabled!(tracing::Level::DEBUG) {
         peer.address();
     }
     let stream = HttpSocket::new(stream, context.is_tcp).with_stall_limit(context.stall_limit);

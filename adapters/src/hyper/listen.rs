@@ -1,11 +1,11 @@
 //! The listeners that a server takes, whom its connections come from, and what makes their
 //! services.
 
-use std::cell::OnceCell;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::panic::Location;
+use std::sync::OnceLock;
 
 use ::hyper::body::{Body, Incoming};
 use ::hyper::service::Service;
@@ -19,14 +19,14 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 #[derive(Clone)]
 pub struct Peer {
     /// Asked for when somebody wants it: a system call for each connection.
-    address: OnceCell<Option<SocketAddr>>,
+    address: OnceLock<Option<SocketAddr>>,
     ask: Option<LateAddress>,
     encrypted: bool,
 }
 
 impl Peer {
     /// The client's address; `None` on a Unix domain socket, and if the connection has broken
-    /// before it was first asked for.
+    /// before it was first asked for. A clone that was made before asks for itself.
     pub fn address(&self) -> Option<SocketAddr> {
         *self.address.get_or_init(|| self.ask.as_ref()?.peer_addr().ok())
     }
@@ -80,7 +80,7 @@ pub(super) mod sealed {
 
         fn peer(stream: &Stream<Tcp>, arrival: Arrival, encrypted: bool) -> Peer {
             let ask = arrival.peer.is_none().then(|| stream.late_peer_addr());
-            let address = arrival.peer.map_or_else(OnceCell::new, |peer| OnceCell::from(Some(peer)));
+            let address = arrival.peer.map_or_else(OnceLock::new, |peer| OnceLock::from(Some(peer)));
             Peer { address, ask, encrypted }
         }
     }
@@ -98,7 +98,7 @@ pub(super) mod sealed {
         }
 
         fn peer(_: &Stream<Unix>, _: Arrival, encrypted: bool) -> Peer {
-            Peer { address: OnceCell::new(), ask: None, encrypted }
+            Peer { address: OnceLock::new(), ask: None, encrypted }
         }
     }
 }
