@@ -8,7 +8,8 @@
 //! ```
 //!
 //! The arguments are the numbers of connections, rounds and seconds; without them it is a short
-//! run. Each server is a process on the last core, and the clients are on the first.
+//! run. Each server is a process on the last core, and the clients are on the first. It needs `chrt`
+//! (util-linux). `RUNTIME_DRIVER=epoll` sets the driver of servers and clients.
 
 use std::cell::Cell;
 use std::error::Error;
@@ -21,7 +22,6 @@ use std::time::{Duration, Instant};
 use futures_util::{AsyncReadExt, AsyncWriteExt};
 use net::{TcpListener, TcpStream};
 use runtime::policy::Cpus;
-use rustix::param::clock_ticks_per_second;
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, set_parent_process_death_signal, setrlimit};
 
 type Failure = Box<dyn Error + Send + Sync>;
@@ -53,16 +53,20 @@ fn main() -> Result<(), Failure> {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })?;
-    let cores = Cpus::allowed()?;
     match arguments[..] {
-        ["serve", server, most] => {
-            Cpus::one(cores.iter().last().unwrap_or(0)).pin(None)?;
+        ["serve", server, most, core] => {
+            Cpus::one(core.parse()?).pin(None)?;
             serve(server, most.parse()?)
         }
         [connections, rounds, seconds] => {
-            compare(connections.parse()?, rounds.parse()?, Duration::from_secs_f64(seconds.parse()?))
+            let numbers: [u32; 3] = [connections.parse()?, rounds.parse()?, seconds.parse()?];
+            if numbers.contains(&0) {
+                return Err("the numbers of connections, rounds and seconds are at least 1".into());
+            }
+            compare(numbers[0], numbers[1] as usize, Duration::from_secs(numbers[2].into()))
         }
-        _ => compare(20, 1, Duration::from_millis(100)),
+        [] => compare(20, 1, Duration::from_millis(100)),
+        _ => Err("arguments: CONNECTIONS ROUNDS SECONDS, or none".into()),
     }
 }
 
@@ -110,34 +114,42 @@ fn plain_threads() -> Result<(), Failure> {
     }
 }
 
-/// Requests a second, and the server's CPU time of a request in microseconds.
-type Measured = (f64, f64);
+/// Requests a second; and of the server's threads, for each request: CPU time in microseconds, and how
+/// often one has gone to sleep.
+type Measured = [f64; 3];
 
-fn compare(connections: usize, rounds: usize, time: Duration) -> Result<(), Failure> {
-    Cpus::one(Cpus::allowed()?.iter().next().unwrap_or(0)).pin(None)?;
+fn compare(connections: u32, rounds: usize, time: Duration) -> Result<(), Failure> {
+    let cores = Cpus::allowed()?;
+    let (first, last) = (cores.iter().next().unwrap_or(0), cores.iter().last().unwrap_or(0));
+    if first == last {
+        println!("One core for servers and clients: what is measured is their sharing of it.");
+    }
+    // Servers are started from this thread, and move to their own core.
+    Cpus::one(first).pin(None)?;
     let runtime = runtime::Builder::new().workers(1).build()?;
     let mut measured: [Vec<Measured>; SERVERS.len()] = Default::default();
     for round in 0..rounds {
         for server in 0..SERVERS.len() {
             let server = (server + round) % SERVERS.len();
-            measured[server].push(runtime.block_on(measure(SERVERS[server], connections, time))?);
+            measured[server].push(runtime.block_on(measure(SERVERS[server], last, connections, time))?);
         }
     }
     println!(
         "{connections} connections, {rounds} rounds of {} s: medians [least, greatest]",
         time.as_secs_f64()
     );
-    println!("{:20} {:>22} {:>21} {:>18}", "", "requests/s", "CPU us/request", "CPU ratio");
+    let header = ["requests/s", "CPU us/request", "CPU ratio", "sleeps/request"];
+    println!("{:17} {:>22} {:>21} {:>18} {:>18}", "", header[0], header[1], header[2], header[3]);
     for ((server, most, batch), results) in SERVERS.iter().zip(&measured) {
         let server = match *server {
             "pool" => format!("pool of {most}"),
             other => other.to_owned(),
         };
         let server = server + if *batch { ", batch" } else { "" };
-        let rates = median(results.iter().map(|it| it.0), 0);
-        let times = median(results.iter().map(|it| it.1), 2);
-        let ratios = median(results.iter().zip(&measured[0]).map(|(it, plain)| it.1 / plain.1), 2);
-        println!("{server:20} {rates:>22} {times:>21} {ratios:>18}");
+        let figure = |index: usize, digits| median(results.iter().map(|it| it[index]), digits);
+        let (rates, times, sleeps) = (figure(0, 0), figure(1, 2), figure(2, 2));
+        let ratios = median(results.iter().zip(&measured[0]).map(|(it, plain)| it[1] / plain[1]), 2);
+        println!("{server:17} {rates:>22} {times:>21} {ratios:>18} {sleeps:>18}");
     }
     Ok(())
 }
@@ -153,22 +165,29 @@ fn median(values: impl Iterator<Item = f64>, digits: usize) -> String {
 struct Server(Child);
 
 impl Server {
-    fn start((server, most, batch): (&str, &str, bool)) -> Result<(Self, SocketAddr), Failure> {
+    fn start((server, most, batch): (&str, &str, bool), core: u32) -> Result<(Self, SocketAddr), Failure> {
         let mut command = Command::new("chrt");
         command.arg(if batch { "--batch" } else { "--other" }).arg("0").arg(std::env::current_exe()?);
-        let child = command.args(["serve", server, most]).stdout(Stdio::piped()).spawn()?;
+        let child = command.args(["serve", server, most, &core.to_string()]).stdout(Stdio::piped()).spawn();
+        let child = child.map_err(|error| format!("chrt (util-linux) can't be started: {error}"))?;
         let mut server = Self(child);
         let mut line = String::new();
         BufReader::new(server.0.stdout.take().ok_or("no output")?).read_line(&mut line)?;
         Ok((server, line.trim().parse()?))
     }
 
-    /// The CPU time of its threads in microseconds, in steps of 10 ms.
-    fn cpu_time(&self) -> Result<f64, Failure> {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.0.id()))?;
-        let fields = stat.rsplit_once(')').ok_or("no name")?.1.split_whitespace();
-        let ticks = fields.skip(11).take(2).map(str::parse::<f64>).sum::<Result<f64, _>>()?;
-        Ok(ticks / clock_ticks_per_second() as f64 * 1e6)
+    /// Of all of its threads: CPU time in microseconds, and how often they have gone to sleep.
+    fn used(&self) -> Result<(f64, f64), Failure> {
+        let mut used = (0.0, 0.0);
+        for thread in std::fs::read_dir(format!("/proc/{}/task", self.0.id()))? {
+            let folder = thread?.path();
+            let times = std::fs::read_to_string(folder.join("schedstat"))?;
+            used.0 += times.split(' ').next().ok_or("no CPU time")?.parse::<f64>()? / 1e3;
+            let status = std::fs::read_to_string(folder.join("status"))?;
+            let sleeps = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+            used.1 += sleeps.ok_or("no count of switches")?.trim().parse::<f64>()?;
+        }
+        Ok(used)
     }
 }
 
@@ -182,10 +201,11 @@ impl Drop for Server {
 
 async fn measure(
     server: (&str, &str, bool),
-    connections: usize,
+    core: u32,
+    connections: u32,
     time: Duration,
 ) -> Result<Measured, Failure> {
-    let (server, address) = Server::start(server)?;
+    let (server, address) = Server::start(server, core)?;
     let served = Rc::new(Cell::new(0u64));
     let mut clients = runtime::task::JoinSet::new();
     for number in 0..connections {
@@ -193,13 +213,13 @@ async fn measure(
         clients.spawn(client(stream, number as u8, Rc::clone(&served)));
     }
     runtime::sleep(WARM_UP).await;
-    let (started, requests, cpu) = (Instant::now(), served.get(), server.cpu_time()?);
+    let (started, requests, before) = (Instant::now(), served.get(), server.used()?);
     runtime::sleep(time).await;
     let requests = (served.get() - requests) as f64;
-    let (seconds, cpu) = (started.elapsed().as_secs_f64(), server.cpu_time()? - cpu);
+    let (seconds, after) = (started.elapsed().as_secs_f64(), server.used()?);
     match clients.try_join_next() {
         Some(ended) => Err(format!("a client has ended: {ended:?}").into()),
-        None => Ok((requests / seconds, cpu / requests)),
+        None => Ok([requests / seconds, (after.0 - before.0) / requests, (after.1 - before.1) / requests]),
     }
 }
 
