@@ -7,13 +7,13 @@
 //!
 //! As root, for the veth pair; `--network loopback` needs no privilege. `--help` lists the rest. Each server is a
 //! process of its own; the load is one thread of this process, with a connection for each request or connections that
-//! stay open. With one worker the server is pinned to a core and the load to another one; two workers share both cores
-//! with the load.
+//! stay open. With one worker the server is pinned to a core and the load to another one; more workers and the load run on
+//! any core.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener as StdListener};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use axum::Router;
@@ -24,19 +24,21 @@ use clap::Parser;
 use hdrhistogram::Histogram;
 use lab::Error;
 use lab::cores::CoreAssignment;
+use lab::peers::raise_descriptor_limit;
+use lab::report::interval_text;
 use lab::rounds::{DistanceClass, Figure, LoadKind, LoadPlan, Results, Runner, Turn};
 use lab::testbed::Testbed;
 use loadgen::medians::Interval;
 use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token};
 use policies::Cpus;
-use rustix::time::{ClockId, clock_gettime};
 use tower_http::compression::CompressionLayer;
 use tower_http::cors::CorsLayer;
 use tower_http::trace::TraceLayer;
 
 /// How long a handler may take. None does.
 const LIMIT: Duration = Duration::from_secs(10);
+const BODY: &str = "Hello, World!";
 const TOO_LATE: StatusCode = StatusCode::REQUEST_TIMEOUT;
 
 #[derive(Parser)]
@@ -95,6 +97,8 @@ fn main() -> Result<(), Error> {
         return serve(&server);
     }
     let flags = Flags::parse();
+    // A client's socket may be closed later than the next one is opened.
+    raise_descriptor_limit()?;
     let cores = CoreAssignment::choose()?;
     if cores.servers == cores.clients {
         return Err("this needs two cores: one for the server and one for its load".into());
@@ -106,7 +110,7 @@ fn main() -> Result<(), Error> {
         let testbed = testbed.as_ref().filter(|_| network == Network::Veth);
         for &workers in &flags.workers {
             let servers = SHAPES.iter().enumerate();
-            let mut servers = servers
+            let servers = servers
                 .map(|(shape, _)| Server::start(shape, workers, &cores, testbed))
                 .collect::<Result<Vec<_>, _>>()?;
             for &clients in &flags.clients {
@@ -117,7 +121,7 @@ fn main() -> Result<(), Error> {
                         LoadPlan::new(name, LoadKind::Closed, connections.into(), flags.rounds.into(), limit);
                     let core = (workers == 1).then(|| cores.clients[0]);
                     runner.measure(plan, &SHAPES.map(str::to_owned), |shape| {
-                        let server = &mut servers[shape];
+                        let server = &servers[shape];
                         let turn = || {
                             // Of this thread alone, which the runner makes for the turn.
                             if let Some(core) = core {
@@ -149,11 +153,8 @@ fn load_name(network: Network, workers: u8, clients: Clients, connections: u16) 
 
 /// The tables as the page has them.
 fn print(results: &Results) {
-    let text = |interval: Option<&Interval>, digits: usize| match interval {
-        Some(Interval { median, low, high, .. }) => {
-            format!("{median:.digits$} [{low:.digits$}, {high:.digits$}]")
-        }
-        None => "-".to_owned(),
+    let text = |interval: Option<&Interval>, digits| {
+        interval.map_or_else(|| "-".to_owned(), |interval| interval_text(interval, digits))
     };
     for load in &results.loads {
         let (low, high) = load.distance.unwrap_or_default();
@@ -183,8 +184,6 @@ fn print(results: &Results) {
 /// A server's process. It ends when its standard input does.
 struct Server {
     process: Child,
-    input: ChildStdin,
-    output: BufReader<ChildStdout>,
     address: SocketAddr,
 }
 
@@ -200,31 +199,25 @@ impl Server {
         let mut command = Command::new(std::env::current_exe()?);
         command.env(SERVER, format!("{shape} {workers} {core} {address}"));
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut process = match testbed {
+        let process = match testbed {
             Some(testbed) => testbed.server.run(|| command.spawn())?,
             None => command.spawn()?,
         };
-        let (Some(input), Some(output)) = (process.stdin.take(), process.stdout.take()) else {
-            return Err("a server has no pipes".into());
-        };
-        let mut server =
-            Self { process, input, output: BufReader::new(output), address: SocketAddr::from((address, 0)) };
-        server.address = server.line()?.parse()?;
+        let mut server = Self { process, address: SocketAddr::from((address, 0)) };
+        let output = server.process.stdout.take().ok_or("a server has no output")?;
+        let mut line = String::new();
+        BufReader::new(output).read_line(&mut line)?;
+        let unreadable =
+            |error| format!("a server has not written its address ({error}); its error is above");
+        server.address = line.trim_end().parse().map_err(unreadable)?;
         Ok(server)
     }
 
-    fn line(&mut self) -> Result<String, Error> {
-        let mut line = String::new();
-        if self.output.read_line(&mut line)? == 0 {
-            return Err("a server has ended; its error message is above".into());
-        }
-        Ok(line.trim_end().to_owned())
-    }
-
-    /// The CPU time that its process has used.
-    fn cpu_time(&mut self) -> Result<Duration, Error> {
-        writeln!(self.input)?;
-        Ok(Duration::from_nanos(self.line()?.parse()?))
+    /// The CPU time that its threads have used, in nanoseconds, asked without its help.
+    fn cpu_time(&self) -> Result<u64, Error> {
+        let process = procfs::process::Process::new(self.process.id().cast_signed())?;
+        let times = process.tasks()?.flatten().filter_map(|thread| thread.schedstat().ok());
+        Ok(times.map(|times| times.sum_exec_runtime).sum())
     }
 }
 
@@ -237,7 +230,7 @@ impl Drop for Server {
 }
 
 fn app() -> Router {
-    let app = Router::new().route("/", get(async || "Hello, World!"));
+    let app = Router::new().route("/", get(async || BODY));
     app.layer(CompressionLayer::new()).layer(CorsLayer::permissive()).layer(TraceLayer::new_for_http())
 }
 
@@ -254,7 +247,11 @@ fn serve(server: &str) -> Result<(), Error> {
     if workers == 1 {
         Cpus::one(core).pin(None)?;
     }
-    std::thread::spawn(answer);
+    std::thread::spawn(|| {
+        // The end of the bench's process ends this one.
+        let _ = io::stdin().read(&mut [0]);
+        std::process::exit(0);
+    });
     match shape {
         0 => tokio::runtime::Builder::new_multi_thread()
             .worker_threads(workers)
@@ -291,15 +288,6 @@ fn serve(server: &str) -> Result<(), Error> {
         }
         .map_err(Into::into),
     }
-}
-
-/// Prints the CPU time of this process for each line, until the input ends.
-fn answer() {
-    for _ in io::stdin().lines().map_while(Result::ok) {
-        let time = clock_gettime(ClockId::ProcessCPUTime);
-        println!("{}", time.tv_sec * 1_000_000_000 + time.tv_nsec);
-    }
-    std::process::exit(0);
 }
 
 fn bind(address: SocketAddr) -> io::Result<StdListener> {
@@ -344,18 +332,18 @@ struct Connection {
     unsent: bool,
 }
 
-fn measure(server: &mut Server, clients: Clients, connections: u16, seconds: f64) -> Result<Turn, Error> {
+fn measure(server: &Server, clients: Clients, connections: u16, seconds: f64) -> Result<Turn, Error> {
     let mut load = Load::connect(server.address, clients, connections)?;
     load.run(Duration::from_secs_f64(seconds / 5.0))?;
     load.latencies.reset();
     let (cpu, begun) = (server.cpu_time()?, Instant::now());
     load.run(Duration::from_secs_f64(seconds))?;
-    let (time, cpu) = (begun.elapsed().as_secs_f64(), server.cpu_time()? - cpu);
+    let (time, cpu) = (begun.elapsed().as_secs_f64(), server.cpu_time()?.saturating_sub(cpu));
     let count = load.latencies.len() as f64;
     let at = |quantile| load.latencies.value_at_quantile(quantile) as f64 / 1e3;
     let mut turn = Turn::new([
         (Figure::Throughput, count / time),
-        (Figure::CpuPerRequest, cpu.as_secs_f64() * 1e6 / count),
+        (Figure::CpuPerRequest, cpu as f64 / 1e3 / count),
         (Figure::P50, at(0.5)),
         (Figure::P99, at(0.99)),
     ]);
@@ -372,8 +360,14 @@ impl Load {
         let poll = Poll::new()?;
         // Found out by a connection of its own, whose answer comes in one piece.
         let mut first = std::net::TcpStream::connect(address)?;
+        first.set_read_timeout(Some(LIMIT))?;
         first.write_all(clients.request())?;
-        let answer = first.read(&mut [0; 1024])?;
+        let mut bytes = [0; 1024];
+        let answer = first.read(&mut bytes)?;
+        if !bytes.starts_with(b"HTTP/1.1 200 ") || !bytes[..answer].ends_with(BODY.as_bytes()) {
+            let bytes = String::from_utf8_lossy(&bytes[..answer]);
+            return Err(format!("a server answers something else, or in parts: {bytes:?}").into());
+        }
         let latencies = Histogram::new_with_bounds(1, 60_000_000_000, 2)?;
         let mut load = Self { poll, address, clients, connections: Vec::new(), answer, latencies };
         for index in 0..connections.into() {
@@ -430,6 +424,9 @@ impl Load {
                     return Ok(());
                 }
                 Ok(0) => return Err("the server has closed a connection too early".into()),
+                Ok(length) if connection.received + length > self.answer => {
+                    return Err("an answer is longer than the first one".into());
+                }
                 Ok(length) => connection.received += length,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
                 Err(error) => return Err(error.into()),

@@ -51,7 +51,7 @@ pub fn serve(
     }
 }
 
-pub(crate) fn raise_descriptor_limit() -> io::Result<()> {
+pub fn raise_descriptor_limit() -> io::Result<()> {
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum })?;
     Ok(())

@@ -6,3 +6,4 @@ mod render;
 pub(crate) mod tables;
 
 pub use document::{Document, Plot, Section, Table};
+pub use tables::interval_text;

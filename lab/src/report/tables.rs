@@ -33,7 +33,7 @@ pub(super) fn styled_table(
 
 /// A median with its interval, for example `1.80 [1.60, 2.00]`; with fewer values than 95 %
 /// confidence needs, the median and how many values it is of.
-pub(crate) fn interval_text(interval: &Interval, digits: usize) -> String {
+pub fn interval_text(interval: &Interval, digits: usize) -> String {
     let Interval { median, low, high, count, .. } = interval;
     if *count == 0 {
         return "not measured".to_owned();

@@ -222,6 +222,17 @@ impl Machine {
         settings
     }
 
+    /// Joins the cables of all devices by a switch, so that they reach each other.
+    pub fn join_cables(&self) {
+        let taps =
+            (0..self.interfaces.len()).map(|index| format!("ip link set tap{index} master switch && "));
+        let all =
+            format!("ip link add switch type bridge && {}ip link set switch up", taps.collect::<String>());
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", &all]);
+        assert!(self.namespace.run(move || command.status()).unwrap().success());
+    }
+
     /// Connects to a port of the guest's side of a link.
     pub fn connect(&self, nic: usize, port: u16) -> io::Result<TcpStream> {
         self.namespace.run(move || TcpStream::connect(format!("10.9.{nic}.2:{port}")))

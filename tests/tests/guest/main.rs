@@ -1,5 +1,6 @@
 //! Policies on devices that interrupt, in a guest under software emulation.
 
+mod card;
 mod clocks;
 mod devices;
 mod eight_queues;
