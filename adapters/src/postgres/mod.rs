@@ -39,7 +39,9 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 #[derive(Debug, Clone)]
 #[must_use = "a builder does nothing until the pool is built"]
 pub struct Builder {
-    connector: Connector,
+    config: Config,
+    #[cfg(feature = "tls")]
+    tls: Option<crate::tls::Connector>,
     max_size: usize,
     timeout: Duration,
 }
@@ -54,6 +56,10 @@ impl Builder {
     }
 
     /// How long [`Pool::get`] may take. Default: 30 s.
+    ///
+    /// It has to exceed the config's `connect_timeout`, or a silent host is never given up. If it
+    /// is less than that of all addresses of the hosts together, a call may not try them all: the
+    /// next one begins with the others.
     pub fn timeout(mut self, limit: Duration) -> Self {
         self.timeout = limit;
         self
@@ -63,7 +69,7 @@ impl Builder {
     /// refuses others. The certificate has to be valid for the config's host. Default: no TLS.
     #[cfg(feature = "tls")]
     pub fn tls(mut self, connector: crate::tls::Connector) -> Self {
-        self.connector.tls = Some(connector);
+        self.tls = Some(connector);
         self
     }
 
@@ -75,7 +81,12 @@ impl Builder {
     pub fn build(self) -> Pool {
         assert!(self.max_size > 0, "a pool has at least one connection");
         let parts = runtime::workers().min(self.max_size);
-        let connector = Arc::new(self.connector);
+        let connector = Arc::new(Connector {
+            config: self.config,
+            #[cfg(feature = "tls")]
+            tls: self.tls,
+            seen: Mutex::default(),
+        });
         let part = |number| {
             let size = self.max_size / parts + usize::from(number < self.max_size % parts);
             let built = managed::Pool::builder(Opener(Arc::clone(&connector))).max_size(size).build();
@@ -99,13 +110,20 @@ pub struct Pool {
 
 impl Pool {
     /// Sets up a pool of connections to the config's hosts, of which the first that answers is
-    /// taken. A config is parsed from a connection string, or made by its methods.
+    /// taken, at the first of its addresses that does. The one that has answered last comes first,
+    /// until it fails; with `load_balance_hosts=random` the order is another one each time. A config
+    /// is parsed from a connection string, or made by its methods.
     ///
-    /// Of the config's options `connect_timeout` limits the whole opening of a connection to one
-    /// host, also its TLS handshake and login.
+    /// Of the config's options `connect_timeout` limits the whole opening of a connection at one
+    /// address, also its TLS handshake and login, and the lookup of a name. Default: 10 s.
     pub fn builder(config: Config) -> Builder {
-        let connector = Connector::new(config);
-        Builder { connector, max_size: PoolConfig::default().max_size, timeout: TIMEOUT }
+        Builder {
+            config,
+            #[cfg(feature = "tls")]
+            tls: None,
+            max_size: PoolConfig::default().max_size,
+            timeout: TIMEOUT,
+        }
     }
 
     /// A free connection of the calling worker's part, or a new one. If the part has its most
@@ -125,7 +143,11 @@ impl Pool {
             Ok(Err(error)) => {
                 unreachable!("{error}: the pool has neither hooks nor limits, nor is it closed")
             }
-            Err(_) => Err(Error::TimedOut { limit: self.timeout, open: part.status().size }),
+            Err(_) => Err(Error::TimedOut {
+                limit: self.timeout,
+                open: part.status().size,
+                failed: part.manager().0.last_failure(),
+            }),
         }
     }
 }

@@ -2,6 +2,9 @@
 
 use std::collections::BTreeSet;
 use std::error::Error as _;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -99,7 +102,7 @@ fn a_worker_waits_at_its_part_of_the_limit_and_says_so_when_its_time_is_over() {
         let error = pool.get().await.unwrap_err();
         assert!(begin.elapsed() >= limit);
         assert!(matches!(error, Error::TimedOut { open: 2, .. }), "{error:?}");
-        let text = "no connection to PostgreSQL was free within 1s; open ones of this worker: 2";
+        let text = "no connection to PostgreSQL was free or opened within 1s; open ones of this worker: 2";
         assert_eq!(error.to_string(), text);
         // The other worker's part is its own.
         on_worker(1, &pool, async |pool: Pool| {
@@ -215,7 +218,7 @@ fn a_cached_statement_is_prepared_once_by_each_connection() {
 #[test]
 fn the_first_host_that_answers_is_connected_to() {
     let server = server!(crate::servers::postgres());
-    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let (silent_port, port) = (silent.local_addr().unwrap().port(), server.address.port());
     let closed_port = requirements::free_port();
     on_each_driver(1, async || {
@@ -254,9 +257,104 @@ fn the_first_host_that_answers_is_connected_to() {
     });
 }
 
+/// Closes connections as soon as they are accepted. The address, and how many they were.
+fn closing(address: SocketAddr) -> (SocketAddr, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind(address).unwrap();
+    let (address, accepted) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
+    let count = Arc::clone(&accepted);
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            count.fetch_add(1, Ordering::SeqCst);
+            drop(stream);
+        }
+    });
+    (address, accepted)
+}
+
+#[test]
+fn a_host_that_has_answered_is_tried_first_from_then_on() {
+    let server = server!(crate::servers::postgres());
+    let (closing, accepted) = closing((Ipv4Addr::LOCALHOST, 0).into());
+    on_each_driver(1, async || {
+        let mut config = Config::new();
+        config.user("postgres");
+        for address in [closing, server.address] {
+            config.host("127.0.0.1").port(address.port());
+        }
+        let pool = Pool::builder(config).max_size(2).build();
+        let before = accepted.load(Ordering::SeqCst);
+        let (_first, _second) = (pool.get().await.unwrap(), pool.get().await.unwrap());
+        assert_eq!(accepted.load(Ordering::SeqCst) - before, 1);
+    });
+}
+
+#[test]
+fn calls_that_time_out_at_silent_hosts_reach_the_last_one_in_the_end() {
+    let server = server!(crate::servers::postgres());
+    let silent = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+    on_each_driver(1, async || {
+        let mut config = Config::new();
+        config.user("postgres").connect_timeout(Duration::from_millis(400));
+        for address in silent.iter().map(|silent| silent.local_addr().unwrap()).chain([server.address]) {
+            config.host("127.0.0.1").port(address.port());
+        }
+        let pool = Pool::builder(config).max_size(1).timeout(Duration::from_secs(1)).build();
+        let text = pool.get().await.unwrap_err().to_string();
+        let head = "no connection to PostgreSQL was free or opened within 1s; \
+                    open ones of this worker: 0; 127.0.0.1:";
+        assert!(text.starts_with(head) && text.ends_with(": no answer within 400ms"), "{text}");
+        process(&opened(&pool).await).await;
+    });
+}
+
+/// Set in a process for which `two.test` has the addresses `::1` and `127.0.0.1`: the port of a
+/// server that listens on the second one.
+const PORT_OF_SECOND: &str = "PORT_OF_SECOND";
+
+#[test]
+fn an_address_of_a_name_that_lets_nobody_in_is_passed_over_and_not_tried_again() {
+    if let Ok(port) = std::env::var(PORT_OF_SECOND) {
+        return pass_over_the_first_address(port.parse().unwrap());
+    }
+    let server = server!(crate::servers::postgres());
+    let hosts = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(&hosts, "::1 two.test\n127.0.0.1 two.test\n").unwrap();
+    let with_these_hosts = |program: &std::path::Path| {
+        let mut command = Command::new("unshare");
+        command.args(["--map-root-user", "--mount", "sh", "-c"]);
+        command.args(["mount --bind \"$0\" /etc/hosts && exec \"$@\"".as_ref(), hosts.path(), program]);
+        command
+    };
+    let can = with_these_hosts("true".as_ref()).status().is_ok_and(|status| status.success());
+    let Some(()) = requirements::require("another /etc/hosts for a process", can.then_some(())) else {
+        return;
+    };
+    let mut command = with_these_hosts(&std::env::current_exe().unwrap());
+    let name = std::thread::current().name().unwrap().to_owned();
+    command.args([&name, "--exact", "--nocapture"]).env(PORT_OF_SECOND, server.address.port().to_string());
+    let output = command.output().unwrap();
+    eprint!("{}", String::from_utf8_lossy(&output.stderr));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("1 passed"), "{output:?}");
+}
+
+fn pass_over_the_first_address(port: u16) {
+    let (_, accepted) = closing((Ipv6Addr::LOCALHOST, port).into());
+    on_each_driver(1, async || {
+        let mut config = Config::new();
+        config.host("two.test").port(port).user("postgres");
+        let pool = Pool::builder(config.clone()).max_size(2).build();
+        let before = accepted.load(Ordering::SeqCst);
+        let (_first, _second) = (pool.get().await.unwrap(), pool.get().await.unwrap());
+        assert_eq!(accepted.load(Ordering::SeqCst) - before, 1);
+        let error = Pool::builder(config.dbname("nowhere").clone()).build().get().await.unwrap_err();
+        let head = format!("cannot connect to PostgreSQL at two.test:{port} (127.0.0.1): ");
+        assert!(error.to_string().starts_with(&head), "{error}");
+    });
+}
+
 #[test]
 fn an_opening_that_is_given_up_leaves_room_for_another() {
-    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let silent_port = silent.local_addr().unwrap().port();
     on_each_driver(1, async || {
         let mut config = Config::new();
@@ -291,8 +389,14 @@ fn errors_say_what_the_server_says() {
         let pool = Pool::builder(read_only.target_session_attrs(TargetSessionAttrs::ReadWrite).clone());
         process(&pool.build().get().await.unwrap()).await;
 
-        let error = failure(Config::new()).await;
-        assert!(error.to_string().ends_with("the config names no host"), "{error}");
+        for (config, text) in [
+            ("", "the config names no host"),
+            ("host=a,b hostaddr=127.0.0.1", "the config has hosts: 2, but addresses: 1"),
+            ("host=a,b,c port=1,2", "the config has hosts: 3, but ports: 2"),
+        ] {
+            let error = failure(config.parse().unwrap()).await;
+            assert_eq!(error.to_string(), format!("cannot connect to PostgreSQL: {text}"));
+        }
         let error = failure(config(&server).ssl_mode(SslMode::Require).clone()).await;
         assert!(error.to_string().contains("server does not support TLS"), "{error}");
     });
