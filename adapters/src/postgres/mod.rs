@@ -167,7 +167,9 @@ pub struct PooledClient(managed::Object<Opener>);
 
 impl PooledClient {
     /// The prepared statement of a query: the connection prepares it once and keeps it. For queries
-    /// whose text is one of a few, since all are kept as long as the connection.
+    /// whose text is one of a few, since all are kept as long as the connection, or until
+    /// [`clear_statements`](Self::clear_statements). In a transaction use what was prepared before
+    /// it began.
     ///
     /// # Errors
     /// As [`Client::prepare`].
@@ -178,6 +180,18 @@ impl PooledClient {
         let statement = self.0.client.prepare(query).await?;
         self.0.statements().insert(query.to_owned(), statement.clone());
         Ok(statement)
+    }
+
+    /// Forgets the statements of [`prepare_cached`](Self::prepare_cached) on this connection, for
+    /// example after the server's error `cached plan must not change result type`: a table has other
+    /// columns now.
+    pub fn clear_statements(&self) {
+        self.0.statements().clear();
+    }
+
+    /// Closes the connection instead of giving it back. The pool may open another one for it.
+    pub fn discard(self) {
+        drop(managed::Object::take(self.0));
     }
 }
 

@@ -216,6 +216,43 @@ fn a_cached_statement_is_prepared_once_by_each_connection() {
 }
 
 #[test]
+fn cached_statements_that_a_changed_table_has_made_invalid_can_be_cleared() {
+    let server = server!(crate::servers::postgres());
+    on_each_driver(1, async || {
+        let client = Pool::builder(config(&server)).max_size(1).build().get().await.unwrap();
+        client.batch_execute("create temp table changed (a int)").await.unwrap();
+        let columns = async || {
+            let select = client.prepare_cached("select * from changed").await.unwrap();
+            client.query(&select, &[]).await.map(|_| select.columns().len())
+        };
+        assert_eq!(columns().await.unwrap(), 1);
+        client.batch_execute("alter table changed add b int").await.unwrap();
+        let error = columns().await.unwrap_err();
+        let text = error.as_db_error().unwrap().message();
+        assert_eq!(text, "cached plan must not change result type");
+        client.clear_statements();
+        assert_eq!(columns().await.unwrap(), 2);
+    });
+}
+
+#[test]
+fn a_connection_that_is_discarded_ends_and_another_one_takes_its_place() {
+    let server = server!(crate::servers::postgres());
+    on_each_driver(1, async || {
+        let pool = Pool::builder(config(&server)).max_size(1).build();
+        let client = pool.get().await.unwrap();
+        let discarded = process(&client).await;
+        client.discard();
+        let client = pool.get().await.unwrap();
+        let begin = Instant::now();
+        let is_there = "select 1 from pg_stat_activity where pid = $1";
+        while client.query_opt(is_there, &[&discarded]).await.unwrap().is_some() {
+            assert!(begin.elapsed() < Duration::from_secs(60), "process {discarded} has not ended");
+        }
+    });
+}
+
+#[test]
 fn the_first_host_that_answers_is_connected_to() {
     let server = server!(crate::servers::postgres());
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
