@@ -163,6 +163,8 @@ impl std::fmt::Debug for Pool {
 /// client, also mutably, for transactions.
 ///
 /// What a session has set (`set`, `listen`, temporary tables) is still there when it is lent again.
+/// So is a query whose future was dropped: the next one waits until the server has ended it. The
+/// config's `options` can limit it, `-c statement_timeout=30s`.
 pub struct PooledClient(managed::Object<Opener>);
 
 impl PooledClient {

@@ -8,10 +8,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use adapters::Io;
 use adapters::postgres::{Error, Pool, PooledClient};
-use tokio_postgres::Config;
 use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
 use tokio_postgres::error::SqlState;
+use tokio_postgres::{Config, NoTls};
 
 use crate::authority::Authority;
 use crate::drivers::on_each_driver;
@@ -248,6 +249,41 @@ fn a_connection_that_is_discarded_ends_and_another_one_takes_its_place() {
         let is_there = "select 1 from pg_stat_activity where pid = $1";
         while client.query_opt(is_there, &[&discarded]).await.unwrap().is_some() {
             assert!(begin.elapsed() < Duration::from_secs(60), "process {discarded} has not ended");
+        }
+    });
+}
+
+#[test]
+fn queries_end_by_the_configs_limit_and_when_they_are_cancelled() {
+    let server = server!(crate::servers::postgres());
+    on_each_driver(1, async || {
+        let sleep = async |client: &PooledClient| {
+            let error = client.batch_execute("select pg_sleep(600)").await.unwrap_err();
+            assert_eq!(error.code(), Some(&SqlState::QUERY_CANCELED));
+        };
+        let limited = config(&server).options("-c statement_timeout=50ms").clone();
+        sleep(&Pool::builder(limited).build().get().await.unwrap()).await;
+
+        let pool = Pool::builder(config(&server)).max_size(2).build();
+        let (mut client, other) = (pool.get().await.unwrap(), pool.get().await.unwrap());
+        for by_token in [true, false] {
+            let (token, sleeper) = (client.cancel_token(), process(&client).await);
+            let sleeping = runtime::spawn(async move {
+                sleep(&client).await;
+                client
+            });
+            let begin = Instant::now();
+            let sleeps = "select 1 from pg_stat_activity where pid = $1 and state = 'active'";
+            while other.query_opt(sleeps, &[&sleeper]).await.unwrap().is_none() {
+                assert!(begin.elapsed() < Duration::from_secs(60), "the query has not begun");
+            }
+            if by_token {
+                let stream = net::TcpStream::connect(server.address).await.unwrap();
+                token.cancel_query_raw(Io::new(stream), NoTls).await.unwrap();
+            } else {
+                other.query_one("select pg_cancel_backend($1)", &[&sleeper]).await.unwrap();
+            }
+            client = sleeping.await.unwrap();
         }
     });
 }
