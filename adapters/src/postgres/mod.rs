@@ -28,6 +28,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use deadpool::managed::{self, Manager, Metrics, PoolConfig, PoolError, RecycleError, RecycleResult};
+pub use tokio_postgres;
 use tokio_postgres::{Client, Config, Statement};
 
 use self::connect::Connector;

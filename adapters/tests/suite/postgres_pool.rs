@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use adapters::Io;
+use adapters::postgres::tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
+use adapters::postgres::tokio_postgres::error::SqlState;
+use adapters::postgres::tokio_postgres::{self, Config, NoTls};
 use adapters::postgres::{Error, Pool, PooledClient};
-use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
-use tokio_postgres::error::SqlState;
-use tokio_postgres::{Config, NoTls};
 
 use crate::authority::Authority;
 use crate::drivers::on_each_driver;
