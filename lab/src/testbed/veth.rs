@@ -8,8 +8,6 @@ use std::os::fd::AsRawFd;
 use policies::netlink::ethtool::Ethtool;
 use policies::netlink::message::Attribute;
 use policies::netlink::route;
-use procfs::FromBufRead;
-use procfs::net::Snmp;
 
 use super::namespace::Namespace;
 use super::rtnetlink::{CREATE, SINGLE_PACKETS, link_message, merge_up_to, send, set_address, set_neighbour};
@@ -92,9 +90,18 @@ impl Testbed {
 
     /// Segments that the server's kernel has sent again since the testbed was created.
     pub fn server_retransmissions(&self) -> io::Result<u64> {
-        let snmp = self.server.run(|| fs::read("/proc/thread-self/net/snmp"))?;
-        Ok(Snmp::from_buf_read(&*snmp).map_err(io::Error::other)?.tcp_retrans_segs)
+        let snmp = self.server.run(|| fs::read_to_string("/proc/thread-self/net/snmp"))?;
+        retransmitted(&snmp)
+            .ok_or_else(|| io::Error::other("/proc/net/snmp has no number RetransSegs of Tcp"))
     }
+}
+
+/// `RetransSegs` of TCP, which has a line of names and one of numbers. Which other lines there are
+/// depends on the kernel: newer ones have none of UDP-Lite.
+fn retransmitted(snmp: &str) -> Option<u64> {
+    let mut tcp = snmp.lines().filter(|line| line.starts_with("Tcp:")).map(str::split_whitespace);
+    let at = tcp.next()?.position(|name| name == "RetransSegs")?;
+    tcp.next()?.nth(at)?.parse().ok()
 }
 
 pub(super) fn failed_step(what: &'static str) -> impl Fn(io::Error) -> io::Error {
@@ -152,4 +159,17 @@ fn set_up_interface(interface: &str, address: Ipv4Addr) -> io::Result<u32> {
             .map_err(failed_step("bring the interface up"))?;
     }
     Ok(index)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retransmissions_are_found_by_their_name_whatever_else_is_counted() {
+        let snmp =
+            "Ip: Forwarding\nIp: 1\nTcp: MaxConn RetransSegs InErrs\nTcp: -1 17 3\nUdp: NoPorts\nUdp: 5\n";
+        assert_eq!(retransmitted(snmp), Some(17));
+        assert_eq!(retransmitted("Udp: NoPorts\nUdp: 5\n"), None);
+    }
 }
