@@ -10,7 +10,7 @@ use policies::Policy;
 use crate::blocking::BlockingMetrics;
 use crate::counters::Metrics;
 use crate::metrics::Snapshot;
-use crate::task::{JoinHandle, spawn_local, spawn_on_runtime};
+use crate::task::{AbortHandle, JoinHandle, JoinSet, spawn_local, spawn_on_runtime};
 use crate::task_core::identity::Identity;
 use crate::task_core::span::TaskSpan;
 use crate::worker::current::{self, EnteredRuntime};
@@ -227,6 +227,22 @@ where
     let identity = Identity::without_span(Location::caller());
     let waiting = handle.begin_blocking(&identity, work);
     spawn_local(identity, waiting)
+}
+
+impl<T: 'static> JoinSet<T> {
+    /// Runs a closure that may block on a thread of its own kind, as
+    /// [`runtime::spawn_blocking`](crate::spawn_blocking) does. Aborting has no effect on one that
+    /// has begun, other than that its result is lost.
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    #[track_caller]
+    pub fn spawn_blocking(&mut self, work: impl FnOnce() -> T + Send + 'static) -> AbortHandle
+    where
+        T: Send,
+    {
+        self.add(spawn_blocking(work))
+    }
 }
 
 /// The number of workers of this runtime.

@@ -14,7 +14,6 @@ use std::thread::LocalKey as ThreadKey;
 use slab::Slab;
 
 use crate::coop;
-use crate::handle::spawn_blocking;
 use crate::sync::{Mutex, contain_panic, lock};
 use crate::task_core::cell::{NewTask, TaskRef};
 use crate::task_core::header::ResultOwner;
@@ -389,7 +388,7 @@ impl<T> JoinSet<T> {
         self.tasks.is_empty()
     }
 
-    fn add(&mut self, handle: JoinHandle<T>) -> AbortHandle {
+    pub(crate) fn add(&mut self, handle: JoinHandle<T>) -> AbortHandle {
         let abort = handle.abort_handle();
         let entry = self.tasks.vacant_entry();
         let key = entry.key();
@@ -502,20 +501,6 @@ impl<T: 'static> JoinSet<T> {
         T: Send,
     {
         self.add(spawn_on_runtime(&current::runtime(), Identity::new(Location::caller()), worker, make))
-    }
-
-    /// Runs a closure that may block on a thread of its own kind, as
-    /// [`runtime::spawn_blocking`](crate::spawn_blocking) does. Aborting has no effect on one that
-    /// has begun, other than that its result is lost.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
-    #[track_caller]
-    pub fn spawn_blocking(&mut self, work: impl FnOnce() -> T + Send + 'static) -> AbortHandle
-    where
-        T: Send,
-    {
-        self.add(spawn_blocking(work))
     }
 }
 
