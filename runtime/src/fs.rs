@@ -186,7 +186,7 @@ pub struct File {
     unwritten: Arc<Unwritten>,
 }
 
-/// Whether a write of the traits has not been made yet.
+/// Whether the last write of the traits has not been made yet.
 #[derive(Default)]
 struct Unwritten {
     pending: Mutex<bool>,
@@ -195,15 +195,10 @@ struct Unwritten {
 
 impl Unwritten {
     /// Waits, on a thread of the pool. Threads take calls in their order, so another one has begun
-    /// the write, or has dropped it.
+    /// the write, which is older than this call, or has dropped it.
     fn wait(&self) {
         let pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
         drop(self.made.wait_while(pending, |pending| *pending).unwrap_or_else(PoisonError::into_inner));
-    }
-
-    fn set(&self, pending: bool) {
-        *self.pending.lock().unwrap_or_else(PoisonError::into_inner) = pending;
-        self.made.notify_all();
     }
 }
 
@@ -211,15 +206,18 @@ impl Unwritten {
 struct PendingWrite(Arc<Unwritten>);
 
 impl PendingWrite {
-    fn begin(unwritten: &Arc<Unwritten>) -> Self {
-        unwritten.set(true);
+    /// With a flag of its own. Calls that were cancelled may still wait for a thread: for this write,
+    /// which comes after them, they would keep the thread from it.
+    fn begin(unwritten: &mut Arc<Unwritten>) -> Self {
+        *unwritten = Arc::new(Unwritten { pending: Mutex::new(true), made: Condvar::new() });
         Self(Arc::clone(unwritten))
     }
 }
 
 impl Drop for PendingWrite {
     fn drop(&mut self) {
-        self.0.set(false);
+        *self.0.pending.lock().unwrap_or_else(PoisonError::into_inner) = false;
+        self.0.made.notify_all();
     }
 }
 
@@ -433,7 +431,7 @@ impl AsyncWrite for File {
         // Before the next one counts as pending.
         ready!(self.stream.poll_written(context))?;
         let (file, position) = (Arc::clone(&self.file), self.stream.position);
-        let pending = PendingWrite::begin(&self.unwritten);
+        let pending = PendingWrite::begin(&mut self.unwritten);
         let write = move |bytes: &[u8]| {
             let written = file.write_all_at(bytes, position);
             drop(pending);

@@ -192,7 +192,9 @@ impl PooledClient {
         self.0.statements().clear();
     }
 
-    /// Closes the connection instead of giving it back. The pool may open another one for it.
+    /// Closes the connection instead of giving it back, once a query has ended whose future was
+    /// dropped. The pool may open another one at once, so that the server may have more than
+    /// [`max_size`](Builder::max_size) until then: cancel the query before, or limit its time.
     pub fn discard(self) {
         drop(managed::Object::take(self.0));
     }

@@ -177,6 +177,25 @@ fn what_asks_for_the_length_or_the_disk_waits_for_a_write_before() {
     }
 }
 
+#[test]
+fn a_sync_that_was_cancelled_does_not_wait_for_a_later_write() {
+    for driver in drivers() {
+        let folder = Folder::new();
+        let runtime = with_one_blocking_thread(driver);
+        runtime.block_on(async {
+            let path = folder.join("file");
+            let mut file = File::create(&path).await.unwrap();
+            let (release, occupied) = occupy_the_pool();
+            begin_and_cancel(file.sync_all()).await;
+            file.write_all(b"later").await.unwrap();
+            release.send(()).unwrap();
+            occupied.await.unwrap();
+            runtime::timeout(LIMIT, file.flush()).await.expect("the pool is stuck").unwrap();
+            assert_eq!(fs::read(&path).await.unwrap(), b"later", "on {driver}");
+        });
+    }
+}
+
 #[runtime::test]
 async fn a_seek_drops_what_was_read_ahead_and_refuses_what_no_file_has() {
     let folder = Folder::new();
