@@ -180,7 +180,13 @@ fn a_limit_on_locked_memory_takes_the_rings_of_all_workers() {
         server.args(["-c", "ulimit -l $1; shift; exec \"$@\"", "sh", limit]).arg(&setpriv);
         server.args(["--bounding-set=-ipc_lock", "--inh-caps=-all"]).arg(binary());
         server.args(["-u", "root", "-t", "2", "-v", "--driver", "auto", "-p", &port.to_string()]);
-        Memcached::run(&mut server, port).log()
+        let server = Memcached::run(&mut server, port);
+        // Each worker says it when it has started; the socket listens before.
+        wait_until("both workers say what they run", || {
+            let log = server.log();
+            (0..2).all(|worker| log.contains(&format!("worker {worker}: vanilla on")))
+        });
+        server.log()
     };
     let log = drivers("150");
     let why = "the limit on locked memory (ulimit -l) is 150 KiB for all processes of the user, \
