@@ -4,7 +4,7 @@
 //! must not block. Each also with `SCHED_BATCH`.
 //!
 //! ```sh
-//! cargo run --release -p lull-net --example blocking_threads -- 1000 7 2
+//! cargo run --release -p lull-net --example blocking_threads -- 1000 7 1
 //! ```
 //!
 //! The arguments are the numbers of connections, rounds and seconds; without them it is a short
