@@ -5,7 +5,6 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use runtime::JoinHandle;
 use runtime::task::JoinSet;
 use socket2::Domain;
 
@@ -33,19 +32,12 @@ pub async fn lookup_host(host: impl ToSocketAddrs) -> io::Result<Vec<SocketAddr>
 async fn lookup(host: String, port: u16) -> io::Result<Vec<SocketAddr>> {
     let resolve =
         move || std::net::ToSocketAddrs::to_socket_addrs(&(host.as_str(), port)).map(Vec::from_iter);
-    let mut lookup = AbortOnDrop(runtime::spawn_blocking(resolve));
-    let looked_up = (&mut lookup.0).await;
+    // Aborts when it is dropped: a look-up that nobody waits for any more does not take a thread from
+    // others, unless it has begun.
+    let mut lookup = JoinSet::new();
+    lookup.spawn_blocking(resolve);
+    let looked_up = lookup.join_next().await.expect("it has one task");
     looked_up.unwrap_or_else(|error| Err(io::Error::other(error.to_string())))
-}
-
-/// A look-up that nobody waits for any more does not take a thread from others, unless it has
-/// begun.
-struct AbortOnDrop<T>(JoinHandle<T>);
-
-impl<T> Drop for AbortOnDrop<T> {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
 }
 
 /// Connects to a target: the first of several addresses that answers.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures_io::{AsyncBufRead, AsyncWrite};
 use net::{TcpKeepalive, TcpStream, UnixStream};
 use rand::seq::SliceRandom;
-use runtime::AbortHandle;
+use runtime::task::JoinSet;
 use tokio_postgres::config::{self, LoadBalanceHosts, TargetSessionAttrs};
 use tokio_postgres::tls::TlsConnect;
 use tokio_postgres::{Client, Config, NoTls, SimpleQueryMessage};
@@ -106,9 +106,11 @@ impl Connector {
             let (connector, place) = (Arc::clone(self), endpoint.to_string());
             let open = async move { connector.in_time(connector.open_at(&endpoint), "no answer").await };
             // A task, because a pool's future has to be `Send`, and that of a socket is not.
-            let task = runtime::spawn(open);
-            let _given_up = AbortOnDrop(task.abort_handle());
-            match task.await.unwrap_or_else(|error| Err(error.into())) {
+            // The set aborts it when it is dropped: nobody waits for the connection any more.
+            let mut opening = JoinSet::new();
+            opening.spawn(open);
+            let opened = opening.join_next().await.expect("it has one task");
+            match opened.unwrap_or_else(|error| Err(error.into())) {
                 Ok(client) => {
                     self.seen().has_answered([name, place]);
                     return Ok(client);
@@ -282,14 +284,5 @@ impl Seen {
     fn has_failed(&mut self, places: [&str; 2], error: &BoxError) {
         self.failed.retain(|(failed, _)| !places.contains(&failed.as_str()));
         self.failed.extend(places.map(|place| (place.to_owned(), WithCause(error).to_string())));
-    }
-}
-
-/// Gives up what nobody waits for any more.
-struct AbortOnDrop(AbortHandle);
-
-impl Drop for AbortOnDrop {
-    fn drop(&mut self) {
-        self.0.abort();
     }
 }
