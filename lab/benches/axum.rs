@@ -6,8 +6,8 @@
 //! ```
 //!
 //! As root, for the veth pair; `--network loopback` needs no privilege. `--help` lists the rest. Each server is a
-//! process of its own; the load is one thread of this process, with a connection for each request or connections that
-//! stay open. With one worker the server is pinned to a core and the load to another one; more workers and the load run on
+//! process of its own; the load is one thread of this process, which either opens a connection for each request or
+//! keeps its connections open. With one worker the server is pinned to a core and the load to another one; more workers and the load run on
 //! any core.
 
 use std::collections::BTreeMap;
@@ -358,7 +358,7 @@ fn measure(server: &Server, clients: Clients, connections: u16, seconds: f64) ->
 impl Load {
     fn connect(address: SocketAddr, clients: Clients, connections: u16) -> Result<Self, Error> {
         let poll = Poll::new()?;
-        // Found out by a connection of its own, whose answer comes in one piece.
+        // One request beforehand gives the length of every response.
         let mut first = std::net::TcpStream::connect(address)?;
         first.set_read_timeout(Some(LIMIT))?;
         first.write_all(clients.request())?;

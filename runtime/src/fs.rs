@@ -206,8 +206,8 @@ impl Unwritten {
 struct PendingWrite(Arc<Unwritten>);
 
 impl PendingWrite {
-    /// With a flag of its own. Calls that were cancelled may still wait for a thread: for this write,
-    /// which comes after them, they would keep the thread from it.
+    /// Each write has its own flag. A call that is still queued when this write begins, because it was
+    /// cancelled, runs before the write: if it waited for the write, the two could deadlock.
     fn begin(unwritten: &mut Arc<Unwritten>) -> Self {
         *unwritten = Arc::new(Unwritten { pending: Mutex::new(true), made: Condvar::new() });
         Self(Arc::clone(unwritten))

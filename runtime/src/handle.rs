@@ -26,7 +26,7 @@ use crate::worker::thread_wait;
 /// #[runtime::main(workers = 2)]
 /// async fn main() {
 ///     let handle = runtime::Handle::current();
-///     // A thread of the application, which is no worker.
+///     // A thread that the application has started, not a worker of the runtime.
 ///     let thread = std::thread::spawn(move || {
 ///         let task = handle.spawn_on(1, || async { runtime::current_worker() });
 ///         handle.block_on(task).unwrap()
@@ -230,7 +230,7 @@ where
 }
 
 impl<T: 'static> JoinSet<T> {
-    /// Runs a closure that may block on a thread of its own kind, as
+    /// Runs a blocking closure on a thread of the blocking pool, as
     /// [`runtime::spawn_blocking`](crate::spawn_blocking) does. Aborting has no effect on one that
     /// has begun, other than that its result is lost.
     ///

@@ -12,7 +12,8 @@ use tokio_postgres::tls::{ChannelBinding, TlsConnect, TlsStream};
 use crate::Io;
 use crate::tls::{Connector, Stream};
 
-/// Encrypts one connection.
+/// Makes the TLS handshake of one connection, with a certificate for `name`, after the server has
+/// agreed to TLS (tokio-postgres' `TlsConnect`).
 pub(super) struct Tls {
     connector: Connector,
     name: String,
@@ -41,7 +42,7 @@ where
     }
 }
 
-/// An encrypted connection.
+/// A stream after its handshake. It offers no channel binding.
 pub(super) struct Encrypted<S>(Io<Stream<S>>);
 
 impl<S: AsyncBufRead + AsyncWrite + Unpin> TlsStream for Encrypted<S> {

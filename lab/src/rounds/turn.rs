@@ -33,7 +33,7 @@ pub struct Turn {
 /// What else was counted under a load of the fleet.
 #[derive(Debug, Clone, Serialize)]
 pub struct LoadDetail {
-    /// Without its latencies.
+    /// What the fleet has counted. Its `latencies` are empty here: they are in [`Turn::latencies`].
     pub fleet: FleetMeasurement,
     /// Segments that the server's kernel has sent again.
     pub retransmitted: u64,
