@@ -112,7 +112,7 @@ impl Baseline {
             "{bed}, {connections} connections, turns of {duration} s after {:.2} s of load",
             settle + warm_up
         );
-        Self { cpu, kernel, idle_cores, setup, capacity, loads: results.leading().map(load).collect() }
+        Self { cpu, kernel, idle_cores, setup, capacity, loads: results.by_load().map(load).collect() }
     }
 
     /// The rates of its open loops, for one without a capacity.

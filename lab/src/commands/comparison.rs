@@ -73,13 +73,13 @@ impl Comparison {
         report
     }
 
-    /// The loads of a kind in the class with most rounds, if the reference has as many valid turns as a
-    /// verdict needs.
+    /// The loads of a kind, each in the class in which it has most rounds, if the reference has as many
+    /// valid turns as a verdict needs.
     fn measured(&self, kind: LoadKind) -> impl Iterator<Item = &LoadResult> {
         let has_reference = |load: &&LoadResult| {
             self.experiment.references.iter().any(|&reference| load.rows[reference].turns >= LEAST_ROUNDS)
         };
-        self.outcome.results.leading().filter(move |load| load.kind == kind).filter(has_reference)
+        self.outcome.results.by_load().filter(move |load| load.kind == kind).filter(has_reference)
     }
 
     /// The rates that the verdict is on: of the shares the highest alone where there are several
@@ -107,6 +107,13 @@ impl Comparison {
             (receiver, open.find(|load| load.receiver == Some(receiver) && is_wanted(load)))
         };
         self.experiment.receivers.iter().map(of).collect()
+    }
+
+    /// Whether the screen has loads of both distances.
+    fn has_classes(&self) -> bool {
+        let mut classes = self.outcome.results.by_load().map(|load| load.class);
+        let first = classes.next();
+        classes.any(|class| Some(class) != first)
     }
 
     fn turns(&self) -> impl Iterator<Item = &TakenTurn> {
@@ -218,8 +225,12 @@ impl Comparison {
             format!(" ({:.0} % of the {whose} capacity)", share * 100.0)
         });
         let clauses = clauses(open, index, &[Figure::CpuPerRequest, Figure::P50, Figure::P99]);
-        let receivers: Vec<String> = open.iter().map(|(receiver, _)| receiver.to_string()).collect();
-        let under = receivers.join(" to ");
+        let names_class = self.has_classes();
+        let receiver = |(receiver, load): &(Receiver, Option<&LoadResult>)| match load {
+            Some(load) if names_class => format!("{receiver} (cores {})", load.class),
+            _ => receiver.to_string(),
+        };
+        let under = open.iter().map(receiver).collect::<Vec<_>>().join(" to ");
         let a_worker = if self.card.is_none() && self.cores.servers.len() > 1 { " and worker" } else { "" };
         let (rate, beside) = (grouped(first.at, 0), self.reference_name());
         Some(format!("{name} at {rate}/s{a_worker}{share}, under {under}, beside {beside}: {clauses}."))
@@ -329,12 +340,16 @@ impl Comparison {
     fn machine_line(&self) -> String {
         let Machine { cpu, cores, kernel, .. } = &self.machine;
         let kind = if self.virtual_machine { " (virtual machine)" } else { "" };
-        let ranges = self.outcome.results.leading().filter_map(|load| Some((load.class, load.distance?)));
-        let range = ranges.reduce(|(class, all), (_, it)| (class, (all.0.min(it.0), all.1.max(it.1))));
-        let distance = range.map_or_else(String::new, |(class, (low, high))| {
+        let range = |class: DistanceClass| {
+            let loads = self.outcome.results.by_load().filter(|load| load.class == class);
+            let ranges = loads.filter_map(|load| load.distance);
+            let (low, high) = ranges.reduce(|all, it| (all.0.min(it.0), all.1.max(it.1)))?;
             let name = if class == DistanceClass::Single { String::new() } else { format!("{class} ") };
-            format!("; cores {name}{low:.0} to {high:.0} ns apart")
-        });
+            Some(format!("{name}{low:.0} to {high:.0} ns"))
+        };
+        let ranges: Vec<String> = DistanceClass::ALL.into_iter().filter_map(range).collect();
+        let distance =
+            if ranges.is_empty() { String::new() } else { format!("; cores {} apart", ranges.join(", ")) };
         let cpu = cpu.replace("(R)", "").replace("(TM)", "");
         let link = match &self.card {
             None => "veth".to_owned(),
@@ -435,7 +450,15 @@ impl Comparison {
             .chain(titles.iter().map(|(title, ..)| title.clone()))
             .collect();
         let row = |load: Load, columns: &[(String, Option<&LoadResult>, Figure)], index: usize| {
-            let rate = match (self.at_load(load).into_iter().find_map(|(_, load)| load), load) {
+            let measured: Vec<&LoadResult> =
+                self.at_load(load).into_iter().filter_map(|(_, load)| load).collect();
+            let rate = match (measured.first(), load) {
+                (Some(load), _) if self.has_classes() => {
+                    let mut classes: Vec<String> =
+                        measured.iter().map(|load| load.class.to_string()).collect();
+                    classes.dedup();
+                    format!("{}, {}", grouped(load.at, 0), classes.join(", "))
+                }
                 (Some(load), _) => grouped(load.at, 0),
                 (None, Load::Share(share)) => format!("{:.0} %", share * 100.0),
                 (None, _) => NONE.to_owned(),

@@ -21,7 +21,7 @@ pub struct SelfTestVerdict {
 /// Whether the equal servers are found to be equal, and the third one's work of `work_us` to be
 /// what it is.
 pub fn self_test_verdict(results: &Results, work_us: f64) -> SelfTestVerdict {
-    let load = results.leading().find(|load| load.kind == LoadKind::Open);
+    let load = results.by_load().find(|load| load.kind == LoadKind::Open);
     let cpu = |row: usize| load.and_then(|load| load.rows.get(row)?.figures.get(&Figure::CpuPerRequest));
     let equal = cpu(1).and_then(|cpu| cpu.ratio);
     let difference = cpu(2).and_then(|cpu| cpu.difference);

@@ -146,10 +146,14 @@ impl Results {
         Self { loads, notes, measurements }
     }
 
-    /// The loads of the class with most rounds.
-    pub fn leading(&self) -> impl Iterator<Item = &LoadResult> + Clone {
-        let class = self.loads.first().map(|load| load.class);
-        self.loads.iter().filter(move |load| Some(load.class) == class)
+    /// Each load once, in the order in which they were measured, with the class in which it has most
+    /// rounds.
+    pub fn by_load(&self) -> impl Iterator<Item = &LoadResult> + Clone {
+        let of = |index: usize| {
+            let its = self.loads.iter().rev().filter(move |load| load.measurement == index);
+            its.max_by_key(|load| load.rounds)
+        };
+        (0..self.measurements.len()).filter_map(of)
     }
 
     pub fn rounds<'a>(&'a self, load: &'a LoadResult) -> impl Iterator<Item = Round<'a>> {
@@ -176,9 +180,7 @@ fn rounds<'a>(measured: &'a Measurement, turns: &'a [Vec<usize>]) -> impl Iterat
     turns.iter().map(move |round| round.iter().map(turn).collect())
 }
 
-/// The rows of one class. Of turns of a contender in the same round the last one counts: which
-/// turns are at another distance, and so repeated, looks different when all loads are known. `None`
-/// without a round that has a turn of every contender.
+/// The rows of one class. `None` without a round that has a turn of every contender.
 fn load_result(
     index: usize,
     measured: &Measurement,
@@ -187,14 +189,7 @@ fn load_result(
     references: &[usize],
 ) -> Option<LoadResult> {
     let names = &measured.contenders;
-    let mut by_round: BTreeMap<usize, BTreeMap<usize, usize>> = BTreeMap::new();
-    for (at, taken) in measured.turns.iter().enumerate() {
-        if classes[at] == Some(class) && !taken.left_out {
-            by_round.entry(taken.round).or_default().insert(taken.contender, at);
-        }
-    }
-    by_round.retain(|_, turns| turns.len() == names.len());
-    let turns: Vec<Vec<usize>> = by_round.into_values().map(|turns| turns.into_values().collect()).collect();
+    let turns = measured.rounds_of(|at, turn| classes[at] == Some(class) && !turn.left_out).complete;
     let count = Some(turns.len()).filter(|count| *count > 0)?;
     let readings = turns.iter().flatten().filter_map(|at| measured.turns[*at].conditions.distance);
     let distance = readings.flat_map(|it| [it.before, it.after]).fold(None, |range, it| {
@@ -377,7 +372,7 @@ pub(crate) mod tests {
                 let (round, contender) = (index / contenders.len(), index % contenders.len());
                 let conditions = Conditions::new(0.0, Some((100.0, 110.0)));
                 let turn = turn(name, contender, round);
-                TakenTurn { contender, round, conditions, left_out: false, disturbed: false, turn }
+                TakenTurn { contender, conditions, left_out: false, disturbed: false, turn }
             };
             let names = contenders.iter().map(|&it| it.to_owned()).collect();
             let turns = (0..rounds * contenders.len()).map(taken).collect();
@@ -433,9 +428,8 @@ pub(crate) mod tests {
     #[test]
     fn a_turn_that_was_taken_again_does_not_pair_later_ones_with_other_rounds() {
         let plan = LoadPlan::new("closed loop", LoadKind::Closed, 64.0, 7, Duration::from_secs(1));
-        let taken = |contender: usize, round: usize, p50: f64| TakenTurn {
+        let taken = |contender: usize, p50: f64| TakenTurn {
             contender,
-            round,
             conditions: Conditions::new(0.0, Some((100.0, 110.0))),
             left_out: false,
             disturbed: false,
@@ -444,12 +438,12 @@ pub(crate) mod tests {
         // The machine becomes slower with each round. The first turn was repeated: its distance
         // seemed to have changed.
         let slow = |round: usize| 10.0 * 2.0f64.powi(round as i32);
-        let mut turns = vec![taken(0, 0, 1.0)];
+        let mut turns = vec![taken(0, 1.0)];
         for round in 0..7 {
-            turns.extend([taken(0, round, slow(round)), taken(1, round, slow(round) * 3.0)]);
+            turns.extend([taken(0, slow(round)), taken(1, slow(round) * 3.0)]);
         }
-        // A round in which one has no turn is left out, and no other.
-        turns.retain(|turn| (turn.contender, turn.round) != (1, 3));
+        // A round in which one has no turn is left out, and no other: the second one's third.
+        turns.remove(8);
         let contenders = vec!["vanilla".to_owned(), "polling".to_owned()];
         let results = Results::new(vec![Measurement { plan, contenders, turns }], &[0]);
         let load = &results.loads[0];

@@ -4,10 +4,10 @@
 
 use std::time::{Duration, Instant};
 
-use super::classes::{Classes, DistanceClass};
+use super::classes::{Classes, CoreDistance, DistanceClass};
 use super::conditions::{Conditions, observed};
 use super::results::Results;
-use super::turn::{LEAST_ROUNDS, LoadPlan, Measurement, TakenTurn, Turn};
+use super::turn::{ClassRounds, LEAST_ROUNDS, LoadPlan, Measurement, TakenTurn, Turn};
 use crate::Error;
 use crate::cores::CoreAssignment;
 
@@ -42,7 +42,9 @@ impl<'a> Runner<'a> {
         mut measure: impl FnMut(usize) -> Result<Turn, Error>,
     ) -> Result<&Measurement, Error> {
         let (load, count) = (plan.name.clone(), plan.rounds);
-        let mut rounds = Rounds::new(plan, contenders.to_vec());
+        let earlier = self.measured.iter().flat_map(|measured| &measured.turns);
+        let earlier = earlier.map(|turn| turn.conditions.distance).collect();
+        let mut rounds = Rounds::new(plan, contenders.to_vec(), earlier);
         while let Some(next) = rounds.next() {
             if !next.is_repeat {
                 let name = &contenders[next.contender];
@@ -89,11 +91,12 @@ struct Next {
 }
 
 /// Rounds in progress. Which class a turn is in depends on all readings, later ones included, so
-/// rounds are derived from the turns: the first turn of each contender in a class makes the class's
-/// first round, and so on.
+/// rounds are derived from the turns.
 #[derive(Debug)]
 struct Rounds {
     measured: Measurement,
+    /// The readings under the loads before this one.
+    earlier: Vec<Option<CoreDistance>>,
     started: Option<Instant>,
     /// Turns taken before the limit was noticed to be over.
     taken_in_time: Option<usize>,
@@ -104,8 +107,9 @@ struct Rounds {
 impl Rounds {
     /// No round begins after the plan's limit. Turns with too much steal are repeated until that has
     /// taken half of it. If turns differ in their class of distance, one class gets all rounds.
-    fn new(plan: LoadPlan, contenders: Vec<String>) -> Self {
+    fn new(plan: LoadPlan, contenders: Vec<String>, earlier: Vec<Option<CoreDistance>>) -> Self {
         Self {
+            earlier,
             measured: Measurement { plan, contenders, turns: Vec::new() },
             started: None,
             taken_in_time: None,
@@ -122,16 +126,16 @@ impl Rounds {
         let (contenders, taken) = (contenders.len(), turns.len());
         let classes = self.classes();
         let most = self.rounds(&classes, counts_for_a_round);
-        let futile = classes.turns.iter().filter(|class| class.is_none()).count();
+        let futile = self.its(&classes).iter().filter(|class| class.is_none()).count();
         if most >= plan.rounds || futile > self.most_in_vain() {
             return None;
         }
         let latest = turns.iter().rev().find_map(|turn| turn.conditions.distance);
         let class = latest.map_or(classes.all()[0], |distance| classes.of_reading(distance.after));
-        let counts = self.counts(&classes, class, counts_for_a_round);
-        let round = complete(&counts);
+        let ClassRounds { complete, begun } = self.of_class(&classes, class, counts_for_a_round);
+        let round = complete.len();
         let mut order = (0..contenders).map(|position| williams(round, position, contenders));
-        let contender = order.find(|&contender| counts[contender] <= round)?;
+        let contender = order.find(|&contender| begun[contender].is_none())?;
         let now = Instant::now();
         let time = now - *self.started.get_or_insert(now);
         // A turn that is not valid counts where it is repeated no more, but not for a verdict.
@@ -150,7 +154,7 @@ impl Rounds {
 
     /// Ends a turn. It is repeated for steal, if it was not valid, and if the distance changed.
     fn finish(&mut self, next: Next, mut conditions: Conditions, turn: Turn) {
-        let Next { contender, round, begun, .. } = next;
+        let Next { contender, begun, .. } = next;
         let LoadPlan { limit, steal_limit, .. } = self.measured.plan;
         conditions.steal = turn.steal.unwrap_or(conditions.steal);
         let has_steal = conditions.steal > steal_limit;
@@ -160,7 +164,7 @@ impl Rounds {
             self.repeated_time += begun.elapsed();
         }
         let disturbed = has_steal && !left_out;
-        self.measured.turns.push(TakenTurn { contender, round, conditions, left_out, disturbed, turn });
+        self.measured.turns.push(TakenTurn { contender, conditions, left_out, disturbed, turn });
         self.is_repeat = left_out || self.classes().turns.last().is_some_and(Option::is_none);
     }
 
@@ -185,37 +189,36 @@ impl Rounds {
         self.measured.turns.iter().filter(|turn| turn.left_out).count()
     }
 
+    /// Those of all turns so far, with the same border under all loads.
     fn classes(&self) -> Classes {
-        Classes::of(self.measured.turns.iter().map(|turn| turn.conditions.distance))
+        let readings = self.measured.turns.iter().map(|turn| turn.conditions.distance);
+        Classes::of(self.earlier.iter().copied().chain(readings))
     }
 
-    /// How many turns of each contender in a class are `counted`.
-    fn counts(
+    /// Of classes, those of this load's turns.
+    fn its<'a>(&self, classes: &'a Classes) -> &'a [Option<DistanceClass>] {
+        &classes.turns[self.earlier.len()..]
+    }
+
+    fn of_class(
         &self,
         classes: &Classes,
         class: DistanceClass,
         counted: impl Fn(&TakenTurn) -> bool,
-    ) -> Vec<usize> {
-        let mut counts = vec![0; self.measured.contenders.len()];
-        for (turn, of) in self.measured.turns.iter().zip(&classes.turns) {
-            counts[turn.contender] += usize::from(*of == Some(class) && counted(turn));
-        }
-        counts
+    ) -> ClassRounds {
+        let its = self.its(classes);
+        self.measured.rounds_of(|at, turn| its[at] == Some(class) && counted(turn))
     }
 
     /// The complete rounds of the class that has most of them.
     fn rounds(&self, classes: &Classes, counted: impl Fn(&TakenTurn) -> bool) -> usize {
-        let of = |&class: &DistanceClass| complete(&self.counts(classes, class, &counted));
+        let of = |&class: &DistanceClass| self.of_class(classes, class, &counted).complete.len();
         classes.all().iter().map(of).max().unwrap_or(0)
     }
 }
 
 fn counts_for_a_round(turn: &TakenTurn) -> bool {
     !turn.left_out
-}
-
-fn complete(counts: &[usize]) -> usize {
-    counts.iter().copied().min().unwrap_or(0)
 }
 
 /// The contender at a position of a round, so that each has each place equally often, and follows
@@ -243,7 +246,8 @@ mod tests {
 
     /// Turns with more than 2 % of steal are repeated.
     fn rounds(contenders: usize, count: usize, limit: Duration) -> Rounds {
-        Rounds::new(LoadPlan::new("", LoadKind::Closed, 0.0, count, limit), vec![String::new(); contenders])
+        let plan = LoadPlan::new("", LoadKind::Closed, 0.0, count, limit);
+        Rounds::new(plan, vec![String::new(); contenders], Vec::new())
     }
 
     /// Takes turns at these distances with as much steal. Returns the contender of each, and
@@ -320,12 +324,18 @@ mod tests {
             rounds.finish(turn, Conditions::new(0.0, Some(FAR)), Turn::default());
         }
         let classes = rounds.classes();
-        assert!(
-            rounds
-                .counts(&classes, classes.of_reading(500.0), counts_for_a_round)
-                .iter()
-                .all(|count| *count >= 2)
-        );
+        let far = rounds.of_class(&classes, classes.of_reading(500.0), counts_for_a_round);
+        assert!(far.complete.len() >= 2);
+    }
+
+    #[test]
+    fn what_is_far_under_the_loads_before_is_far_at_once_under_the_next_one() {
+        let mut after = rounds(2, 6, HOUR);
+        let readings = [[NEAR; 6], [FAR; 6]].concat();
+        after.earlier = readings.into_iter().map(|it| Conditions::new(0.0, Some(it)).distance).collect();
+        assert_eq!(take(&mut after, &[NEAR, FAR], 0.0), [(0, false), (1, false)]);
+        // The first load's first turn far away is an outlier.
+        assert_eq!(take(&mut rounds(2, 6, HOUR), &[NEAR, FAR], 0.0), [(0, false), (1, true)]);
     }
 
     #[test]

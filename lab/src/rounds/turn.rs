@@ -115,9 +115,6 @@ impl LoadPlan {
 #[derive(Debug, Clone, Serialize)]
 pub struct TakenTurn {
     pub contender: usize,
-    /// The round, from 0, of the class of distance that the machine was in. A turn that is repeated
-    /// has that of its repeat.
-    pub round: usize,
     pub conditions: Conditions,
     /// Whether another one took its place: for steal, or because it was not valid.
     pub left_out: bool,
@@ -135,7 +132,31 @@ pub struct Measurement {
     pub turns: Vec<TakenTurn>,
 }
 
+/// The turns of a class of distance, by their indices.
+#[derive(Debug, Default)]
+pub(super) struct ClassRounds {
+    /// Each by contender.
+    pub(super) complete: Vec<Vec<usize>>,
+    /// By contender, what it has of the round that is not complete.
+    pub(super) begun: Vec<Option<usize>>,
+}
+
 impl Measurement {
+    /// The rounds among the turns that are `counted`, in their order: a round is complete when each
+    /// contender has had a turn since the last one. Of several turns of a contender the last one counts,
+    /// which is nearest in time to the others.
+    pub(super) fn rounds_of(&self, counted: impl Fn(usize, &TakenTurn) -> bool) -> ClassRounds {
+        let mut rounds = ClassRounds { begun: vec![None; self.contenders.len()], ..ClassRounds::default() };
+        for (at, turn) in self.turns.iter().enumerate().filter(|(at, turn)| counted(*at, turn)) {
+            rounds.begun[turn.contender] = Some(at);
+            if let Some(round) = rounds.begun.iter().copied().collect() {
+                rounds.complete.push(round);
+                rounds.begun.fill(None);
+            }
+        }
+        rounds
+    }
+
     /// The median of a figure over a contender's valid turns. `None` with fewer than `least`.
     pub fn median(&self, contender: usize, figure: Figure, least: usize) -> Option<f64> {
         let turns = self.turns.iter().filter(|it| it.contender == contender && !it.left_out);
