@@ -17,8 +17,7 @@ use crate::rounds::{ANSWERED, DISTANCE_GAP, Figure, LoadKind, LoadResult, Turn, 
 use crate::testbed::Receiver;
 
 /// The figures whose ratios to those of the kept run are printed.
-const FIGURES: [Figure; 5] =
-    [Figure::Capacity, Figure::Throughput, Figure::CpuPerRequest, Figure::P50, Figure::P99];
+const FIGURES: [Figure; 4] = [Figure::Throughput, Figure::CpuPerRequest, Figure::P50, Figure::P99];
 
 /// What a later run needs of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -28,8 +27,6 @@ pub struct Baseline {
     idle_cores: String,
     /// Connections and lengths of turns, in words.
     setup: String,
-    /// The capacity that its shares refer to, requests per second: a later run has the same rates.
-    pub capacity: Option<f64>,
     loads: Vec<KeptLoad>,
 }
 
@@ -102,7 +99,6 @@ impl Baseline {
             KeptLoad { name: name.clone(), kind, at, receiver, distance, kept: kept.collect() }
         };
         let Machine { cpu, kernel, .. } = run.machine.clone();
-        let (idle_cores, capacity) = (run.idle_line(), run.outcome.capacity);
         let Experiment { connections, settle, warm_up, duration, .. } = run.experiment;
         let bed = match &run.card {
             Some(card) => format!("{} with {} queues", card.server.interface, card.server.queues),
@@ -112,10 +108,11 @@ impl Baseline {
             "{bed}, {connections} connections, turns of {duration} s after {:.2} s of load",
             settle + warm_up
         );
-        Self { cpu, kernel, idle_cores, setup, capacity, loads: results.by_load().map(load).collect() }
+        let (idle_cores, loads) = (run.idle_line(), results.by_load().map(load).collect());
+        Self { cpu, kernel, idle_cores, setup, loads }
     }
 
-    /// The rates of its open loops, for one without a capacity.
+    /// The rates of its open loops.
     pub fn rates(&self) -> Vec<u32> {
         let open = self.loads.iter().filter(|load| load.kind == LoadKind::Open);
         let mut rates: Vec<u32> = open.map(|load| load.at as u32).collect();
@@ -127,8 +124,8 @@ impl Baseline {
     /// If it has nothing that a later run could be compared with: a good one of that name stays.
     pub fn save(&self, folder: &Path, name: &str) -> Result<(), Error> {
         let path = path(folder, name)?;
-        if self.capacity.is_none() && self.rates().is_empty() {
-            return Err(format!("--save {name}: not saved: the run has neither a capacity nor a rate").into());
+        if self.loads.is_empty() {
+            return Err(format!("--save {name}: not saved: no load has a complete round").into());
         }
         let saved = fs::create_dir_all(path.parent().unwrap_or(folder))
             .and_then(|()| fs::write(&path, serde_json::to_vec(self)?));
@@ -178,13 +175,8 @@ impl Baseline {
         let mut rows = Vec::new();
         for load in &now.loads {
             let is_same = |then: &&KeptLoad| {
-                (then.kind, then.receiver) == (load.kind, load.receiver)
-                    && match load.kind {
-                        // The names tell the bound of the 99th percentile.
-                        LoadKind::Capacity => then.name == load.name,
-                        // They also tell the receiver, of several.
-                        LoadKind::Open | LoadKind::Closed => then.at == load.at,
-                    }
+                // Not by the name, which tells the receiver only if there are several.
+                (then.kind, then.receiver, then.at) == (load.kind, load.receiver, load.at)
             };
             let Some(then) = self.loads.iter().find(is_same) else { continue };
             if !is_same_distance(load.distance, then.distance) {
@@ -201,15 +193,15 @@ impl Baseline {
                 let ratio = |figure| kept.ratio(before, figure);
                 let cells = FIGURES
                     .map(|figure| ratio(figure).map_or_else(|| NONE.to_owned(), |ratio| ratio_text(&ratio)));
-                let name = if load.kind == LoadKind::Capacity { "capacity" } else { &load.name };
-                rows.push([name.to_owned(), contender.clone()].into_iter().chain(cells).collect::<Vec<_>>());
+                rows.push(
+                    [load.name.clone(), contender.clone()].into_iter().chain(cells).collect::<Vec<_>>(),
+                );
             }
         }
         if rows.is_empty() {
             lines.push("No load is the same as then.".to_owned());
             return lines;
         }
-        // Of a search and of rates not the same figures are there.
         let is_there = |column: usize| column < 2 || rows.iter().any(|row| row[column] != NONE);
         let columns: Vec<usize> = (0..2 + FIGURES.len()).filter(|&column| is_there(column)).collect();
         let titles = ["load", "server"].into_iter().chain(FIGURES.map(Figure::title));
@@ -274,14 +266,7 @@ mod tests {
             kept: vec![("polling".to_owned(), kept(cpu))],
         };
         let Machine { cpu, kernel, .. } = Machine::read();
-        Baseline {
-            cpu,
-            kernel,
-            idle_cores: "sleep".to_owned(),
-            setup: String::new(),
-            capacity: Some(82e3),
-            loads: vec![load],
-        }
+        Baseline { cpu, kernel, idle_cores: "sleep".to_owned(), setup: String::new(), loads: vec![load] }
     }
 
     #[test]
@@ -306,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_load_is_the_same_by_its_rate_and_receiver_and_a_capacity_by_its_bound() {
+    fn a_load_is_the_same_by_its_rate_and_receiver() {
         let with = |name: &str, kind, receiver| {
             let mut run = baseline(10.0);
             (run.loads[0].name, run.loads[0].kind, run.loads[0].receiver) = (name.to_owned(), kind, receiver);
@@ -317,9 +302,7 @@ mod tests {
         // With one receiver its name is left out.
         assert!(is_same(&with("41000/s, fifo", open, fifo), &with("41000/s", open, fifo)));
         assert!(!is_same(&with("41000/s", open, fifo), &with("41000/s", open, Some(Receiver::Rps))));
-        let capacity = |bound: &str| with(bound, LoadKind::Capacity, fifo);
-        assert!(is_same(&capacity("within 500 µs"), &capacity("within 500 µs")));
-        assert!(!is_same(&capacity("within 500 µs"), &capacity("within 2000 µs")));
+        assert!(!is_same(&with("41000/s", open, fifo), &with("41000/s", LoadKind::Closed, fifo)));
     }
 
     #[test]
@@ -331,12 +314,12 @@ mod tests {
     }
 
     #[test]
-    fn a_run_without_capacity_and_rates_replaces_no_good_one() {
+    fn a_run_without_a_round_replaces_no_good_one() {
         let folder = tempfile::tempdir().unwrap();
         baseline(10.0).save(folder.path(), "good").unwrap();
-        let nothing = Baseline { capacity: None, loads: Vec::new(), ..baseline(20.0) };
+        let nothing = Baseline { loads: Vec::new(), ..baseline(20.0) };
         let error = nothing.save(folder.path(), "good").unwrap_err().to_string();
-        assert!(error.contains("neither a capacity nor a rate"), "{error}");
+        assert!(error.contains("no load has a complete round"), "{error}");
         assert_eq!(Baseline::read(folder.path(), "good").unwrap(), baseline(10.0));
     }
 

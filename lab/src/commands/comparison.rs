@@ -2,7 +2,6 @@
 
 use std::collections::HashSet;
 
-use loadgen::medians::Interval;
 use policies::host::{IdleCores, Machine};
 use policies::{Cpus, Policy};
 use serde::Serialize;
@@ -11,16 +10,12 @@ use crate::cores::CoreAssignment;
 use crate::experiment::{Bed, Contender, Experiment, Load, Outcome};
 use crate::processes::RunningPolicy;
 use crate::report::Document;
-use crate::report::tables::{
-    NONE, class_suffix, classes, interval_text, is_undecided, load_name, plain_table, ratio_text, sections,
-};
+use crate::report::tables::{NONE, class_suffix, classes, is_undecided, plain_table, ratio_text, sections};
 use crate::rounds::{
     DistanceClass, Figure, LEAST_ROUNDS, LoadDetail, LoadKind, LoadResult, Status, TakenTurn,
 };
 use crate::testbed::{CONGESTION_CONTROL, Card, CardEnd, Receiver};
 
-/// The shares of the reference's capacity at which the verdict names latencies and CPU time.
-pub const VERDICT_SHARES: [f64; 2] = [0.5, 0.9];
 /// The load is the bottleneck from this busy share on, %.
 const BUSY_LOAD: f64 = 95.0;
 const WIDTH: usize = 100;
@@ -82,25 +77,22 @@ impl Comparison {
         self.outcome.results.by_load().filter(move |load| load.kind == kind).filter(has_reference)
     }
 
-    /// The rates that the verdict is on: of the shares the highest alone where there are several
-    /// sentences on each, or else the first rate.
+    /// The rates that the verdict is on: the lowest and the highest, or the highest alone where there
+    /// are several sentences on each.
     fn verdict_loads(&self) -> Vec<Load> {
-        let loads = &self.experiment.loads;
-        let mut shares: Vec<Load> =
-            VERDICT_SHARES.map(Load::Share).into_iter().filter(|share| loads.contains(share)).collect();
-        if subjects(&self.experiment).len() > 1 {
-            shares.drain(..shares.len().saturating_sub(1));
-        }
-        let mut open = loads.iter().copied().filter(|it| matches!(it, Load::Share(_) | Load::Rate(_)));
-        if shares.is_empty() { open.next().into_iter().collect() } else { shares }
+        let rate = |load: &Load| if let Load::Rate(rate) = load { Some(*rate) } else { None };
+        let mut rates: Vec<f64> = self.experiment.loads.iter().filter_map(rate).collect();
+        rates.sort_by(f64::total_cmp);
+        let several = subjects(&self.experiment).len() > 1;
+        let low = rates.first().filter(|_| rates.len() > 1 && !several);
+        low.into_iter().chain(rates.last()).copied().map(Load::Rate).collect()
     }
 
     /// What was measured at a rate, under each receiver.
     fn at_load(&self, wanted: Load) -> Vec<(Receiver, Option<&LoadResult>)> {
         let is_wanted = |load: &LoadResult| match wanted {
-            Load::Share(share) => load.share == Some(share),
             Load::Rate(rate) => load.at == rate,
-            _ => false,
+            Load::Closed => false,
         };
         let of = |&receiver: &Receiver| {
             let mut open = self.measured(LoadKind::Open);
@@ -122,12 +114,10 @@ impl Comparison {
 
     fn verdict(&self) -> Vec<String> {
         let open: Vec<_> = self.verdict_loads().into_iter().map(|load| self.at_load(load)).collect();
-        let others = [LoadKind::Capacity, LoadKind::Closed];
         if open.iter().flatten().all(|(_, load)| load.is_none())
-            && others.into_iter().all(|kind| self.measured(kind).next().is_none())
+            && self.measured(LoadKind::Closed).next().is_none()
         {
-            let why = self.outcome.no_capacity.clone().unwrap_or_else(|| self.why_not());
-            return vec![format!("No verdict: {why}.")];
+            return vec![format!("No verdict: {}.", self.why_not())];
         }
         let subjects = subjects(&self.experiment).into_iter();
         let compared = subjects.filter(|index| self.experiment.references[..] != [*index]);
@@ -135,7 +125,6 @@ impl Comparison {
         if verdict.is_empty() {
             verdict.push(format!("Nothing was compared with {}.", self.reference_name()));
         }
-        verdict.extend(self.outcome.no_capacity.clone());
         verdict
     }
 
@@ -166,7 +155,6 @@ impl Comparison {
             )];
         }
         let mut sentences = Vec::new();
-        sentences.extend(self.experiment.searches_capacity().then(|| self.capacity_sentence(index, &name)));
         sentences.extend(open.iter().filter_map(|load| self.rate_sentence(index, &name, load)));
         if let Some(load) = self.measured(LoadKind::Closed).next() {
             let under = [(load.receiver.unwrap_or_default(), Some(load))];
@@ -187,31 +175,6 @@ impl Comparison {
         }
     }
 
-    fn capacity_sentence(&self, index: usize, name: &str) -> String {
-        let bound = self.experiment.capacity_p99_us;
-        let load = self.measured(LoadKind::Capacity).next();
-        let measured = load.and_then(|load| load.rows[index].figures.get(&Figure::Capacity));
-        let Some((ratio, reference)) = measured.and_then(|it| Some((it.ratio?, it.reference?))) else {
-            let why = match measured {
-                Some(_) => "was not measured in the same rounds as the reference's",
-                None => "was not measured",
-            };
-            return format!("{name}: what it serves within {bound:.0} µs {why}.");
-        };
-        let reference = self.experiment.contenders[reference].name();
-        if is_undecided(&ratio) {
-            let cannot_tell = cannot_tell(&ratio);
-            return format!("{name}: {cannot_tell} what it serves within {bound:.0} µs beside {reference}.");
-        }
-        let judgement = match ratio {
-            ratio if ratio.low > 1.0 => "more",
-            ratio if ratio.high < 1.0 => "less",
-            _ => "no difference that these rounds show",
-        };
-        let ratio = interval_text(&ratio, 2);
-        format!("{name} serves {ratio} times what {reference} does within {bound:.0} µs: {judgement}.")
-    }
-
     /// The figures at the verdict's rate, each as a range over what receives.
     fn rate_sentence(
         &self,
@@ -220,10 +183,6 @@ impl Comparison {
         open: &[(Receiver, Option<&LoadResult>)],
     ) -> Option<String> {
         let (_, Some(first)) = open.iter().find(|(_, load)| load.is_some())? else { return None };
-        let share = first.share.map_or_else(String::new, |share| {
-            let whose = if self.experiment.given_capacity.is_some() { "given" } else { "reference's" };
-            format!(" ({:.0} % of the {whose} capacity)", share * 100.0)
-        });
         let clauses = clauses(open, index, &[Figure::CpuPerRequest, Figure::P50, Figure::P99]);
         let names_class = self.has_classes();
         let receiver = |(receiver, load): &(Receiver, Option<&LoadResult>)| match load {
@@ -233,13 +192,12 @@ impl Comparison {
         let under = open.iter().map(receiver).collect::<Vec<_>>().join(" to ");
         let a_worker = if self.card.is_none() && self.cores.servers.len() > 1 { " and worker" } else { "" };
         let (rate, beside) = (grouped(first.at, 0), self.reference_name());
-        Some(format!("{name} at {rate}/s{a_worker}{share}, under {under}, beside {beside}: {clauses}."))
+        Some(format!("{name} at {rate}/s{a_worker}, under {under}, beside {beside}: {clauses}."))
     }
 
     fn notes(&self) -> Vec<String> {
-        let Outcome { results, servers, no_capacity, .. } = &self.outcome;
+        let Outcome { results, servers } = &self.outcome;
         let mut notes = results.notes.clone();
-        notes.extend(no_capacity.clone());
         for (index, contender) in self.experiment.contenders.iter().enumerate() {
             let name = contender.name();
             notes.extend(servers[index].as_ref().and_then(|running| running.note(&name)));
@@ -406,10 +364,6 @@ impl Comparison {
             columns.push(("p50 µs".to_owned(), load, Figure::P50));
             columns.push(("p99 µs".to_owned(), load, Figure::P99));
         }
-        if self.experiment.searches_capacity() {
-            let load = self.measured(LoadKind::Capacity).next();
-            columns.push(("capacity/s".to_owned(), load, Figure::Capacity));
-        }
         if self.experiment.loads.contains(&Load::Closed) {
             let load = self.measured(LoadKind::Closed).next();
             columns.push(("closed/s".to_owned(), load, Figure::Throughput));
@@ -460,8 +414,8 @@ impl Comparison {
                     format!("{}, {}", grouped(load.at, 0), classes.join(", "))
                 }
                 (Some(load), _) => grouped(load.at, 0),
-                (None, Load::Share(share)) => format!("{:.0} %", share * 100.0),
-                (None, _) => NONE.to_owned(),
+                (None, Load::Rate(rate)) => grouped(rate, 0),
+                (None, Load::Closed) => NONE.to_owned(),
             };
             let cells = columns.iter().map(|&(_, load, figure)| match load {
                 None if matches!(figure, Figure::P50 | Figure::P99) => NONE.to_owned(),
@@ -489,12 +443,9 @@ impl Comparison {
 
     pub fn document(&self) -> Document {
         let mut sections = sections(&self.outcome.results.loads, &self.notes);
-        for (id, kind) in [("capacity", LoadKind::Capacity), ("closed-loop", LoadKind::Closed)] {
-            if let (Some(section), Some(load)) =
-                (sections.iter_mut().find(|section| section.id == id), self.measured(kind).next())
-            {
-                section.caption = load_name(load) + &class_suffix(load.class);
-            }
+        let closed = sections.iter_mut().find(|section| section.id == "closed-loop");
+        if let (Some(section), Some(load)) = (closed, self.measured(LoadKind::Closed).next()) {
+            section.caption = load.name.clone() + &class_suffix(load.class);
         }
         let receivers: Vec<&str> = self.experiment.receivers.iter().map(|it| it.description()).collect();
         let receiver = receivers.join(", or ");
@@ -609,10 +560,6 @@ fn why_not_compared(load: &LoadResult, reference: Option<usize>) -> String {
     }
 }
 
-fn cannot_tell(ratio: &Interval) -> &'static str {
-    if ratio.reaches_target() { "can't tell" } else { "too few rounds to tell" }
-}
-
 /// For example `97,000`.
 fn grouped(value: f64, digits: usize) -> String {
     if value < 1000.0 {
@@ -655,7 +602,7 @@ mod tests {
     use super::*;
     use crate::rounds::{Results, Turn, results_of};
 
-    /// Figures of a contender under a load: capacity or throughput, p50, p99, CPU time.
+    /// Figures of a contender under a load: throughput, p50, p99, CPU time.
     type Figures = [f64; 4];
 
     fn comparison(
@@ -676,7 +623,7 @@ mod tests {
         match load {
             open if open.starts_with("50000/s") => turn.set(Figure::Answered, rate / 500.0),
             open if open.starts_with("90000/s") => turn.set(Figure::Answered, rate / 900.0),
-            _ => turn.set(Figure::Capacity, rate * noise),
+            _ => turn.set(Figure::Throughput, rate * noise),
         }
         turn
     }
@@ -688,15 +635,15 @@ mod tests {
         rounds: usize,
     ) -> Comparison {
         let loads = [
-            ("capacity (p99 of at most 500 µs)", LoadKind::Capacity, 0.0, None),
-            ("50000/s, fifo", LoadKind::Open, 50e3, Some(0.5)),
-            ("50000/s, rps", LoadKind::Open, 50e3, Some(0.5)),
-            ("90000/s, fifo", LoadKind::Open, 90e3, Some(0.9)),
-            ("90000/s, rps", LoadKind::Open, 90e3, Some(0.9)),
+            ("50000/s, fifo", LoadKind::Open, 50e3),
+            ("50000/s, rps", LoadKind::Open, 50e3),
+            ("90000/s, fifo", LoadKind::Open, 90e3),
+            ("90000/s, rps", LoadKind::Open, 90e3),
+            ("closed loop", LoadKind::Closed, 64.0),
         ];
         let contenders: Vec<Contender> = names.iter().map(|name| name.parse().unwrap()).collect();
         let experiment = Experiment {
-            loads: VERDICT_SHARES.map(Load::Share).into(),
+            loads: vec![Load::Rate(50e3), Load::Rate(90e3), Load::Closed],
             receivers: vec![Receiver::Fifo, Receiver::Rps],
             ..Experiment::new(contenders, true)
         };
@@ -717,7 +664,7 @@ mod tests {
             Some(RunningPolicy { ran, steps_down })
         };
         let servers = names.iter().enumerate().map(running).collect();
-        let outcome = Outcome { results, capacity: None, no_capacity: None, servers };
+        let outcome = Outcome { results, servers };
         let cores = CoreAssignment { servers: vec![0], clients: vec![1], packing: 1 };
         Comparison::new(experiment, &Bed::of_testbeds(cores), true, 4.8, outcome)
     }
@@ -762,11 +709,11 @@ mod tests {
         assert!(lines[0].starts_with("Idle cores are kept awake."), "{text}");
         let first = lines[..11].join(" ").replace("   ", " ");
         for part in [
-            "kernel-polling, auto serves 1.49 [1.47, 1.51] times what vanilla, uring does within 500 µs: more.",
-            "kernel-polling, auto at 50,000/s (50 % of the reference's capacity), under fifo to rps, beside the better",
+            "kernel-polling, auto at 50,000/s, under fifo to rps, beside the better",
             "CPU 0.50 to 0.80 [0.49, 0.81], p50 0.90 to 0.99 [0.88, 1.01]",
-            "kernel-polling, auto at 90,000/s (90 % of the reference's capacity), under fifo to rps, beside the better",
+            "kernel-polling, auto at 90,000/s, under fifo to rps, beside the better",
             "CPU 0.33 to 0.53 [0.33, 0.54]",
+            "kernel-polling, auto, closed loop: throughput 1.49 [1.47, 1.51], CPU ",
         ] {
             assert!(first.contains(part), "no {part:?} in {text}");
         }
@@ -794,17 +741,37 @@ mod tests {
     }
 
     #[test]
+    fn a_rate_is_shown_at_the_distance_at_which_it_has_most_rounds() {
+        let mut report = comparison(&NAMES, "kernel-polling", usual, 0.01, 12);
+        for load in &mut report.outcome.results.loads {
+            let is_far = load.at == 90e3 && load.receiver == Some(Receiver::Rps);
+            load.class = if is_far { DistanceClass::Far } else { DistanceClass::Near };
+        }
+        report.verdict = report.verdict();
+        let text = report.screen("page");
+        let sentences = report.verdict.join(" ");
+        assert!(
+            sentences.contains("at 50,000/s, under fifo (cores near) to rps (cores near)"),
+            "{sentences}"
+        );
+        assert!(sentences.contains("under fifo (cores near) to rps (cores far), beside the better vanilla: CPU 0.33 to 0.53 [0.33, 0.54]"), "{sentences}");
+        assert!(text.contains("90,000, near, far"), "{text}");
+        assert!(
+            text.replace("\n ", "").contains("cores near 100 to 110 ns, far 100 to 110 ns apart"),
+            "{text}"
+        );
+        assert!(text.lines().count() <= 25, "{text}");
+        assert!(!text.contains("not measured"), "{text}");
+    }
+
+    #[test]
     fn what_can_not_be_told_is_no_verdict() {
         let wide = comparison(&NAMES, "kernel-polling", usual, 0.3, 12);
-        assert!(
-            wide.verdict[0].contains("can't tell") && !wide.verdict[0].contains("serves 1.5"),
-            "{:?}",
-            wide.verdict
-        );
+        assert!(wide.verdict.last().unwrap().contains("throughput can't tell"), "{:?}", wide.verdict);
         let few = comparison(&NAMES, "kernel-polling", usual, 0.01, 5);
         assert!(few.verdict[0].starts_with("No verdict: it needs 6 undisturbed rounds"), "{:?}", few.verdict);
         let same = comparison(&NAMES, "kernel-polling", |load, index| usual(load, index.min(1)), 0.01, 12);
-        assert!(same.verdict[0].contains("no difference that these rounds show"), "{:?}", same.verdict);
+        assert!(same.verdict[0].contains("CPU 0.99 to 0.99 [0.98, 1.01]"), "{:?}", same.verdict);
         let none = comparison(&NAMES, "kernel-polling", usual, 0.01, 0);
         assert!(none.verdict[0].starts_with("No verdict: "), "{:?}", none.verdict);
         let blocked = comparison(&NAMES, "blocking", usual, 0.01, 12);
@@ -834,17 +801,13 @@ mod tests {
         };
         let report = comparison_of(&NAMES, "kernel-polling", invalid, 12);
         let text = report.screen("page");
-        let capacity_of = |server: &str| {
+        let closed_of = |server: &str| {
             let line = text.lines().rfind(|line| line.trim_start().starts_with(server)).unwrap();
             line.split_whitespace().last().map(str::to_owned).unwrap()
         };
-        assert_eq!(capacity_of("vanilla, uring"), "100,000", "{text}");
-        assert_eq!(capacity_of("kernel-polling, auto"), "150,000", "{text}");
+        assert_eq!(closed_of("vanilla, uring"), "100,000", "{text}");
+        assert_eq!(closed_of("kernel-polling, auto"), "150,000", "{text}");
         let verdict = report.verdict.join(" ");
-        assert!(
-            verdict.contains("what it serves within 500 µs was not measured in the same rounds"),
-            "{verdict}"
-        );
         assert!(
             verdict.contains("not compared: no round has a valid turn of it and of the reference"),
             "{verdict}"

@@ -51,7 +51,7 @@ mod tests {
     /// The verdict on servers that took these CPU times, with some noise, in as many rounds.
     fn verdict(cpu_us: [f64; 3], noise: f64, rounds: usize) -> (bool, String) {
         let results = results_of(
-            &[("1000/s", LoadKind::Open, 1000.0, Some(0.25))],
+            &[("1000/s", LoadKind::Open, 1000.0)],
             &["first", "again", "slower"],
             &[0],
             rounds,

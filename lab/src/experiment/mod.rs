@@ -1,7 +1,6 @@
 //! Experiments under a fleet of clients: contenders, loads, and how each contender runs.
 
 mod bed;
-mod capacity;
 mod contender;
 mod host;
 mod plan;

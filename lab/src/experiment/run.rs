@@ -1,14 +1,9 @@
 //! Runs an experiment.
 
-use std::time::{Duration, Instant};
-
 use policies::Policy;
-use rand::rngs::SmallRng;
-use rand::{RngExt, SeedableRng};
 use serde::Serialize;
 
 use super::bed::Bed;
-use super::capacity::{FIRST, STEP, search};
 use super::contender::Contender;
 use super::plan::{Experiment, Load, STEAL_LIMIT};
 use super::running::RunningContender;
@@ -16,7 +11,7 @@ use crate::Error;
 use crate::cores::CoreAssignment;
 use crate::fleet::{FleetLoad, FleetPacing};
 use crate::processes::RunningPolicy;
-use crate::rounds::{Figure, LEAST_ROUNDS, LoadKind, LoadPlan, Results, Runner, Status, share_of_time};
+use crate::rounds::{LoadKind, LoadPlan, Results, Runner, Status};
 use crate::testbed::Receiver;
 
 /// The seed of the first contender's due times and requests; the others' follow.
@@ -26,10 +21,6 @@ const SEED: u64 = 1;
 #[non_exhaustive]
 pub struct Outcome {
     pub results: Results,
-    /// The capacity that shares refer to, requests per second. `None` without shares.
-    pub capacity: Option<f64>,
-    /// Why no capacity was found, if one was searched.
-    pub no_capacity: Option<String>,
     pub servers: Vec<Option<RunningPolicy>>,
 }
 
@@ -103,53 +94,9 @@ impl Experiment {
         check_polling_threads(&self.contenders, cores)?;
         let mut running = Running::start(self, bed)?;
         let names: Vec<String> = self.contenders.iter().map(Contender::name).collect();
-        let deadline = Instant::now() + self.time_limit;
         let mut runner = Runner::new(cores, progress);
-        let (mut capacity, mut no_capacity) = (self.given_capacity, None);
-        let mut receiver = self.receivers.first().copied().unwrap_or_default();
-        if self.searches_capacity() {
-            let limit = self.time_limit.mul_f64(self.capacity_share);
-            let name = format!("capacity (p99 of at most {:.0} µs)", self.capacity_p99_us);
-            let plan = LoadPlan {
-                receiver: Some(receiver),
-                steal_limit: STEAL_LIMIT,
-                ..LoadPlan::new(name, LoadKind::Capacity, 0.0, self.capacity_rounds, limit)
-            };
-            let mut random = SmallRng::seed_from_u64(SEED);
-            let mut starts = vec![FIRST; names.len()];
-            let measured = runner.measure(plan, &names, |index| {
-                let turn = search(running.get(index, receiver)?, starts[index], self)?;
-                // The next search begins where this one ended, but elsewhere within a step:
-                // otherwise all results would lie on one grid.
-                if let Some(rate) = turn.figures.get(&Figure::Capacity) {
-                    starts[index] = (rate * STEP.powf(random.random::<f64>() - 0.5), STEP);
-                }
-                Ok(turn)
-            })?;
-            let least = LEAST_ROUNDS.min(self.capacity_rounds);
-            let median = |&it: &usize| measured.median(it, Figure::Capacity, least);
-            let medians = self.references.iter().filter_map(median);
-            capacity = medians.reduce(f64::max);
-            if capacity.is_none() && self.given_capacity.is_none() {
-                let mut turns =
-                    measured.turns.iter().filter(|turn| self.references.contains(&turn.contender));
-                let reason = turns
-                    .find_map(|it| Some(format!(": {}: {}", names[it.contender], it.turn.invalid.as_ref()?)))
-                    .unwrap_or_default();
-                no_capacity = Some(format!("no capacity was found that rates could be shares of{reason}"));
-            }
-        }
-        capacity = self.given_capacity.or(capacity);
-        let has_rate = |load: &&Load| capacity.is_some() || !load.needs_capacity();
-        let mut loads = self.loads_by_receiver();
-        loads.retain(|(load, _)| has_rate(&load));
-        // What came before may have taken twice its time.
-        let searched = if self.searches_capacity() { self.capacity_share } else { 0.0 };
-        let least = self.time_limit.mul_f64((1.0 - searched) / loads.len().max(1) as f64);
-        for (index, &(load, its)) in loads.iter().enumerate() {
-            receiver = its;
-            let limit = share_of_time(deadline, loads.len() - index).max(least);
-            let (mut plan, load) = self.plan(load, capacity.unwrap_or(0.0), limit);
+        for (load, receiver) in self.loads_by_receiver() {
+            let (mut plan, load) = self.plan(load);
             plan.receiver = Some(receiver);
             if self.receivers.len() > 1 {
                 plan.name = format!("{}, {receiver}", plan.name);
@@ -169,30 +116,21 @@ impl Experiment {
             }
         }
         let servers = running.policies;
-        Ok(Outcome { results, capacity, no_capacity, servers })
+        Ok(Outcome { results, servers })
     }
 
-    fn plan(&self, load: Load, capacity: f64, limit: Duration) -> (LoadPlan, FleetLoad) {
-        let open = |rate: f64| (format!("{rate:.0}/s"), LoadKind::Open, rate, FleetPacing::Open { rate });
-        // To hundreds, for legibility, and not less than a hundred requests per second.
-        let of_capacity = |share: f64| (capacity * share / 100.0).round().max(1.0) * 100.0;
-        let mut share = None;
+    fn plan(&self, load: Load) -> (LoadPlan, FleetLoad) {
         let (name, kind, at, pacing) = match load {
-            Load::Share(it) => {
-                share = Some(it);
-                open(of_capacity(it))
-            }
-            Load::Rate(rate) => open(rate),
+            Load::Rate(rate) => (format!("{rate:.0}/s"), LoadKind::Open, rate, FleetPacing::Open { rate }),
             Load::Closed => {
                 let pacing = FleetPacing::Closed;
                 ("closed loop".to_owned(), LoadKind::Closed, self.connections as f64, pacing)
             }
         };
         let plan = LoadPlan {
-            share,
             pacing: Some(pacing),
             steal_limit: STEAL_LIMIT,
-            ..LoadPlan::new(name, kind, at, self.rounds, limit)
+            ..LoadPlan::new(name, kind, at, self.rounds, self.time_limit())
         };
         (plan, FleetLoad { pacing, warm_up: self.warm_up, duration: self.duration })
     }

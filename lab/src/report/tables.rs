@@ -70,13 +70,6 @@ pub(crate) fn class_suffix(class: DistanceClass) -> String {
     }
 }
 
-pub(crate) fn load_name(load: &LoadResult) -> String {
-    match load.share {
-        Some(share) => format!("{:.0} % ({})", share * 100.0, load.name),
-        None => load.name.clone(),
-    }
-}
-
 pub(crate) fn value(row: &Row, figure: Figure) -> String {
     row.value(figure).map_or_else(|| NONE.to_owned(), |value| interval_text(value, figure.digits()))
 }
@@ -110,7 +103,7 @@ pub(crate) fn table(title: &str, loads: &[&LoadResult], values: &[Figure], ratio
     let mut cells = Vec::new();
     for load in loads {
         for (contender, row) in load.rows.iter().enumerate() {
-            let mut of_row = vec![load_name(load), row.contender.clone()];
+            let mut of_row = vec![load.name.clone(), row.contender.clone()];
             of_row.extend(values.iter().map(|figure| value(row, *figure)));
             of_row.extend(ratios.iter().map(|figure| ratio(load, contender, *figure)));
             of_row.extend(has_queue.then(|| row.queue.clone().unwrap_or_else(|| NONE.to_owned())));
@@ -141,8 +134,7 @@ pub(crate) fn series(
 
 const RATE: [Figure; 4] = [Figure::Throughput, Figure::P50, Figure::P99, Figure::CpuPerRequest];
 /// What the kinds of loads are called, and the figures that are compared under each.
-const KINDS: [(LoadKind, &str, &[Figure], &[Figure]); 3] = [
-    (LoadKind::Capacity, "Capacity", &[Figure::Capacity], &[Figure::Capacity]),
+const KINDS: [(LoadKind, &str, &[Figure], &[Figure]); 2] = [
     (LoadKind::Open, "At given rates", &RATE, &[Figure::P50, Figure::P99, Figure::CpuPerRequest]),
     (LoadKind::Closed, "Closed loop", &RATE, &[Figure::Throughput, Figure::P99, Figure::CpuPerRequest]),
 ];
@@ -166,9 +158,7 @@ pub(crate) fn sections(loads: &[LoadResult], notes: &[String]) -> Vec<Section> {
             let suffix = class_suffix(class);
             let title = format!("Medians with 95 % intervals{suffix}");
             section.tables.push(table(&title, &loads, values, ratios));
-            if kind != LoadKind::Capacity {
-                parts.tables.push(table(&format!("{name}{suffix}"), &loads, &part_figures, &[]));
-            }
+            parts.tables.push(table(&format!("{name}{suffix}"), &loads, &part_figures, &[]));
             if kind == LoadKind::Open && loads.iter().any(|load| load.at != loads[0].at) {
                 add_plots(&mut section, &loads);
             }

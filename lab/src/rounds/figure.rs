@@ -26,8 +26,6 @@ macro_rules! figures {
 }
 
 figures! {
-    /// The highest rate that keeps the 99th percentile within a bound, requests per second.
-    Capacity 0 "capacity",
     Throughput 0 "requests/s",
     /// Replies over the requests that were due meanwhile, %. The rate says less: how many are due
     /// is random.
@@ -70,12 +68,12 @@ figures! {
 impl Figure {
     /// Whether it says what others consist of.
     pub fn is_part(self) -> bool {
-        use Figure::{Capacity, CpuPerRequest, P50, P99, Throughput};
-        !matches!(self, Capacity | Throughput | P50 | P99 | CpuPerRequest)
+        use Figure::{CpuPerRequest, P50, P99, Throughput};
+        !matches!(self, Throughput | P50 | P99 | CpuPerRequest)
     }
 
     /// Whether more of it is better; of the others less.
     pub fn is_better_when_higher(self) -> bool {
-        matches!(self, Self::Capacity | Self::Throughput | Self::Answered | Self::InstructionsPerCycle)
+        matches!(self, Self::Throughput | Self::Answered | Self::InstructionsPerCycle)
     }
 }

@@ -22,5 +22,4 @@ pub(crate) use results::tests::results_of;
 pub(crate) use results::{ANSWERED, order_by_rounds};
 pub use results::{LoadResult, Measured, Results, Round, Row, Status};
 pub use runner::Runner;
-pub(crate) use runner::share_of_time;
 pub use turn::{AttachProgress, LEAST_ROUNDS, LoadDetail, LoadKind, LoadPlan, Measurement, TakenTurn, Turn};

@@ -81,7 +81,7 @@ impl Row {
         self.figures.get(&figure)?.ratio.as_ref().filter(|_| self.status == Status::Comparable)
     }
 
-    /// Whether a turn beside the search for the capacity was valid.
+    /// Whether a turn was valid.
     pub fn has_valid_turn(&self) -> bool {
         self.figures.contains_key(&Figure::Throughput)
     }
@@ -95,8 +95,6 @@ pub struct LoadResult {
     pub kind: LoadKind,
     /// What loads differ in: requests per second, bytes of a file, or connections.
     pub at: f64,
-    /// The rate as a share of the reference's capacity.
-    pub share: Option<f64>,
     /// What the fleet did. `None` for a search, and for a load that is not a fleet's.
     pub pacing: Option<FleetPacing>,
     /// What stood in for an interrupt. `None` for a load that is not a fleet's.
@@ -210,22 +208,9 @@ fn load_result(
             }
         }
     }
-    let &LoadPlan { ref name, kind, at, share, pacing, receiver, .. } = plan;
+    let &LoadPlan { ref name, kind, at, pacing, receiver, .. } = plan;
     let (name, rounds, measurement) = (name.clone(), count, index);
-    Some(LoadResult {
-        name,
-        kind,
-        at,
-        share,
-        pacing,
-        receiver,
-        class,
-        distance,
-        rounds,
-        rows,
-        turns,
-        measurement,
-    })
+    Some(LoadResult { name, kind, at, pacing, receiver, class, distance, rounds, rows, turns, measurement })
 }
 
 fn row(rounds: &[Round<'_>], contender: usize, name: &str, references: &[usize], kind: LoadKind) -> Row {
@@ -357,17 +342,14 @@ pub(crate) mod tests {
 
     /// Results of loads whose turns have these figures; `turn` gets the contender and the round.
     pub(crate) fn results_of(
-        loads: &[(&str, LoadKind, f64, Option<f64>)],
+        loads: &[(&str, LoadKind, f64)],
         contenders: &[&str],
         references: &[usize],
         rounds: usize,
         turn: impl Fn(&str, usize, usize) -> Turn,
     ) -> Results {
-        let measurement = |(name, kind, at, share): &(&str, LoadKind, f64, Option<f64>)| {
-            let plan = LoadPlan {
-                share: *share,
-                ..LoadPlan::new(*name, *kind, *at, rounds, Duration::from_secs(1))
-            };
+        let measurement = |(name, kind, at): &(&str, LoadKind, f64)| {
+            let plan = LoadPlan::new(*name, *kind, *at, rounds, Duration::from_secs(1));
             let taken = |index: usize| {
                 let (round, contender) = (index / contenders.len(), index % contenders.len());
                 let conditions = Conditions::new(0.0, Some((100.0, 110.0)));
@@ -390,7 +372,7 @@ pub(crate) mod tests {
         // The first serves more, the second answers sooner.
         let values = [(200.0, 50.0), (100.0, 10.0), (150.0, 20.0)];
         let results = results_of(
-            &[("closed loop", LoadKind::Closed, 64.0, None)],
+            &[("closed loop", LoadKind::Closed, 64.0)],
             &["epoll", "uring", "polling"],
             &[0, 1],
             6,
@@ -409,7 +391,7 @@ pub(crate) mod tests {
         let values = [(100.0, 20.0), (200.0, 10.0), (150.0, 20.0)];
         let results = |valid_of_uring: usize| {
             results_of(
-                &[("closed loop", LoadKind::Closed, 64.0, None)],
+                &[("closed loop", LoadKind::Closed, 64.0)],
                 &["epoll", "uring", "polling"],
                 &[0, 1],
                 12,
@@ -459,7 +441,7 @@ pub(crate) mod tests {
         // The first one's are lower in most rounds, but over all of them more than 1 % of its
         // requests are slow.
         let results = results_of(
-            &[("closed loop", LoadKind::Closed, 64.0, None)],
+            &[("closed loop", LoadKind::Closed, 64.0)],
             &["epoll", "uring", "polling"],
             &[0, 1],
             7,
@@ -484,7 +466,7 @@ pub(crate) mod tests {
     #[test]
     fn an_invalid_turn_is_left_out_of_its_round_and_named() {
         let results = results_of(
-            &[("closed loop", LoadKind::Closed, 64.0, None)],
+            &[("closed loop", LoadKind::Closed, 64.0)],
             &["vanilla", "polling"],
             &[0],
             7,

@@ -75,11 +75,6 @@ impl<'a> Runner<'a> {
     }
 }
 
-/// The equal share that the next one of some loads, which are `left`, has of the time to a deadline.
-pub(crate) fn share_of_time(deadline: Instant, left: usize) -> Duration {
-    deadline.saturating_duration_since(Instant::now()) / u32::try_from(left).unwrap_or(u32::MAX)
-}
-
 #[derive(Debug, Clone, Copy)]
 struct Next {
     /// From 0, in the present class of distance.

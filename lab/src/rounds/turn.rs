@@ -80,7 +80,6 @@ pub const LEAST_ROUNDS: usize = 6;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LoadKind {
-    Capacity,
     Open,
     /// Each connection sends again when it has its reply.
     Closed,
@@ -92,7 +91,6 @@ pub struct LoadPlan {
     pub name: String,
     pub kind: LoadKind,
     pub at: f64,
-    pub share: Option<f64>,
     pub pacing: Option<FleetPacing>,
     pub receiver: Option<Receiver>,
     /// Rounds; each measures every contender once.
@@ -106,8 +104,8 @@ pub struct LoadPlan {
 impl LoadPlan {
     pub fn new(name: impl Into<String>, kind: LoadKind, at: f64, rounds: usize, limit: Duration) -> Self {
         let steal_limit = STEAL_LIMIT;
-        let (share, pacing, receiver) = (None, None, None);
-        Self { name: name.into(), kind, at, share, pacing, receiver, rounds, limit, steal_limit }
+        let (pacing, receiver) = (None, None);
+        Self { name: name.into(), kind, at, pacing, receiver, rounds, limit, steal_limit }
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use lab::Error;
 use lab::commands::baseline::{self, Baseline};
 use lab::commands::card;
-use lab::commands::comparison::{Comparison, VERDICT_SHARES};
+use lab::commands::comparison::Comparison;
 use lab::commands::paper::{PaperConfig, PaperPlan, PaperReport};
 use lab::commands::self_test::self_test_verdict;
 use lab::cores::{AwakeCores, CoreAssignment};
@@ -27,6 +27,16 @@ use crate::flags::{
 };
 use crate::output::{Output, with_bar};
 
+/// Requests per second and worker of a memcached server on Lull. At the first one less than two
+/// packets come in the default poll interval, at the second one more.
+const RATES: [f64; 2] = [50e3, 100e3];
+/// Those of servers on epoll, and of applications.
+const LOW_RATES: [f64; 2] = [25e3, 50e3];
+
+fn with_rates(rates: [f64; 2]) -> Vec<Load> {
+    rates.map(Load::Rate).into_iter().chain([Load::Closed]).collect()
+}
+
 pub fn compare(flags: &CompareFlags) -> Result<(), Error> {
     let cores = CoreAssignment::for_workers(flags.workers.map(usize::from))?;
     let mut contenders = flags.contenders.clone();
@@ -42,7 +52,7 @@ pub fn compare(flags: &CompareFlags) -> Result<(), Error> {
     contenders.extend(memcached.map(|server| Contender::Program { server, attached: None }));
     let quick = flags.run.quick;
     let experiment = Experiment {
-        loads: VERDICT_SHARES.map(Load::Share).into(),
+        loads: with_rates(RATES),
         receivers: vec![Receiver::Fifo, Receiver::Rps],
         // What it costs to change how the queue is driven, at the beginning of a load, is part of it.
         settle: 0.0,
@@ -59,9 +69,7 @@ pub fn peers(flags: &PeerFlags) -> Result<(), Error> {
     let mut experiment = Experiment::new(contenders, flags.run.quick);
     experiment.requests = requests_for(service);
     experiment.references = vec![0];
-    if !flags.run.quick {
-        experiment.loads = [0.25, 0.5, 0.9].map(Load::Share).into_iter().chain([Load::Closed]).collect();
-    }
+    experiment.loads = with_rates(LOW_RATES);
     run(experiment, one_worker("peers")?, &flags.run)?.write()
 }
 
@@ -79,19 +87,14 @@ pub fn attach(flags: &AttachFlags) -> Result<(), Error> {
         None => installed_memcached(flags.memcached.clone())?,
     };
     let contenders = Contender::attached(&server, &flags.poll_interval);
-    let quick = flags.run.quick;
-    let fours = contenders.len() as f64 / 4.0;
     let mut experiment = Experiment {
+        loads: with_rates(LOW_RATES),
         // From outside the controller is asked every 50 ms, and begins with interrupts after
         // each idle time.
         settle: 0.8,
         warm_up: 0.1,
         duration: 0.3,
-        trial_warm_up: 0.4,
-        trial_duration: 0.15,
-        capacity_p99_us: 200.0,
-        time_limit: Duration::from_secs_f64(if quick { 150.0 } else { 540.0 } * fours.max(1.0)),
-        ..Experiment::new(contenders, quick)
+        ..Experiment::new(contenders, flags.run.quick)
     };
     if let Some(request) = &flags.request {
         let request = request.replace("\\r", "\r").replace("\\n", "\n");
@@ -107,9 +110,9 @@ pub fn self_test(flags: &SelfTestFlags) -> Result<(), Error> {
     let experiment = Experiment {
         references: vec![0],
         // Low enough that the slowest server is far from saturated: a busier server batches more.
-        loads: vec![Load::Share(0.25)],
+        loads: vec![Load::Rate(40e3)],
         requests: requests_for(PeerService::Echo),
-        rounds: 16,
+        rounds: 48,
         ..Experiment::new(contenders, true)
     };
     let mut report = run(experiment, one_worker("self-test")?, &flags.run)?;
@@ -147,11 +150,7 @@ fn run(mut experiment: Experiment, bed: Bed, flags: &RunFlags) -> Result<Report,
     }
     let mut flags = flags.clone();
     if let Some(then) = against.as_ref().filter(|_| flags.rates.is_empty()) {
-        experiment.given_capacity = then.capacity;
-        experiment.searches_anyway = true;
-        if then.capacity.is_none() {
-            flags.rates = then.rates();
-        }
+        flags.rates = then.rates();
     }
     flags.set(&mut experiment);
     let all = experiment.connections * bed.workers();
@@ -210,14 +209,14 @@ pub fn on_card(flags: &CardFlags) -> Result<(), Error> {
     let (card, ends) = card::hold(this, &flags.client, interface, true)?;
     let quick = flags.run.quick;
     let mut experiment = Experiment {
-        loads: VERDICT_SHARES.map(Load::Share).into(),
+        loads: with_rates(RATES),
         receivers: vec![Receiver::Interrupt],
         settle: 0.3,
         duration: if quick { 0.4 } else { 1.0 },
         ..Experiment::new(flags.contenders.clone(), quick)
     };
     // A turn begins with the start of its server and fleets.
-    experiment.time_limit *= 2;
+    experiment.around = 1.0;
     experiment.connections = (experiment.connections * card.server.queues.max(1)).min(MOST_CONNECTIONS);
     let mut report = run(experiment, Bed::of_card(card)?, &flags.run)?;
     drop(ends);

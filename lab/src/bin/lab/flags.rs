@@ -59,7 +59,7 @@ pub struct ReportFlags {
 /// How an experiment under a fleet runs.
 #[derive(Args, Clone)]
 pub struct RunFlags {
-    /// Take one minute instead of five (attach: three instead of ten)
+    /// Take eight rounds and shorter turns: about a minute instead of four
     #[arg(long)]
     pub quick: bool,
     #[command(flatten)]
@@ -67,20 +67,17 @@ pub struct RunFlags {
     /// Connections for each worker; on a card those of all [default: 64; card: 64 for each queue]
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=10_000))]
     pub connections: Option<u16>,
-    /// Rounds of each load; fewer than six give no interval [default: 12; self-test: 16]
+    /// Rounds of each load; fewer than six give no interval [default: 12, quick 8; self-test: 48]
     #[arg(long, value_parser = clap::value_parser!(u8).range(1..=100))]
     pub rounds: Option<u8>,
     /// Seconds of a turn: from 2 s on a pause of the machine seldom decides its 99th percentile
     /// [default: 1, quick 0.4; peers: 0.25; self-test: 0.2; attach: 0.3]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u8).range(1..=60))]
     pub turn: Option<u8>,
-    /// Rates to measure, in requests per second, instead of the capacity and shares of it
+    /// Rates to measure, in requests per second and worker [default: 50000,100000; peers and
+    /// attach: 25000,50000; self-test: 40000]
     #[arg(long, value_delimiter = ',', value_name = "LIST", value_parser = clap::value_parser!(u32).range(100..=2_000_000))]
     pub rates: Vec<u32>,
-    /// 99th percentile that a rate within the capacity keeps, in microseconds [default: 500;
-    /// attach: 200]
-    #[arg(long, value_name = "US", conflicts_with = "rates", value_parser = clap::value_parser!(u32).range(20..=1_000_000))]
-    pub capacity_p99: Option<u32>,
     /// What receives packets in the place of an interrupt: fifo (a real-time kernel thread), thread
     /// (an ordinary one) or rps (the softirq of packet steering). Of several the first one for
     /// everything, the others for rates
@@ -126,23 +123,14 @@ impl RunFlags {
         }
         if !self.rates.is_empty() {
             let rates = self.rates.iter().map(|&rate| Load::Rate(rate.into()));
-            let others = experiment.loads.iter().copied().filter(|load| !load.needs_capacity());
+            let others = experiment.loads.iter().copied().filter(|load| !load.is_open());
             experiment.loads = rates.chain(others).collect();
         }
         if let Some(rounds) = self.rounds {
-            (experiment.rounds, experiment.capacity_rounds) = (rounds.into(), rounds.into());
+            experiment.rounds = rounds.into();
         }
         if let Some(seconds) = self.turn {
-            let seconds = f64::from(seconds);
-            experiment.time_limit = experiment.time_limit.mul_f64(seconds / experiment.duration);
-            experiment.duration = seconds;
-        }
-        if !self.rates.is_empty() {
-            // As long as all rounds take, with a fifth for repeats.
-            experiment.time_limit = experiment.time_limit.max(experiment.rounds_time().mul_f64(1.2));
-        }
-        if let Some(micros) = self.capacity_p99 {
-            experiment.capacity_p99_us = micros.into();
+            experiment.duration = seconds.into();
         }
     }
 }

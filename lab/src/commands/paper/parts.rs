@@ -16,7 +16,7 @@ use crate::experiment::Bed;
 use crate::experiment::{Contender, Experiment, Load};
 use crate::fleet::FleetRequests;
 use crate::network::PollingConfig;
-use crate::rounds::{LoadKind, LoadResult, Row};
+use crate::rounds::{LoadResult, Row};
 use crate::testbed::Testbed;
 
 /// Of 31 requests one stores: ETC has 30 gets for a set (Atikoglu et al., the paper's reference 3).
@@ -37,8 +37,8 @@ pub struct PaperConfig {
     pub connection_records: u64,
     /// Connections of the fleet: the paper's 1120 for 8 cores are 140 for one.
     pub connections: usize,
-    /// Rates of Figure 5, as shares of vanilla's capacity.
-    pub shares: Vec<f64>,
+    /// Requests per second of Figure 5.
+    pub rates: Vec<u32>,
     pub connection_counts: Vec<usize>,
     /// Bytes of the files of Table 2: what fits into a packet with its headers.
     pub file_sizes: Vec<usize>,
@@ -55,7 +55,11 @@ impl PaperConfig {
             records: if quick { 20_000 } else { 1_000_000 },
             connection_records: if quick { 10_000 } else { 100_000 },
             connections: 140,
-            shares: if quick { vec![0.5, 1.1] } else { vec![0.25, 0.5, 0.75, 0.9, 1.1, 1.4] },
+            rates: if quick {
+                vec![40_000, 100_000]
+            } else {
+                vec![20_000, 40_000, 60_000, 80_000, 100_000, 150_000]
+            },
             connection_counts: if quick { vec![1, 100, 10_000] } else { vec![1, 10, 100, 1_000, 10_000] },
             file_sizes: if quick { vec![64] } else { vec![64, 1 << 10] },
             turn: None,
@@ -71,21 +75,18 @@ impl PaperConfig {
             self.connection_records = self.connection_records.min(1_000);
             self.connections = self.connections.min(8);
             self.connection_counts.retain(|count| *count <= 100);
-            self.shares.clear();
+            self.rates.clear();
         }
         Self { turn: turn.map(|turn| turn.as_secs_f64()), rounds, ..self }
     }
 
-    /// The rounds and turns of `lab compare`, with time for eight rounds or more of each load. Ratios
-    /// refer to the first contender, as the paper's do. Without shares it
-    /// is a closed loop alone.
-    fn experiment(&self, contenders: Vec<Contender>, shares: &[f64], records: u64) -> Experiment {
-        let loads: Vec<Load> = shares.iter().copied().map(Load::Share).chain([Load::Closed]).collect();
+    /// Ratios refer to the first contender, as the paper's do. Without rates it is a closed loop alone.
+    fn experiment(&self, contenders: Vec<Contender>, rates: &[u32], records: u64) -> Experiment {
+        let rates = rates.iter().map(|&rate| Load::Rate(rate.into()));
         let usual = Experiment::new(contenders, self.quick);
-        let seconds = if self.quick { 4.0 } else { 9.5 } * (usual.contenders.len() * loads.len()) as f64;
         Experiment {
             references: vec![0],
-            loads,
+            loads: rates.chain([Load::Closed]).collect(),
             connections: self.connections,
             requests: FleetRequests::Memcached(Box::new(Workload {
                 key: Distribution::EtcKey,
@@ -95,13 +96,9 @@ impl PaperConfig {
                 ..Workload::default()
             })),
             rounds: self.rounds.unwrap_or(usual.rounds),
-            capacity_rounds: self.rounds.unwrap_or(usual.capacity_rounds),
             settle: self.turn.unwrap_or(usual.settle),
             warm_up: self.turn.unwrap_or(usual.warm_up),
             duration: self.turn.unwrap_or(usual.duration),
-            time_limit: Duration::from_secs_f64(seconds),
-            // The search for the capacity, where there is one.
-            capacity_share: 0.35,
             ..usual
         }
     }
@@ -145,7 +142,6 @@ pub struct PartResult {
     pub workload: String,
     /// All loads, those of the class with most rounds first.
     pub loads: Vec<LoadResult>,
-    pub no_capacity: Option<String>,
     pub notes: Vec<String>,
 }
 
@@ -183,8 +179,7 @@ impl PaperPlan {
         let mut measure = |part: Part, plan: PartPlan| {
             let result = plan.measure(bed, &mut |step| progress(&format!("{part:?}: {step}")));
             let result = result.map_err(|error| format!("failed: {error}"))?;
-            let measured = result.loads.iter().filter(|load| load.kind != LoadKind::Capacity);
-            if measured.flat_map(|load| &load.rows).any(Row::has_valid_turn) {
+            if result.loads.iter().flat_map(|load| &load.rows).any(Row::has_valid_turn) {
                 Ok(result)
             } else {
                 Err(format!("no turn was valid: {}", result.notes.join("; ")))
@@ -232,7 +227,7 @@ impl PartPlan {
                     ""
                 };
                 Self {
-                    experiments: vec![(None, config.experiment(contenders, &config.shares, config.records))],
+                    experiments: vec![(None, config.experiment(contenders, &config.rates, config.records))],
                     workload: format!(
                         "a fleet of {connections} connections on one core, ETC keys and values, {} records, one set in 31 \
                          requests, one request in flight on each connection",
@@ -251,7 +246,6 @@ impl PartPlan {
                 let experiment = |&size: &usize| {
                     let mut experiment = config.experiment(contenders.clone(), &[], 0);
                     experiment.settle = config.turn.unwrap_or(ATTACHED_SETTLE);
-                    experiment.time_limit *= 2;
                     let request = format!("GET /{size} HTTP/1.1\r\nHost: lab\r\n\r\n");
                     experiment.requests = FleetRequests::Text { request, reply: None };
                     (Some((format!("{size} B"), size as f64)), experiment)
@@ -296,7 +290,7 @@ impl PartPlan {
     fn measure(self, bed: &Bed, progress: &mut dyn FnMut(&str)) -> Result<PartResult, Error> {
         let Self { experiments, workload, note } = self;
         let notes = note.into_iter().collect();
-        let mut result = PartResult { workload, loads: Vec::new(), no_capacity: None, notes };
+        let mut result = PartResult { workload, loads: Vec::new(), notes };
         for (named, experiment) in experiments {
             let name = named.as_ref().map_or_else(String::new, |(name, _)| format!("{name}: "));
             let outcome = match experiment.run(bed, &mut |step| progress(&format!("{name}{step}"))) {
@@ -309,10 +303,8 @@ impl PartPlan {
             };
             let contenders = experiment.contenders.iter().zip(&outcome.servers);
             let steps_down = contenders.filter_map(|(it, running)| running.as_ref()?.note(&it.name()));
-            let notes =
-                outcome.results.notes.into_iter().chain(outcome.no_capacity.clone()).chain(steps_down);
+            let notes = outcome.results.notes.into_iter().chain(steps_down);
             result.notes.extend(notes.map(|note| format!("{name}{note}")));
-            result.no_capacity = result.no_capacity.or(outcome.no_capacity);
             for mut load in outcome.results.loads {
                 if let Some((name, at)) = &named {
                     (load.name, load.at) = (name.clone(), *at);

@@ -147,9 +147,8 @@ fn show(section: &mut Section, exhibit: &Exhibit, part: Part, result: &PartResul
     section.notes.extend(result.notes.iter().cloned());
     let of_kinds = result.loads.iter().filter(|load| kinds.contains(&load.kind));
     let loads: Vec<LoadResult> = of_kinds.cloned().collect();
-    if !loads.iter().any(|load| load.kind != LoadKind::Capacity) {
-        let no_capacity = result.no_capacity.as_deref().filter(|_| kinds.contains(&LoadKind::Open));
-        return miss(section, no_capacity.unwrap_or("no round was completed"));
+    if loads.is_empty() {
+        return miss(section, "no round was completed");
     }
     section.glance = glance(exhibit, kinds, part, result);
     for of_kind in sections(&loads, &[]) {
@@ -168,7 +167,7 @@ fn show(section: &mut Section, exhibit: &Exhibit, part: Part, result: &PartResul
 /// A figure of the policies is a curve over rates. All else is a closed loop.
 fn kinds(exhibit: &Exhibit, part: Part) -> &'static [LoadKind] {
     match part {
-        Part::Policies if exhibit.rows.is_empty() => &[LoadKind::Capacity, LoadKind::Open],
+        Part::Policies if exhibit.rows.is_empty() => &[LoadKind::Open],
         _ => &[LoadKind::Closed],
     }
 }
@@ -260,9 +259,8 @@ fn glance(exhibit: &Exhibit, kinds: &[LoadKind], part: Part, result: &PartResult
     };
     let loads = kinds.iter().map(leading).find(|loads| !loads.is_empty()).unwrap_or_default();
     let sentence = |load: &LoadResult| {
-        let figure = if load.kind == LoadKind::Capacity { Figure::Capacity } else { Figure::Throughput };
         let rows = load.rows.iter().enumerate().skip(1).map(|(index, row)| {
-            let here = ratio(load, index, figure);
+            let here = ratio(load, index, Figure::Throughput);
             // Not every cell has a ratio.
             let is_ratio = here.starts_with(|first: char| first.is_ascii_digit());
             let here = if is_ratio { format!("{here} ×") } else { here };
@@ -310,11 +308,10 @@ mod tests {
     /// Vanilla, and kernel polling with 1.75 of its throughput.
     fn load(kind: LoadKind) -> LoadResult {
         let names = ["vanilla, epoll", "kernel-polling, epoll"];
-        let mut results =
-            results_of(&[("closed loop", kind, 500.0, None)], &names, &[0], 6, |_, contender, _| {
-                let qps = [1000.0, 1750.0][contender];
-                Turn::new([(Figure::Throughput, qps), (Figure::App, 12.5), (Figure::P99, 300.0)])
-            });
+        let mut results = results_of(&[("closed loop", kind, 500.0)], &names, &[0], 6, |_, contender, _| {
+            let qps = [1000.0, 1750.0][contender];
+            Turn::new([(Figure::Throughput, qps), (Figure::App, 12.5), (Figure::P99, 300.0)])
+        });
         LoadResult { class: DistanceClass::Near, ..results.loads.remove(0) }
     }
 
@@ -322,7 +319,6 @@ mod tests {
         Ok(PartResult {
             workload: "a fleet".to_owned(),
             loads,
-            no_capacity: None,
             notes: notes.iter().map(|&note| note.to_owned()).collect(),
         })
     }
@@ -366,12 +362,10 @@ mod tests {
 
     #[test]
     fn an_exhibit_without_its_rounds_keeps_the_notes_that_say_why() {
-        let why = "no capacity was found that rates could be shares of: the fleet sent late";
-        let mut measured = part(vec![load(LoadKind::Closed)], &["another note"]);
-        measured.as_mut().unwrap().no_capacity = Some(why.to_owned());
+        let measured = part(vec![load(LoadKind::Closed)], &["another note"]);
         let report = report_with(vec![(Part::Policies, measured)]);
         let figure = report.exhibits.iter().find(|exhibit| exhibit.id == "figure-5").unwrap();
-        assert_eq!(figure.glance, format!("not measured: {why}"));
+        assert_eq!(figure.glance, "not measured: no round was completed");
         assert!(figure.notes.iter().any(|note| note == "another note"), "{:?}", figure.notes);
     }
 }
