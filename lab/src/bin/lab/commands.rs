@@ -209,7 +209,8 @@ pub fn on_card(flags: &CardFlags) -> Result<(), Error> {
     let (card, ends) = card::hold(this, &flags.client, interface, true)?;
     let quick = flags.run.quick;
     let mut experiment = Experiment {
-        loads: with_rates(RATES),
+        // There they are those of all workers.
+        loads: with_rates(RATES.map(|rate| rate * card.server.queues.max(1) as f64)),
         receivers: vec![Receiver::Interrupt],
         settle: 0.3,
         duration: if quick { 0.4 } else { 1.0 },

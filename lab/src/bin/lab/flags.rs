@@ -74,8 +74,8 @@ pub struct RunFlags {
     /// [default: 1, quick 0.4; peers: 0.25; self-test: 0.2; attach: 0.3]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u8).range(1..=60))]
     pub turn: Option<u8>,
-    /// Rates to measure, in requests per second and worker [default: 50000,100000; peers and
-    /// attach: 25000,50000; self-test: 40000]
+    /// Rates to measure, in requests per second and worker, on a card of all workers
+    /// [default: 50000,100000; card: for each queue; peers and attach: 25000,50000; self-test: 40000]
     #[arg(long, value_delimiter = ',', value_name = "LIST", value_parser = clap::value_parser!(u32).range(100..=2_000_000))]
     pub rates: Vec<u32>,
     /// What receives packets in the place of an interrupt: fifo (a real-time kernel thread), thread
@@ -233,7 +233,7 @@ pub struct PaperFlags {
     /// [default: lab-instructions, if it is there]
     #[arg(long, value_name = "PATH")]
     pub instructions: Option<PathBuf>,
-    /// Take about five minutes instead of 20: fewer records, rates, rounds, connections and files
+    /// Take about three minutes instead of twelve: fewer records, rates, rounds, connections and files
     #[arg(long)]
     pub quick: bool,
     /// Folder for the report and its plots

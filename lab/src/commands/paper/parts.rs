@@ -48,7 +48,7 @@ pub struct PaperConfig {
 }
 
 impl PaperConfig {
-    /// About 20 minutes, or 5 if `quick`.
+    /// About twelve minutes, or three if `quick`.
     pub fn new(quick: bool) -> Self {
         Self {
             quick,
@@ -95,7 +95,7 @@ impl PaperConfig {
                 mix: Mix::updates(UPDATE_RATIO),
                 ..Workload::default()
             })),
-            rounds: self.rounds.unwrap_or(usual.rounds),
+            rounds: self.rounds.unwrap_or(if self.quick { usual.rounds } else { 20 }),
             settle: self.turn.unwrap_or(usual.settle),
             warm_up: self.turn.unwrap_or(usual.warm_up),
             duration: self.turn.unwrap_or(usual.duration),
