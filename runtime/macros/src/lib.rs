@@ -62,6 +62,13 @@ fn fill(template: &str, parts: &[(&str, TokenStream)]) -> TokenStream {
     replace(template.parse().expect("the template is Rust"), parts)
 }
 
+/// What tokio's attributes take, and what is said instead.
+const OF_TOKIO: [(&str, &str); 3] = [
+    ("flavor", "this is tokio's: write workers = 1 for one thread; without it there is one for each core"),
+    ("worker_threads", "this is tokio's: write workers = N"),
+    ("start_paused", "this is tokio's: begin the test with runtime::time::pause()"),
+];
+
 /// What an attribute says: an expression of the type `__private::Attribute`, and the crate's path.
 struct Arguments {
     attribute: TokenStream,
@@ -78,6 +85,9 @@ impl Arguments {
             let TokenTree::Ident(name) = token else {
                 return Err(Error(token.span(), "the name of a setting is expected"));
             };
+            if let Some((_, instead)) = OF_TOKIO.iter().find(|(its, _)| name.to_string() == *its) {
+                return Err(Error(name.span(), instead));
+            }
             let is_equals = matches!(tokens.next(), Some(TokenTree::Punct(mark)) if mark.as_char() == '=');
             let Some(TokenTree::Literal(value)) = tokens.next().filter(|_| is_equals) else {
                 return Err(Error(name.span(), "a literal is expected, as in workers = 2"));

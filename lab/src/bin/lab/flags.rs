@@ -233,7 +233,7 @@ pub struct PaperFlags {
     /// [default: lab-instructions, if it is there]
     #[arg(long, value_name = "PATH")]
     pub instructions: Option<PathBuf>,
-    /// Take about three minutes instead of twelve: fewer records, rates, rounds, connections and files
+    /// Take about two minutes instead of twelve: fewer records, rates, rounds, connections and files
     #[arg(long)]
     pub quick: bool,
     /// Folder for the report and its plots

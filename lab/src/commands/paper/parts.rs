@@ -48,7 +48,7 @@ pub struct PaperConfig {
 }
 
 impl PaperConfig {
-    /// About twelve minutes, or three if `quick`.
+    /// About twelve minutes, or two if `quick`.
     pub fn new(quick: bool) -> Self {
         Self {
             quick,
