@@ -3,7 +3,6 @@
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use ::hyper::body::Incoming;
 use ::tonic::Status;
 use ::tonic::body::Body;
 use http::uri::{Authority, PathAndQuery, Scheme};
@@ -19,7 +18,7 @@ use crate::hyper::{BoxError, Client, Connector, NEEDS_TLS};
 /// has broken. Clones share the connections; they can be held in axum's handlers.
 ///
 /// Generated clients take it:
-/// `GreeterClient::new(Channel::new("http://127.0.0.1:50051".parse()?)?)`. A request's deadline
+/// `GreeterClient::new(Channel::new("http://127.0.0.1:50051".parse()?)?)`, and `with_interceptor`. A request's deadline
 /// (`Request::set_timeout`) ends it here, too, with `DEADLINE_EXCEEDED`. A server that can't be
 /// reached or that fails the TLS handshake is `UNAVAILABLE`, and so is a call whose connection
 /// breaks or is ended by GOAWAY. A call whose stream the server resets has the status that gRPC
@@ -65,7 +64,7 @@ fn wrong(uri: &Uri) -> Status {
 }
 
 impl Service<Request<Body>> for Channel {
-    type Response = Response<DeadlineBody<Incoming>>;
+    type Response = Response<Body>;
     type Error = BoxError;
     type Future = Responding;
 
@@ -98,13 +97,15 @@ pub struct Responding {
 }
 
 impl Future for Responding {
-    type Output = Result<Response<DeadlineBody<Incoming>>, BoxError>;
+    type Output = Result<Response<Body>, BoxError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         if let Poll::Ready(response) = Pin::new(&mut self.response).poll(context) {
             let sleep = self.sleep.take();
             return Poll::Ready(match response {
-                Ok(response) => Ok(response.map(|body| DeadlineBody::new(body, sleep, Reader::Here))),
+                Ok(response) => {
+                    Ok(response.map(|body| Body::new(DeadlineBody::new(body, sleep, Reader::Here))))
+                }
                 Err(error) => Err(with_status(error.into())),
             });
         }

@@ -178,6 +178,33 @@ async fn a_channel_takes_http_and_https_uris_only() {
 }
 
 #[runtime::test]
+async fn an_interceptor_adds_a_token_to_each_call_or_refuses_it() {
+    let token = |request: tonic::Request<()>| match request.metadata().get("authorization") {
+        Some(token) if token == "Bearer 7" => Ok(request),
+        _ => Err(Status::unauthenticated("no token")),
+    };
+    let (listener, (_, health)) = (listener(), tonic_health::server::health_reporter());
+    let uri = format!("http://{}", listener.local_addr().unwrap());
+    let checked = tonic::service::interceptor::InterceptedService::new(health, token);
+    let server = serve(listener, Routes::new(checked)).start().unwrap();
+    let channel = Channel::new(uri.parse().unwrap()).unwrap();
+    let with_token = |mut request: tonic::Request<()>| {
+        request.metadata_mut().insert("authorization", "Bearer 7".parse().unwrap());
+        Ok(request)
+    };
+    let check = || HealthCheckRequest { service: String::new() };
+    let mut with_token = HealthClient::with_interceptor(channel.clone(), with_token);
+    assert_eq!(with_token.check(check()).await.unwrap().into_inner().status, 1);
+    let status = HealthClient::new(channel.clone()).check(check()).await.unwrap_err();
+    assert_eq!(status.code(), Code::Unauthenticated, "{status}");
+    let refuse = |_: tonic::Request<()>| Err::<tonic::Request<()>, _>(Status::cancelled("refused here"));
+    let status = HealthClient::with_interceptor(channel, refuse).check(check()).await.unwrap_err();
+    assert_eq!(status.message(), "refused here");
+    drop(with_token);
+    server.shutdown(Duration::ZERO).await;
+}
+
+#[runtime::test]
 async fn the_health_service_of_tonic_tells_and_watches_states() {
     let (reporter, health) = tonic_health::server::health_reporter();
     reporter.set_serving::<ChatServer<Room>>().await;
