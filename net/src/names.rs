@@ -22,7 +22,11 @@ const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 /// # Errors
 /// The resolver's error; `InvalidInput` for a string without a valid port.
 pub async fn lookup_host(host: impl ToSocketAddrs) -> io::Result<Vec<SocketAddr>> {
-    match host.to_target()? {
+    addresses(host.to_target()?).await
+}
+
+pub(crate) async fn addresses(target: Target) -> io::Result<Vec<SocketAddr>> {
+    match target {
         Target::One(address) => Ok(vec![address]),
         Target::Several(addresses) => Ok(addresses),
         Target::Name(host, port) => lookup(host, port).await,

@@ -55,8 +55,9 @@ pub type TcpStream = Stream<Tcp>;
 pub type TcpListener = Listener<Tcp>;
 
 const BIND_RETRY_INTERVAL: Duration = Duration::from_millis(2);
-/// How long the listening socket of a killed process may keep its address.
-const KILLED_PROCESS_TIME: Duration = Duration::from_millis(100);
+/// How long the listening socket of a killed process may keep its address: 5 to 26 ms were seen. Less
+/// than what is logged as a stall, since `bind` keeps its worker.
+const KILLED_PROCESS_TIME: Duration = Duration::from_millis(50);
 
 /// The peer's address, for whom asks before the connection has broken.
 #[doc(hidden)]
@@ -193,7 +194,7 @@ impl Listener<Tcp> {
     /// `AddrInUse` if another socket has the address, even one of the same user with
     /// `SO_REUSEPORT`: two programs never share it by mistake. The listening socket of a process
     /// that was killed lives on for 5 to 26 ms (`io_uring.c`, `io_ring_exit_work`), so this tries
-    /// for 100 ms, in which it blocks the thread; [`Listener::bind_within`] waits for longer, and
+    /// for 50 ms, in which it blocks the thread; [`Listener::bind_within`] waits for longer, and
     /// lets tasks run. `InvalidInput` for a name, as this never blocks:
     /// give the addresses that [`lookup_host`](crate::lookup_host) returns.
     pub fn bind(address: impl ToSocketAddrs) -> io::Result<Self> {

@@ -149,7 +149,7 @@ pub(crate) fn first_that_works<T>(
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
     };
-    let mut failed = io::Error::new(io::ErrorKind::InvalidInput, "there is no address");
+    let mut failed = no_address();
     for address in several {
         match action(address) {
             Err(error) => failed = error,
@@ -157,6 +157,10 @@ pub(crate) fn first_that_works<T>(
         }
     }
     Err(failed)
+}
+
+pub(crate) fn no_address() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, "there is no address")
 }
 
 #[cfg(test)]

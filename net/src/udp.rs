@@ -10,8 +10,9 @@ use runtime::io::{AsyncFd, Direction, SourceKind};
 use socket2::{SockRef, Socket, Type};
 
 use crate::listener::BindOptions;
+use crate::names::addresses;
 use crate::sockopt;
-use crate::to_socket_addrs::{ToSocketAddrs, first_that_works};
+use crate::to_socket_addrs::{Target, ToSocketAddrs, first_that_works, no_address};
 use crate::udp_batch::{self, OutgoingDatagram, RecvBatch};
 use crate::udp_message::{self, DatagramInfo, SendOptions};
 
@@ -66,12 +67,21 @@ impl UdpSocket {
         Ok((length, sender))
     }
 
-    /// Sends a datagram. Returns its length. Any number of tasks may wait for room.
+    /// Sends a datagram. Returns its length. Any number of tasks may wait for room. Of several
+    /// addresses it takes the first. A name is looked up each time.
     ///
     /// # Errors
     /// The error of the system call, for example `EMSGSIZE` for a datagram longer than the protocol
-    /// allows.
-    pub async fn send_to(&self, datagram: &[u8], to: SocketAddr) -> io::Result<usize> {
+    /// allows, and the resolver's error.
+    pub async fn send_to(&self, datagram: &[u8], to: impl ToSocketAddrs) -> io::Result<usize> {
+        let to = match to.to_target()? {
+            Target::One(address) => address,
+            // Boxed: most callers have one address, and their futures should not have room for this.
+            target => {
+                let addresses = Box::pin(addresses(target)).await?;
+                *addresses.first().ok_or_else(no_address)?
+            }
+        };
         self.fd.io(Direction::Write, |socket| socket.send_to(datagram, to)).await
     }
 

@@ -202,6 +202,21 @@ async fn unix_datagrams_arrive_whole_and_a_full_receiver_is_waited_for() {
 }
 
 #[runtime::test]
+async fn a_datagram_is_sent_to_the_first_of_several_addresses_and_names_are_looked_up() {
+    let (one, other) = (UdpSocket::bind(local()).unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
+    let (port, mut buffer) = (other.local_addr().unwrap().port(), [0; 16]);
+    let addresses = [other.local_addr().unwrap(), one.local_addr().unwrap()];
+    one.send_to(b"several", &addresses[..]).await.unwrap();
+    assert_eq!(runtime::timeout(LIMIT, other.recv(&mut buffer)).await.unwrap().unwrap(), 7);
+    one.send_to(b"text", ("127.0.0.1", port)).await.unwrap();
+    assert_eq!(runtime::timeout(LIMIT, other.recv(&mut buffer)).await.unwrap().unwrap(), 4);
+    let none: &[SocketAddr] = &[];
+    let error = one.send_to(b"none", none).await.unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
+    assert!(one.send_to(b"lost", "name.invalid:1").await.is_err());
+}
+
+#[runtime::test]
 async fn a_connected_udp_socket_talks_to_its_peer_only() {
     let (one, other) = (UdpSocket::bind(local()).unwrap(), UdpSocket::bind(local()).unwrap());
     let (first, second) = (one.local_addr().unwrap(), other.local_addr().unwrap());
@@ -231,7 +246,7 @@ async fn datagrams_to_a_group_are_received_by_its_members() {
     let port = socket.local_addr().unwrap().port();
     let sender = UdpSocket::bind(local()).unwrap();
     socket2::SockRef::from(&sender).set_multicast_if_v4(&Ipv4Addr::LOCALHOST).unwrap();
-    sender.send_to(b"all", (group, port).into()).await.unwrap();
+    sender.send_to(b"all", (group, port)).await.unwrap();
     let mut buffer = [0; 8];
     let received = runtime::timeout(LIMIT, socket.recv_from(&mut buffer)).await;
     assert_eq!(received.expect("the group's datagram was not received").unwrap().0, 3);

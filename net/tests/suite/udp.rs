@@ -196,7 +196,7 @@ async fn a_socket_of_both_families_answers_from_the_address_of_either() {
     for asked in addresses {
         let from = if asked.is_ipv6() { asked } else { Ipv4Addr::LOCALHOST.into() };
         let client = UdpSocket::bind((from, 0)).unwrap();
-        client.send_to(b"hi", (asked, port).into()).await.unwrap();
+        client.send_to(b"hi", (asked, port)).await.unwrap();
         let received = server.recv_msg(&mut buffer).await.unwrap();
         assert_eq!(received.local.map(|local| local.to_canonical()), Some(asked));
         // Mapped, as it came, and as it is written.
