@@ -214,9 +214,14 @@ impl Drop for Runtime {
         }
         self.state().stop();
         self.state().blocking.close();
-        for thread in self.threads.drain(..) {
+        for (index, thread) in (1..).zip(self.threads.drain(..)) {
             if deadline.is_some_and(|deadline| !ends_by(&thread, deadline)) {
                 continue;
+            }
+            if deadline.is_none() && !ends_by(&thread, Instant::now() + SLOW_END) {
+                tracing::warn!(
+                    "the end of the runtime waits for worker {index}, one of whose tasks does not return from its poll: it blocks or                      computes; shutdown_timeout waits for a limited time"
+                );
             }
             // The panic hook has reported a worker's panic, and the panic has stopped the runtime.
             let _ = thread.join();
@@ -228,6 +233,9 @@ impl Drop for Runtime {
 }
 
 opaque_debug!(Runtime, "Runtime", |it| "workers" = it.workers());
+
+/// After this time the end of a runtime says for which worker it waits.
+const SLOW_END: Duration = Duration::from_secs(2);
 
 /// Waits for the end of a thread. `false`: it has not ended by the deadline.
 pub(crate) fn ends_by(thread: &thread::JoinHandle<()>, deadline: Instant) -> bool {

@@ -94,10 +94,13 @@ pub(super) fn is_some_and(test: impl FnOnce(&Worker) -> bool) -> bool {
 ///
 /// # Panics
 /// If this thread runs a worker.
+#[track_caller]
 pub(crate) fn assert_none() {
-    CURRENT.with(|current| {
-        assert!(current.borrow().is_none(), "a runtime can't be started from within a runtime");
-    });
+    let is_worker = CURRENT.with(|current| current.borrow().is_some());
+    assert!(
+        !is_worker,
+        "a runtime can't be started from within a runtime: await the future here, or give it to one that Builder::build_background has made"
+    );
 }
 
 /// Makes a worker this thread's, and runs its loop until `root` is ready, or without a root until

@@ -340,6 +340,10 @@ pub(crate) fn preset(napi: &Napi) -> QueueSettings {
 /// The driver polls a veth by its NAPI only with GRO.
 fn without_napi(interface: &str) -> String {
     const LOOPBACK: u32 = 1;
+    let queues = policies::host::interface(interface).map(|interface| interface.queues);
+    if queues.is_ok_and(|queues| queues.iter().any(|queue| queue.napi.is_some())) {
+        return format!("no queue of {interface} is left for this worker");
+    }
     if Netdev::open().and_then(|mut netdev| netdev.napis(LOOPBACK)).is_err() {
         return format!("this kernel doesn't tell which NAPIs {interface} has (netdev netlink, Linux 6.8)");
     }

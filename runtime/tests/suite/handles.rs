@@ -6,6 +6,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use runtime::{Builder, DriverKind, Handle, Runtime};
+use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::drivers::drivers;
 
@@ -223,6 +224,38 @@ fn a_shutdown_with_a_limit_does_not_wait_for_what_blocks() {
         assert!(begun.elapsed() < LIMIT, "on {driver}");
         drop(release);
     }
+}
+
+/// Sends each line that is logged.
+struct Lines(mpsc::Sender<String>);
+
+impl std::io::Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let _ = self.0.send(String::from_utf8_lossy(bytes).into_owned());
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn the_end_of_a_runtime_names_the_worker_that_it_waits_for() {
+    let (logged, lines) = mpsc::channel();
+    let writer = move || Lines(logged.clone());
+    let _logs = tracing_subscriber::fmt().with_writer(writer).set_default();
+    let (begin, begun) = mpsc::channel();
+    let (outcome, ended) = mpsc::channel();
+    let runtime = build(DriverKind::Epoll);
+    drop(runtime.spawn_on(1, move || async move {
+        begin.send(()).unwrap();
+        let mut lines = std::iter::from_fn(|| lines.recv_timeout(LIMIT).ok());
+        let _ = outcome.send(lines.any(|line| line.contains("waits for worker 1")));
+    }));
+    begun.recv().unwrap();
+    drop(runtime);
+    assert_eq!(ended.recv(), Ok(true));
 }
 
 #[test]
