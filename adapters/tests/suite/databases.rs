@@ -57,6 +57,30 @@ fn a_multiplexed_connection_of_redis_answers_each_its_own_and_loses_nothing_to_t
 }
 
 #[test]
+fn a_connection_manager_of_redis_connects_again_on_tokios_thread_after_a_restart() {
+    let Some(server) = requirements::require("program redis-server", crate::servers::redis().unwrap()) else {
+        return;
+    };
+    let (address, server) = (server.address, std::sync::Mutex::new(server));
+    on_each_driver(1, async || {
+        adapters::tokio_context::enter().unwrap();
+        let client = redis::Client::open(format!("redis://{address}")).unwrap();
+        let mut manager = redis::aio::ConnectionManager::new(client).await.unwrap();
+        let _: () = manager.set("key", 7).await.unwrap();
+        server.lock().unwrap().stop().unwrap();
+        manager.get::<_, Option<u32>>("key").await.expect_err("nobody is there");
+        server.lock().unwrap().start_again().unwrap();
+        let again = async {
+            while manager.set::<_, _, ()>("key", 8).await.is_err() {
+                runtime::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        runtime::timeout(Duration::from_secs(60), again).await.unwrap();
+        assert_eq!(manager.get::<_, u32>("key").await.unwrap(), 8);
+    });
+}
+
+#[test]
 fn tokio_postgres_queries_and_pipelines_and_reports_errors() {
     let Some(server) = requirements::require("PostgreSQL's server", crate::servers::postgres().unwrap())
     else {
