@@ -83,6 +83,7 @@ impl Comparison {
         let rate = |load: &Load| if let Load::Rate(rate) = load { Some(*rate) } else { None };
         let mut rates: Vec<f64> = self.experiment.loads.iter().filter_map(rate).collect();
         rates.sort_by(f64::total_cmp);
+        rates.dedup();
         let several = subjects(&self.experiment).len() > 1;
         let low = rates.first().filter(|_| rates.len() > 1 && !several);
         low.into_iter().chain(rates.last()).copied().map(Load::Rate).collect()
