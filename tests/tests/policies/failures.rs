@@ -1,6 +1,7 @@
 //! What ends a worker's polls: its supervisor hangs or has ended, or the polls fail. Interrupts
 //! drive the queue then.
 
+use std::collections::BTreeSet;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
@@ -111,8 +112,9 @@ fn empty_epolls() -> Vec<RawFd> {
 }
 
 /// Makes the worker's polls fail: its poller can't take in sockets that it has. `server`: the
-/// address of the server's connections.
-fn break_poller(server: std::net::SocketAddr) {
+/// address of the server's connections. `instances`: those that were found empty, this time or before.
+fn break_poller(server: std::net::SocketAddr, instances: &mut BTreeSet<RawFd>) {
+    instances.extend(empty_epolls());
     let sockets = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
     let numbers: Vec<RawFd> = sockets.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
     // SAFETY: nobody closes what is borrowed here before the load ends; another descriptor is
@@ -123,9 +125,9 @@ fn break_poller(server: std::net::SocketAddr) {
         let address = address.and_then(|address| std::net::SocketAddr::try_from(address).ok());
         address == Some(server) && rustix::net::getpeername(borrow(*number)).is_ok()
     };
-    for instance in empty_epolls() {
+    for &instance in instances.iter() {
         for socket in numbers.iter().copied().filter(is_connection) {
-            // The poller may have it in at this moment.
+            // The poller may have it in at this moment: the next attempt has it.
             let _ = epoll::add(
                 borrow(instance),
                 borrow(socket),
@@ -141,8 +143,9 @@ fn a_queue_whose_polls_fail_is_left_to_interrupts() {
     let testbed = enter(1);
     let (mut server, load) = start(&testbed, server_builder(Policy::KernelPolling, 1));
     wait_for(&mut server, QueueMode::Timed, None);
+    let mut instances = BTreeSet::new();
     wait_until("the polls have failed", || {
-        break_poller(server.address);
+        break_poller(server.address, &mut instances);
         server.report().queue.unwrap().why == Reason::Failed
     });
     wait_for(&mut server, QueueMode::Interrupts, Some(Reason::Failed));
