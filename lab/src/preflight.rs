@@ -134,7 +134,7 @@ fn judge(pieces: &[Piece], programs: &[Program]) -> Option<String> {
             }
         });
     }
-    let classes = Classes::of(pieces.iter().map(|piece| piece.conditions.distance)).turns;
+    let classes = Classes::of(pieces.iter().map(|piece| piece.conditions.distance), pieces.len()).turns;
     let changed = classes.iter().filter(|class| class.is_none()).count();
     (share(changed) > 0.5).then(|| {
         "its hypervisor moves the cores nearer and farther several times a second; pin its virtual cores, or \

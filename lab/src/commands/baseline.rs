@@ -124,8 +124,9 @@ impl Baseline {
     /// If it has nothing that a later run could be compared with: a good one of that name stays.
     pub fn save(&self, folder: &Path, name: &str) -> Result<(), Error> {
         let path = path(folder, name)?;
-        if self.loads.is_empty() {
-            return Err(format!("--save {name}: not saved: no load has a complete round").into());
+        let has_figures = |load: &KeptLoad| load.kept.iter().any(|(_, kept)| !kept.figures.is_empty());
+        if !self.loads.iter().any(has_figures) {
+            return Err(format!("--save {name}: not saved: no load has a complete valid round").into());
         }
         let saved = fs::create_dir_all(path.parent().unwrap_or(folder))
             .and_then(|()| fs::write(&path, serde_json::to_vec(self)?));
@@ -319,7 +320,7 @@ mod tests {
         baseline(10.0).save(folder.path(), "good").unwrap();
         let nothing = Baseline { loads: Vec::new(), ..baseline(20.0) };
         let error = nothing.save(folder.path(), "good").unwrap_err().to_string();
-        assert!(error.contains("no load has a complete round"), "{error}");
+        assert!(error.contains("no load has a complete valid round"), "{error}");
         assert_eq!(Baseline::read(folder.path(), "good").unwrap(), baseline(10.0));
     }
 

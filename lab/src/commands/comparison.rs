@@ -160,7 +160,8 @@ impl Comparison {
         if let Some(load) = self.measured(LoadKind::Closed).next() {
             let under = [(load.receiver.unwrap_or_default(), Some(load))];
             let clauses = clauses(&under, index, &[Figure::Throughput, Figure::CpuPerRequest]);
-            sentences.push(format!("{name}, closed loop: {clauses}."));
+            let class = if self.has_classes() { format!(" (cores {})", load.class) } else { String::new() };
+            sentences.push(format!("{name}, closed loop{class}: {clauses}."));
         }
         sentences
     }
@@ -367,7 +368,9 @@ impl Comparison {
         }
         if self.experiment.loads.contains(&Load::Closed) {
             let load = self.measured(LoadKind::Closed).next();
-            columns.push(("closed/s".to_owned(), load, Figure::Throughput));
+            let class = load.filter(|_| self.has_classes()).map(|load| format!(", {}", load.class));
+            let title = format!("closed/s{}", class.unwrap_or_default());
+            columns.push((title, load, Figure::Throughput));
         }
         columns
     }
@@ -509,19 +512,22 @@ fn clauses(loads: &[(Receiver, Option<&LoadResult>)], contender: usize, figures:
 }
 
 /// A figure beside the reference's, over what receives: the medians in the order of the receivers,
-/// and how far their intervals reach together.
+/// and how far their intervals reach together, or at different distances each with its own.
 fn range(open: &[(Receiver, Option<&LoadResult>)], contender: usize, figure: Figure) -> String {
     let name = match figure {
         Figure::CpuPerRequest => "CPU",
         Figure::Throughput => "throughput",
         other => other.title().trim_end_matches(" µs"),
     };
-    let (mut ratios, mut missing) = (Vec::new(), Vec::new());
+    let (mut ratios, mut missing, mut classes) = (Vec::new(), Vec::new(), Vec::new());
     for (receiver, load) in open {
         let row = load.map(|load| &load.rows[contender]);
         let status = row.and_then(|row| row.status.text());
         match row.and_then(|row| row.ratio(figure)) {
-            Some(ratio) => ratios.push(*ratio),
+            Some(ratio) => {
+                ratios.push(*ratio);
+                classes.extend(load.map(|load| load.class));
+            }
             None => {
                 let reference = row.and_then(|row| row.figures.get(&figure)?.reference);
                 let why = match (status, load) {
@@ -539,6 +545,10 @@ fn range(open: &[(Receiver, Option<&LoadResult>)], contender: usize, figure: Fig
     let mut text = match &ratios[..] {
         [] => name.to_owned(),
         [ratio] => format!("{name} {}", ratio_text(ratio)),
+        all if classes.iter().any(|class| *class != classes[0]) => {
+            let each: Vec<String> = all.iter().map(ratio_text).collect();
+            format!("{name} {}", each.join(" to "))
+        }
         all => {
             let medians: Vec<String> = all.iter().map(|ratio| format!("{:.2}", ratio.median)).collect();
             let low = all.iter().map(|ratio| ratio.low).fold(f64::INFINITY, f64::min);
@@ -686,7 +696,7 @@ mod tests {
                 [49_990.0, 40.0, 250.0, 9.0],
                 [49_990.0, 20.0, 150.0, 8.0],
             ][index],
-            // At 90 % it takes half of the CPU time more, but kernel polling the same.
+            // At 90,000/s it takes half of the CPU time more, but kernel polling the same.
             "90000/s, fifo" | "90000/s, rps" => {
                 let [rate, p50, p99, cpu] = usual(&load.replace('9', "5"), index);
                 [rate * 1.8, p50, p99, if index == 3 { cpu } else { cpu * 1.5 }]
@@ -755,7 +765,16 @@ mod tests {
             sentences.contains("at 50,000/s, under fifo (cores near) to rps (cores near)"),
             "{sentences}"
         );
-        assert!(sentences.contains("under fifo (cores near) to rps (cores far), beside the better vanilla: CPU 0.33 to 0.53 [0.33, 0.54]"), "{sentences}");
+        assert!(
+            sentences.contains(
+                "under fifo (cores near) to rps (cores far), beside the better vanilla: CPU 0.33 ["
+            ),
+            "{sentences}"
+        );
+        assert!(
+            sentences.contains("] to 0.53 [") && sentences.contains("closed loop (cores near): "),
+            "{sentences}"
+        );
         assert!(text.contains("90,000, near, far"), "{text}");
         assert!(
             text.replace("\n ", "").contains("cores near 100 to 110 ns, far 100 to 110 ns apart"),

@@ -47,7 +47,8 @@ pub struct Experiment {
     pub settle: f64,
     pub warm_up: f64,
     pub duration: f64,
-    /// Seconds around a turn: two readings of the distance, and of the host.
+    /// Seconds around a turn: two readings of the distance, and of the host; on a card also the start of
+    /// the server and of the fleets.
     pub around: f64,
 }
 

@@ -3,9 +3,9 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Neighbouring readings that differ by this factor are of different distances. Far ones were 305 to
-/// 360 ns after a server's turn and 640 to 740 ns after another's within a second, with equal figures
-/// (some in between); near and far ones differ by 2.5 at least.
+/// Readings that differ by this factor, with next to none between them, are of different distances. Far
+/// ones were 305 to 360 ns after a server's turn and 640 to 740 ns after another's within a second,
+/// with equal figures (some in between); near and far ones differ by 2.5 at least.
 pub(crate) const DISTANCE_GAP: f64 = 2.0;
 
 /// A class has at least this share of the turns, the reciprocal, and two: fewer are disturbed
@@ -45,41 +45,39 @@ policies::names!(DistanceClass, "distance": Single = "one class", Near = "near",
 pub(crate) struct Classes {
     /// `None` if the turn began and ended in different classes, or is an outlier.
     pub(crate) turns: Vec<Option<DistanceClass>>,
-    border: Option<f64>,
+    border: Option<Gap>,
 }
 
 impl Classes {
     /// Without a second class, turns that were not measured belong to the only one.
     ///
     /// Where a gap between readings has too few turns on one side, these are outliers, which are
-    /// put aside. What is left is split at its widest gap.
-    pub(crate) fn of(turns: impl Iterator<Item = Option<CoreDistance>>) -> Self {
+    /// put aside. What is left is split at the gap with the fewest turns in it, of several at the widest.
+    /// `among`: a class has a twentieth of so many turns, at least.
+    pub(crate) fn of(turns: impl Iterator<Item = Option<CoreDistance>>, among: usize) -> Self {
         let turns: Vec<Option<CoreDistance>> = turns.collect();
         let mut rest: Vec<CoreDistance> = turns.iter().flatten().copied().collect();
-        let least = MIN_TURNS.max(rest.len().div_ceil(MIN_SHARE));
+        let least = MIN_TURNS.max(among.div_ceil(MIN_SHARE));
         let (mut from, mut to) = (0.0, f64::INFINITY);
         let border = loop {
-            let gaps = distance_gaps(&rest);
-            let Some(&widest) = gaps.first() else { break None };
-            let below = |border: f64| rest.iter().filter(|it| it.highest() < border).count();
-            let above = |border: f64| rest.iter().filter(|it| it.lowest() > border).count();
-            match gaps.into_iter().find(|&gap| below(gap).min(above(gap)) < least) {
-                None => break Some(widest),
-                Some(gap) if below(gap) < above(gap) => from = gap,
-                Some(gap) => to = gap,
+            let gaps = distance_gaps(&rest, least);
+            let below = |gap: &Gap| rest.iter().filter(|it| gap.is_above(it)).count();
+            let above = |gap: &Gap| rest.iter().filter(|it| gap.is_below(it)).count();
+            let has_few = |gap: &Gap| below(gap).min(above(gap)) < least;
+            match gaps.iter().find(|gap| gap.inside == 0 && has_few(gap)) {
+                None => break gaps.into_iter().find(|gap| !has_few(gap)),
+                Some(gap) if below(gap) < above(gap) => from = gap.end,
+                Some(gap) => to = gap.begin,
             }
             // At least one reading is on the other side, so this comes to an end.
-            rest.retain(|it| it.lowest() > from && it.highest() < to);
+            rest.retain(|it| it.lowest() >= from && it.highest() <= to);
         };
-        let class = |distance: &CoreDistance| {
-            let (low, high) = (distance.lowest(), distance.highest());
-            match border {
-                _ if low <= from || high >= to => None,
-                None => Some(DistanceClass::Single),
-                Some(border) if high < border => Some(DistanceClass::Near),
-                Some(border) if low > border => Some(DistanceClass::Far),
-                Some(_) => None,
-            }
+        let class = |distance: &CoreDistance| match border {
+            _ if distance.lowest() < from || distance.highest() > to => None,
+            None => Some(DistanceClass::Single),
+            Some(border) if border.is_above(distance) => Some(DistanceClass::Near),
+            Some(border) if border.is_below(distance) => Some(DistanceClass::Far),
+            Some(_) => None,
         };
         let unmeasured = border.is_none().then_some(DistanceClass::Single);
         Self { turns: turns.iter().map(|turn| turn.as_ref().map_or(unmeasured, class)).collect(), border }
@@ -88,7 +86,7 @@ impl Classes {
     pub(super) fn of_reading(&self, nanos: f64) -> DistanceClass {
         match self.border {
             None => DistanceClass::Single,
-            Some(border) if nanos < border => DistanceClass::Near,
+            Some(border) if nanos < border.middle() => DistanceClass::Near,
             Some(_) => DistanceClass::Far,
         }
     }
@@ -101,15 +99,43 @@ impl Classes {
     }
 }
 
-/// The middles, on a logarithmic scale, of the gaps between readings that are wide enough, the
-/// widest first.
-fn distance_gaps(turns: &[CoreDistance]) -> Vec<f64> {
-    let mut logarithms: Vec<f64> = turns.iter().flat_map(|it| [it.before.ln(), it.after.ln()]).collect();
-    logarithms.sort_by(f64::total_cmp);
-    let gaps = logarithms.windows(2).map(|pair| (pair[1] - pair[0], f64::midpoint(pair[0], pair[1])));
-    let mut gaps: Vec<(f64, f64)> = gaps.filter(|(width, _)| *width >= DISTANCE_GAP.ln()).collect();
-    gaps.sort_by(|a, b| b.0.total_cmp(&a.0));
-    gaps.into_iter().map(|(_, middle)| middle.exp()).collect()
+/// Between two readings, in ns.
+#[derive(Debug, Clone, Copy)]
+struct Gap {
+    begin: f64,
+    end: f64,
+    /// Turns with a reading in it.
+    inside: usize,
+}
+
+impl Gap {
+    fn is_above(&self, distance: &CoreDistance) -> bool {
+        distance.highest() <= self.begin
+    }
+
+    fn is_below(&self, distance: &CoreDistance) -> bool {
+        distance.lowest() >= self.end
+    }
+
+    fn middle(&self) -> f64 {
+        (self.begin * self.end).sqrt()
+    }
+}
+
+/// The gaps that are wide enough, with less than `least` turns in them: those with the fewest first,
+/// and the widest of these.
+fn distance_gaps(turns: &[CoreDistance], least: usize) -> Vec<Gap> {
+    let readings = || turns.iter().flat_map(|it| [it.before, it.after]);
+    let of = |begin: f64| {
+        let end = readings().filter(|&it| it >= begin * DISTANCE_GAP).reduce(f64::min)?;
+        let is_inside = |it: f64| begin < it && it < end;
+        let inside = turns.iter().filter(|it| is_inside(it.before) || is_inside(it.after)).count();
+        (inside < least).then_some(Gap { begin, end, inside })
+    };
+    let mut gaps: Vec<Gap> = readings().filter_map(of).collect();
+    let width = |gap: &Gap| gap.end / gap.begin;
+    gaps.sort_by(|a, b| a.inside.cmp(&b.inside).then(width(b).total_cmp(&width(a))));
+    gaps
 }
 
 #[cfg(test)]
@@ -123,7 +149,7 @@ mod tests {
     }
 
     fn classified(readings: &[(f64, f64)]) -> Vec<Option<DistanceClass>> {
-        Classes::of(readings.iter().map(|it| distance(it.0, it.1))).turns
+        Classes::of(readings.iter().map(|it| distance(it.0, it.1)), readings.len()).turns
     }
 
     #[test]
@@ -162,8 +188,15 @@ mod tests {
     }
 
     #[test]
+    fn a_turn_between_near_and_far_does_not_make_them_one() {
+        let turns = [vec![(80.0, 90.0); 20], vec![(84.0, 170.0)], vec![(330.0, 340.0); 20]].concat();
+        let found = classified(&turns);
+        assert_eq!((found[0], found[20], found[21]), (Some(Near), None, Some(Far)));
+    }
+
+    #[test]
     fn turns_without_a_reading_are_of_the_only_class_or_of_none() {
-        let of = |turns: &[Option<CoreDistance>]| Classes::of(turns.iter().copied()).turns;
+        let of = |turns: &[Option<CoreDistance>]| Classes::of(turns.iter().copied(), turns.len()).turns;
         assert_eq!(of(&[None, None]), [Some(Single); 2]);
         let (near, far) = (distance(100.0, 100.0), distance(500.0, 500.0));
         assert_eq!(of(&[None, near])[0], Some(Single));

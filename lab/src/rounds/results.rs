@@ -95,7 +95,7 @@ pub struct LoadResult {
     pub kind: LoadKind,
     /// What loads differ in: requests per second, bytes of a file, or connections.
     pub at: f64,
-    /// What the fleet did. `None` for a search, and for a load that is not a fleet's.
+    /// What the fleet did. `None` for a load that is not a fleet's.
     pub pacing: Option<FleetPacing>,
     /// What stood in for an interrupt. `None` for a load that is not a fleet's.
     pub receiver: Option<Receiver>,
@@ -128,8 +128,8 @@ pub struct Results {
 
 impl Results {
     pub(super) fn new(measurements: Vec<Measurement>, references: &[usize]) -> Self {
-        let all = measurements.iter().flat_map(|measured| &measured.turns);
-        let classes = Classes::of(all.map(|turn| turn.conditions.distance)).turns;
+        let all = || measurements.iter().flat_map(|measured| &measured.turns);
+        let classes = Classes::of(all().map(|turn| turn.conditions.distance), all().count()).turns;
         let (mut loads, mut notes, mut at) = (Vec::new(), Vec::new(), 0);
         for (index, measured) in measurements.iter().enumerate() {
             let of_load = &classes[at..at + measured.turns.len()];
@@ -408,6 +408,27 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn a_load_is_shown_once_in_the_class_in_which_it_has_most_rounds() {
+        let measured = |name: &str, near: usize, far: usize| {
+            let plan = LoadPlan::new(name, LoadKind::Open, 1.0, 12, Duration::from_secs(1));
+            let at = |count: usize, ns: f64| vec![ns; count];
+            let turns = [at(near, 100.0), at(far, 500.0)].concat();
+            let turns = turns.into_iter().map(|ns| TakenTurn {
+                contender: 0,
+                conditions: Conditions::new(0.0, Some((ns, ns))),
+                left_out: false,
+                disturbed: false,
+                turn: turn(1.0, ns),
+            });
+            Measurement { plan, contenders: vec!["one".to_owned()], turns: turns.collect() }
+        };
+        let results = Results::new(vec![measured("first", 9, 3), measured("second", 2, 7)], &[0]);
+        let by_load: Vec<_> = results.by_load().map(|load| (&*load.name, load.class, load.rounds)).collect();
+        assert_eq!(by_load, [("first", DistanceClass::Near, 9), ("second", DistanceClass::Far, 7)]);
+        assert_eq!(results.loads.len(), 4);
+    }
+
+    #[test]
     fn a_turn_that_was_taken_again_does_not_pair_later_ones_with_other_rounds() {
         let plan = LoadPlan::new("closed loop", LoadKind::Closed, 64.0, 7, Duration::from_secs(1));
         let taken = |contender: usize, p50: f64| TakenTurn {
@@ -424,7 +445,7 @@ pub(crate) mod tests {
         for round in 0..7 {
             turns.extend([taken(0, slow(round)), taken(1, slow(round) * 3.0)]);
         }
-        // A round in which one has no turn is left out, and no other: the second one's third.
+        // A round in which one has no turn is left out, and no other: the second one's fourth.
         turns.remove(8);
         let contenders = vec!["vanilla".to_owned(), "polling".to_owned()];
         let results = Results::new(vec![Measurement { plan, contenders, turns }], &[0]);

@@ -100,8 +100,8 @@ struct Rounds {
 }
 
 impl Rounds {
-    /// No round begins after the plan's limit. Turns with too much steal are repeated until that has
-    /// taken half of it. If turns differ in their class of distance, one class gets all rounds.
+    /// No round begins after the plan's limit, or until there are six after twice that. Turns with too
+    /// much steal are repeated until that has taken half of it. If turns differ in their class of distance, one class gets all rounds.
     fn new(plan: LoadPlan, contenders: Vec<String>, earlier: Vec<Option<CoreDistance>>) -> Self {
         Self {
             earlier,
@@ -187,7 +187,8 @@ impl Rounds {
     /// Those of all turns so far, with the same border under all loads.
     fn classes(&self) -> Classes {
         let readings = self.measured.turns.iter().map(|turn| turn.conditions.distance);
-        Classes::of(self.earlier.iter().copied().chain(readings))
+        // Of this load's turns: far cores are a class also if the loads before were near.
+        Classes::of(self.earlier.iter().copied().chain(readings), self.measured.turns.len())
     }
 
     /// Of classes, those of this load's turns.

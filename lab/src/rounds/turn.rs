@@ -67,11 +67,6 @@ impl Turn {
             self.figures.insert(figure, value);
         }
     }
-
-    /// NaN if the turn doesn't have the figure.
-    pub fn get(&self, figure: Figure) -> f64 {
-        self.figures.get(&figure).copied().unwrap_or(f64::NAN)
-    }
 }
 
 /// Fewer rounds give no interval that holds as often as it says, and no verdict.
@@ -153,13 +148,5 @@ impl Measurement {
             }
         }
         rounds
-    }
-
-    /// The median of a figure over a contender's valid turns. `None` with fewer than `least`.
-    pub fn median(&self, contender: usize, figure: Figure, least: usize) -> Option<f64> {
-        let turns = self.turns.iter().filter(|it| it.contender == contender && !it.left_out);
-        let valid = turns.filter(|it| it.turn.invalid.is_none());
-        let values: Vec<f64> = valid.filter_map(|it| it.turn.figures.get(&figure).copied()).collect();
-        (!values.is_empty() && values.len() >= least).then(|| loadgen::medians::median(&values))
     }
 }

@@ -112,7 +112,7 @@ pub fn self_test(flags: &SelfTestFlags) -> Result<(), Error> {
         // Low enough that the slowest server is far from saturated: a busier server batches more.
         loads: vec![Load::Rate(40e3)],
         requests: requests_for(PeerService::Echo),
-        rounds: 48,
+        rounds: if flags.run.quick { 16 } else { 48 },
         ..Experiment::new(contenders, true)
     };
     let mut report = run(experiment, one_worker("self-test")?, &flags.run)?;
@@ -209,7 +209,7 @@ pub fn on_card(flags: &CardFlags) -> Result<(), Error> {
     let (card, ends) = card::hold(this, &flags.client, interface, true)?;
     let quick = flags.run.quick;
     let mut experiment = Experiment {
-        // There they are those of all workers.
+        // On a card a rate is that of all workers.
         loads: with_rates(RATES.map(|rate| rate * card.server.queues.max(1) as f64)),
         receivers: vec![Receiver::Interrupt],
         settle: 0.3,
@@ -217,7 +217,7 @@ pub fn on_card(flags: &CardFlags) -> Result<(), Error> {
         ..Experiment::new(flags.contenders.clone(), quick)
     };
     // A turn begins with the start of its server and fleets.
-    experiment.around = 1.0;
+    experiment.around = 1.0 + 0.25 * card.fleet_cores().len() as f64;
     experiment.connections = (experiment.connections * card.server.queues.max(1)).min(MOST_CONNECTIONS);
     let mut report = run(experiment, Bed::of_card(card)?, &flags.run)?;
     drop(ends);

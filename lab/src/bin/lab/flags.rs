@@ -59,7 +59,8 @@ pub struct ReportFlags {
 /// How an experiment under a fleet runs.
 #[derive(Args, Clone)]
 pub struct RunFlags {
-    /// Take eight rounds and shorter turns: about a minute instead of four
+    /// Take fewer rounds and shorter turns: about a minute instead of four (peers, attach: two instead of
+    /// three; card: two instead of five; self-test: half of one)
     #[arg(long)]
     pub quick: bool,
     #[command(flatten)]
@@ -67,7 +68,7 @@ pub struct RunFlags {
     /// Connections for each worker; on a card those of all [default: 64; card: 64 for each queue]
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=10_000))]
     pub connections: Option<u16>,
-    /// Rounds of each load; fewer than six give no interval [default: 12, quick 8; self-test: 48]
+    /// Rounds of each load; fewer than six give no interval [default: 12, quick 8; self-test: 48, 16]
     #[arg(long, value_parser = clap::value_parser!(u8).range(1..=100))]
     pub rounds: Option<u8>,
     /// Seconds of a turn: from 2 s on a pause of the machine seldom decides its 99th percentile
@@ -76,7 +77,7 @@ pub struct RunFlags {
     pub turn: Option<u8>,
     /// Rates to measure, in requests per second and worker, on a card of all workers
     /// [default: 50000,100000; card: for each queue; peers and attach: 25000,50000; self-test: 40000]
-    #[arg(long, value_delimiter = ',', value_name = "LIST", value_parser = clap::value_parser!(u32).range(100..=2_000_000))]
+    #[arg(long, value_delimiter = ',', value_name = "LIST", value_parser = clap::value_parser!(u32).range(100..=50_000_000))]
     pub rates: Vec<u32>,
     /// What receives packets in the place of an interrupt: fifo (a real-time kernel thread), thread
     /// (an ordinary one) or rps (the softirq of packet steering). Of several the first one for

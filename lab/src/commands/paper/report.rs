@@ -259,8 +259,12 @@ fn glance(exhibit: &Exhibit, kinds: &[LoadKind], part: Part, result: &PartResult
     };
     let loads = kinds.iter().map(leading).find(|loads| !loads.is_empty()).unwrap_or_default();
     let sentence = |load: &LoadResult| {
+        // What is answered at a rate is the rate.
+        let is_open = load.kind == LoadKind::Open;
+        let figure = if is_open { Figure::CpuPerRequest } else { Figure::Throughput };
+        let what = if is_open { "CPU time of a request " } else { "" };
         let rows = load.rows.iter().enumerate().skip(1).map(|(index, row)| {
-            let here = ratio(load, index, Figure::Throughput);
+            let here = ratio(load, index, figure);
             // Not every cell has a ratio.
             let is_ratio = here.starts_with(|first: char| first.is_ascii_digit());
             let here = if is_ratio { format!("{here} ×") } else { here };
@@ -273,7 +277,7 @@ fn glance(exhibit: &Exhibit, kinds: &[LoadKind], part: Part, result: &PartResult
             }
         });
         let (suffix, rows) = (class_suffix(load.class), rows.collect::<Vec<_>>().join("; "));
-        format!("{}{suffix}, over {}: {rows}", load.name, load.rows[0].contender)
+        format!("{}{suffix}, {what}over {}: {rows}", load.name, load.rows[0].contender)
     };
     let ends = loads.first().into_iter().chain(loads.last().filter(|_| loads.len() > 1));
     ends.map(sentence).collect::<Vec<_>>().join(". ")
@@ -310,7 +314,8 @@ mod tests {
         let names = ["vanilla, epoll", "kernel-polling, epoll"];
         let mut results = results_of(&[("closed loop", kind, 500.0)], &names, &[0], 6, |_, contender, _| {
             let qps = [1000.0, 1750.0][contender];
-            Turn::new([(Figure::Throughput, qps), (Figure::App, 12.5), (Figure::P99, 300.0)])
+            let cpu = (Figure::CpuPerRequest, [10.0, 8.0][contender]);
+            Turn::new([(Figure::Throughput, qps), (Figure::App, 12.5), (Figure::P99, 300.0), cpu])
         });
         LoadResult { class: DistanceClass::Near, ..results.loads.remove(0) }
     }
@@ -357,7 +362,8 @@ mod tests {
         let report = report_with(vec![(Part::Policies, part(vec![open, load(LoadKind::Closed)], &[]))]);
         let glance = |id: &str| &report.exhibits.iter().find(|exhibit| exhibit.id == id).unwrap().glance;
         assert!(glance("table-5").contains("kernel-polling, epoll 1.75"), "{}", glance("table-5"));
-        assert!(glance("figure-5").contains("kernel-polling, epoll 1.75"), "{}", glance("figure-5"));
+        let of_cpu = "CPU time of a request over vanilla, epoll: kernel-polling, epoll 0.80";
+        assert!(glance("figure-5").contains(of_cpu), "{}", glance("figure-5"));
     }
 
     #[test]
