@@ -4,8 +4,8 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
 /// What [`TcpStream::connect`](crate::Stream::connect),
-/// [`TcpListener::bind`](crate::Listener::bind), [`UdpSocket::bind`](crate::UdpSocket::bind) and
-/// [`lookup_host`](crate::lookup_host) take for an address, as the trait of the same name in the
+/// [`TcpListener::bind`](crate::Listener::bind), [`UdpSocket::bind`](crate::UdpSocket::bind),
+/// [`UdpSocket::send_to`](crate::UdpSocket::send_to) and [`lookup_host`](crate::lookup_host) take for an address, as the trait of the same name in the
 /// standard library and in tokio. Only this crate implements it.
 ///
 /// - A [`SocketAddr`], or a slice, an array or a `Vec` of them.

@@ -220,7 +220,8 @@ impl Drop for Runtime {
             }
             if deadline.is_none() && !ends_by(&thread, Instant::now() + SLOW_END) {
                 tracing::warn!(
-                    "the end of the runtime waits for worker {index}, one of whose tasks does not return from its poll: it blocks or                      computes; shutdown_timeout waits for a limited time"
+                    "the end of the runtime waits for worker {index}: a poll or a destructor of one of its tasks blocks or computes; \
+                     shutdown_timeout waits for a limited time"
                 );
             }
             // The panic hook has reported a worker's panic, and the panic has stopped the runtime.
@@ -239,11 +240,13 @@ const SLOW_END: Duration = Duration::from_secs(2);
 
 /// Waits for the end of a thread. `false`: it has not ended by the deadline.
 pub(crate) fn ends_by(thread: &thread::JoinHandle<()>, deadline: Instant) -> bool {
+    let mut pause = Duration::from_micros(50);
     while !thread.is_finished() {
         if Instant::now() >= deadline {
             return false;
         }
-        thread::sleep(Duration::from_millis(1));
+        thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(1));
     }
     true
 }

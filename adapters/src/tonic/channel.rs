@@ -18,7 +18,8 @@ use crate::hyper::{BoxError, Client, Connector, NEEDS_TLS};
 /// has broken. Clones share the connections; they can be held in axum's handlers.
 ///
 /// Generated clients take it:
-/// `GreeterClient::new(Channel::new("http://127.0.0.1:50051".parse()?)?)`, and `with_interceptor`. A request's deadline
+/// `GreeterClient::new(Channel::new("http://127.0.0.1:50051".parse()?)?)`, or
+/// `GreeterClient::with_interceptor(channel, interceptor)`. A request's deadline
 /// (`Request::set_timeout`) ends it here, too, with `DEADLINE_EXCEEDED`. A server that can't be
 /// reached or that fails the TLS handshake is `UNAVAILABLE`, and so is a call whose connection
 /// breaks or is ended by GOAWAY. A call whose stream the server resets has the status that gRPC

@@ -64,7 +64,7 @@ fn fill(template: &str, parts: &[(&str, TokenStream)]) -> TokenStream {
 
 /// What tokio's attributes take, and what is said instead.
 const OF_TOKIO: [(&str, &str); 3] = [
-    ("flavor", "this is tokio's: write workers = 1 for one thread; without it there is one for each core"),
+    ("flavor", "this is tokio's: write workers = N, 1 for one thread"),
     ("worker_threads", "this is tokio's: write workers = N"),
     ("start_paused", "this is tokio's: begin the test with runtime::time::pause()"),
 ];
