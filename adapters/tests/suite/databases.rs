@@ -56,6 +56,7 @@ fn a_multiplexed_connection_of_redis_answers_each_its_own_and_loses_nothing_to_t
     });
 }
 
+#[cfg(feature = "tokio-context")]
 #[test]
 fn a_connection_manager_of_redis_connects_again_on_tokios_thread_after_a_restart() {
     let Some(server) = requirements::require("program redis-server", crate::servers::redis().unwrap()) else {
