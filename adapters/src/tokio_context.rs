@@ -29,7 +29,7 @@
 //!
 //! # Without it
 //! With `default-features = false` there is no such thread, and what needs tokio's runtime panics
-//! with *there is no reactor running*. Clippy reports such calls with the `clippy.toml` of that page.
+//! with *there is no reactor running*. The `clippy.toml` on that page makes Clippy warn about such calls.
 
 use std::cell::Cell;
 use std::future::pending;

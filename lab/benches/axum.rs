@@ -6,9 +6,9 @@
 //! ```
 //!
 //! As root, for the veth pair; `--network loopback` needs no privilege. `--help` lists the rest. Each server is a
-//! process of its own; the load is one thread of this process, which either opens a connection for each request or
-//! keeps its connections open. With one worker the server is pinned to a core and the load to another one; more workers and the load run on
-//! any core.
+//! separate process. One thread of this process is the client: it keeps its connections open, or opens one for each
+//! request. A server with one worker is pinned to a core, and the client to another one. A server with more workers
+//! and its client run on any core.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};

@@ -5,8 +5,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV
 
 /// What [`TcpStream::connect`](crate::Stream::connect),
 /// [`TcpListener::bind`](crate::Listener::bind), [`UdpSocket::bind`](crate::UdpSocket::bind),
-/// [`UdpSocket::send_to`](crate::UdpSocket::send_to) and [`lookup_host`](crate::lookup_host) take for an address, as the trait of the same name in the
-/// standard library and in tokio. Only this crate implements it.
+/// [`UdpSocket::send_to`](crate::UdpSocket::send_to) and [`lookup_host`](crate::lookup_host) take for
+/// an address, as the trait of the same name in the standard library and in tokio. Only this crate
+/// implements it.
 ///
 /// - A [`SocketAddr`], or a slice, an array or a `Vec` of them.
 /// - A pair of an address and a port: `(IpAddr, u16)`, `(Ipv4Addr, u16)`, `(Ipv6Addr, u16)`,

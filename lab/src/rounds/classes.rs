@@ -53,7 +53,7 @@ impl Classes {
     ///
     /// Where a gap between readings has too few turns on one side, these are outliers, which are
     /// put aside. What is left is split at the gap with the fewest turns in it, of several at the widest.
-    /// `among`: a class has a twentieth of so many turns, at least.
+    /// A class needs at least 1/20 of `among` turns, and two.
     pub(crate) fn of(turns: impl Iterator<Item = Option<CoreDistance>>, among: usize) -> Self {
         let turns: Vec<Option<CoreDistance>> = turns.collect();
         let mut rest: Vec<CoreDistance> = turns.iter().flatten().copied().collect();

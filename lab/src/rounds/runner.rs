@@ -100,8 +100,9 @@ struct Rounds {
 }
 
 impl Rounds {
-    /// No round begins after the plan's limit, or until there are six after twice that. Turns with too
-    /// much steal are repeated until that has taken half of it. If turns differ in their class of distance, one class gets all rounds.
+    /// No round begins after the plan's limit, or with fewer than six rounds after twice the limit. Turns
+    /// with too much steal are repeated until the repeats have taken half of the limit. If turns differ in
+    /// their class of distance, one class gets all rounds.
     fn new(plan: LoadPlan, contenders: Vec<String>, earlier: Vec<Option<CoreDistance>>) -> Self {
         Self {
             earlier,

@@ -128,9 +128,9 @@ pub struct Measurement {
 /// The turns of a class of distance, by their indices.
 #[derive(Debug, Default)]
 pub(super) struct ClassRounds {
-    /// Each by contender.
+    /// Complete rounds, oldest first: the index of one turn of each contender, in the contenders' order.
     pub(super) complete: Vec<Vec<usize>>,
-    /// By contender, what it has of the round that is not complete.
+    /// The round in progress: the index of each contender's turn in it, or `None` if it has none yet.
     pub(super) begun: Vec<Option<usize>>,
 }
 
