@@ -79,25 +79,21 @@ impl Comparison {
 
     /// The rates that the verdict is on: the lowest and the highest, or the highest alone where there
     /// are several sentences on each.
-    fn verdict_loads(&self) -> Vec<Load> {
+    fn verdict_rates(&self) -> Vec<f64> {
         let rate = |load: &Load| if let Load::Rate(rate) = load { Some(*rate) } else { None };
         let mut rates: Vec<f64> = self.experiment.loads.iter().filter_map(rate).collect();
         rates.sort_by(f64::total_cmp);
         rates.dedup();
         let several = subjects(&self.experiment).len() > 1;
         let low = rates.first().filter(|_| rates.len() > 1 && !several);
-        low.into_iter().chain(rates.last()).copied().map(Load::Rate).collect()
+        low.into_iter().chain(rates.last()).copied().collect()
     }
 
     /// What was measured at a rate, under each receiver.
-    fn at_load(&self, wanted: Load) -> Vec<(Receiver, Option<&LoadResult>)> {
-        let is_wanted = |load: &LoadResult| match wanted {
-            Load::Rate(rate) => load.at == rate,
-            Load::Closed => false,
-        };
+    fn at_rate(&self, rate: f64) -> Vec<(Receiver, Option<&LoadResult>)> {
         let of = |&receiver: &Receiver| {
             let mut open = self.measured(LoadKind::Open);
-            (receiver, open.find(|load| load.receiver == Some(receiver) && is_wanted(load)))
+            (receiver, open.find(|load| load.receiver == Some(receiver) && load.at == rate))
         };
         self.experiment.receivers.iter().map(of).collect()
     }
@@ -109,12 +105,17 @@ impl Comparison {
         classes.any(|class| Some(class) != first)
     }
 
+    /// ` (cores near)`, where the screen has loads of both distances.
+    fn class_note(&self, load: &LoadResult) -> String {
+        if self.has_classes() { format!(" (cores {})", load.class) } else { String::new() }
+    }
+
     fn turns(&self) -> impl Iterator<Item = &TakenTurn> {
         self.outcome.results.measurements.iter().flat_map(|measured| &measured.turns)
     }
 
     fn verdict(&self) -> Vec<String> {
-        let open: Vec<_> = self.verdict_loads().into_iter().map(|load| self.at_load(load)).collect();
+        let open: Vec<_> = self.verdict_rates().into_iter().map(|rate| self.at_rate(rate)).collect();
         if open.iter().flatten().all(|(_, load)| load.is_none())
             && self.measured(LoadKind::Closed).next().is_none()
         {
@@ -160,8 +161,7 @@ impl Comparison {
         if let Some(load) = self.measured(LoadKind::Closed).next() {
             let under = [(load.receiver.unwrap_or_default(), Some(load))];
             let clauses = clauses(&under, index, &[Figure::Throughput, Figure::CpuPerRequest]);
-            let class = if self.has_classes() { format!(" (cores {})", load.class) } else { String::new() };
-            sentences.push(format!("{name}, closed loop{class}: {clauses}."));
+            sentences.push(format!("{name}, closed loop{}: {clauses}.", self.class_note(load)));
         }
         sentences
     }
@@ -186,10 +186,8 @@ impl Comparison {
     ) -> Option<String> {
         let (_, Some(first)) = open.iter().find(|(_, load)| load.is_some())? else { return None };
         let clauses = clauses(open, index, &[Figure::CpuPerRequest, Figure::P50, Figure::P99]);
-        let names_class = self.has_classes();
-        let receiver = |(receiver, load): &(Receiver, Option<&LoadResult>)| match load {
-            Some(load) if names_class => format!("{receiver} (cores {})", load.class),
-            _ => receiver.to_string(),
+        let receiver = |(receiver, load): &(Receiver, Option<&LoadResult>)| {
+            format!("{receiver}{}", load.map_or_else(String::new, |load| self.class_note(load)))
         };
         let under = open.iter().map(receiver).collect::<Vec<_>>().join(" to ");
         let a_worker = if self.card.is_none() && self.cores.servers.len() > 1 { " and worker" } else { "" };
@@ -359,9 +357,9 @@ impl Comparison {
 
     /// The columns at one of the verdict's rates: the title, the load if it was measured, and the
     /// figure.
-    fn screen_columns(&self, load: Load) -> Vec<(String, Option<&LoadResult>, Figure)> {
+    fn screen_columns(&self, rate: f64) -> Vec<(String, Option<&LoadResult>, Figure)> {
         let mut columns = Vec::new();
-        for (receiver, load) in self.at_load(load) {
+        for (receiver, load) in self.at_rate(rate) {
             columns.push((format!("{receiver}: CPU"), load, Figure::CpuPerRequest));
             columns.push(("p50 µs".to_owned(), load, Figure::P50));
             columns.push(("p99 µs".to_owned(), load, Figure::P99));
@@ -388,49 +386,46 @@ impl Comparison {
         let most = if count > room { room.saturating_sub(1) } else { room };
         let mut shown: Vec<usize> = first.into_iter().chain(others).take(most).collect();
         shown.sort_unstable();
-        let loads = self.verdict_loads();
-        let all = self.rows_at(&loads, &shown);
+        let rates = self.verdict_rates();
+        let all = self.rows_at(&rates, &shown);
         // With the header.
         if all.lines().count() <= room + 1 {
             all
         } else {
-            self.rows_at(&loads[loads.len().saturating_sub(1)..], &shown)
+            self.rows_at(&rates[rates.len().saturating_sub(1)..], &shown)
         }
     }
 
     /// The rows of contenders at these rates.
-    fn rows_at(&self, loads: &[Load], shown: &[usize]) -> String {
-        let blocks: Vec<_> = loads.iter().map(|&load| (load, self.screen_columns(load))).collect();
+    fn rows_at(&self, rates: &[f64], shown: &[usize]) -> String {
+        let blocks: Vec<_> = rates.iter().map(|&rate| (rate, self.screen_columns(rate))).collect();
         let Some((_, titles)) = blocks.first() else { return String::new() };
         let titles: Vec<String> = ["server", "load/s"]
             .map(str::to_owned)
             .into_iter()
             .chain(titles.iter().map(|(title, ..)| title.clone()))
             .collect();
-        let row = |load: Load, columns: &[(String, Option<&LoadResult>, Figure)], index: usize| {
-            let measured: Vec<&LoadResult> =
-                self.at_load(load).into_iter().filter_map(|(_, load)| load).collect();
-            let rate = match (measured.first(), load) {
-                (Some(load), _) if self.has_classes() => {
-                    let mut classes: Vec<String> =
-                        measured.iter().map(|load| load.class.to_string()).collect();
-                    classes.dedup();
-                    format!("{}, {}", grouped(load.at, 0), classes.join(", "))
-                }
-                (Some(load), _) => grouped(load.at, 0),
-                (None, Load::Rate(rate)) => grouped(rate, 0),
-                (None, Load::Closed) => NONE.to_owned(),
-            };
+        let row = |rate: f64, columns: &[(String, Option<&LoadResult>, Figure)], index: usize| {
+            let mut load = vec![grouped(rate, 0)];
+            if self.has_classes() {
+                load.extend(
+                    self.at_rate(rate).iter().filter_map(|(_, load)| Some((*load)?.class.to_string())),
+                );
+                load.dedup();
+            }
             let cells = columns.iter().map(|&(_, load, figure)| match load {
                 None if matches!(figure, Figure::P50 | Figure::P99) => NONE.to_owned(),
                 None => "not measured".to_owned(),
                 Some(load) => value_cell(load, index, figure),
             });
-            [self.experiment.contenders[index].name(), rate].into_iter().chain(cells).collect::<Vec<_>>()
+            [self.experiment.contenders[index].name(), load.join(", ")]
+                .into_iter()
+                .chain(cells)
+                .collect::<Vec<_>>()
         };
-        let rows = blocks.iter().flat_map(|(load, columns)| {
+        let rows = blocks.iter().flat_map(|(rate, columns)| {
             let row = &row;
-            shown.iter().map(move |&index| row(*load, columns, index))
+            shown.iter().map(move |&index| row(*rate, columns, index))
         });
         let rows: Vec<Vec<String>> = rows.collect();
         let fits = |columns: usize| {
@@ -519,15 +514,12 @@ fn range(open: &[(Receiver, Option<&LoadResult>)], contender: usize, figure: Fig
         Figure::Throughput => "throughput",
         other => other.title().trim_end_matches(" µs"),
     };
-    let (mut ratios, mut missing, mut classes) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut ratios, mut missing) = (Vec::new(), Vec::new());
     for (receiver, load) in open {
         let row = load.map(|load| &load.rows[contender]);
         let status = row.and_then(|row| row.status.text());
-        match row.and_then(|row| row.ratio(figure)) {
-            Some(ratio) => {
-                ratios.push(*ratio);
-                classes.extend(load.map(|load| load.class));
-            }
+        match load.and_then(|load| Some((load.class, *row?.ratio(figure)?))) {
+            Some(ratio) => ratios.push(ratio),
             None => {
                 let reference = row.and_then(|row| row.figures.get(&figure)?.reference);
                 let why = match (status, load) {
@@ -539,20 +531,20 @@ fn range(open: &[(Receiver, Option<&LoadResult>)], contender: usize, figure: Fig
             }
         }
     }
-    if ratios.iter().any(is_undecided) {
+    if ratios.iter().any(|(_, ratio)| is_undecided(ratio)) {
         return format!("{name} can't tell");
     }
     let mut text = match &ratios[..] {
         [] => name.to_owned(),
-        [ratio] => format!("{name} {}", ratio_text(ratio)),
-        all if classes.iter().any(|class| *class != classes[0]) => {
-            let each: Vec<String> = all.iter().map(ratio_text).collect();
+        [(_, ratio)] => format!("{name} {}", ratio_text(ratio)),
+        all if all.iter().any(|(class, _)| *class != all[0].0) => {
+            let each: Vec<String> = all.iter().map(|(_, ratio)| ratio_text(ratio)).collect();
             format!("{name} {}", each.join(" to "))
         }
         all => {
-            let medians: Vec<String> = all.iter().map(|ratio| format!("{:.2}", ratio.median)).collect();
-            let low = all.iter().map(|ratio| ratio.low).fold(f64::INFINITY, f64::min);
-            let high = all.iter().map(|ratio| ratio.high).fold(0.0, f64::max);
+            let medians: Vec<String> = all.iter().map(|(_, ratio)| format!("{:.2}", ratio.median)).collect();
+            let low = all.iter().map(|(_, ratio)| ratio.low).fold(f64::INFINITY, f64::min);
+            let high = all.iter().map(|(_, ratio)| ratio.high).fold(0.0, f64::max);
             format!("{name} {} [{low:.2}, {high:.2}]", medians.join(" to "))
         }
     };
@@ -816,7 +808,9 @@ mod tests {
     #[test]
     fn what_was_not_measured_in_the_same_round_is_not_equal() {
         let invalid = |name: &str, index: usize, round: usize| match (index, round) {
-            (0 | 1, 0..6) | (3, 6..) => Turn::invalid("the fleet sent late"),
+            (0 | 1, 0..6) | (3, 6..) => {
+                Turn { invalid: Some("the fleet sent late".to_owned()), ..Turn::default() }
+            }
             _ => turn_of(name, usual(name, index), 1.0),
         };
         let report = comparison_of(&NAMES, "kernel-polling", invalid, 12);

@@ -492,7 +492,7 @@ pub(crate) mod tests {
             &[0],
             7,
             |_, contender, round| match (contender, round) {
-                (1, 3) => Turn::invalid("the fleet sent late"),
+                (1, 3) => Turn { invalid: Some("the fleet sent late".to_owned()), ..Turn::default() },
                 _ => turn(100.0, 9.0),
             },
         );

@@ -40,7 +40,7 @@ impl<'a> Runner<'a> {
         plan: LoadPlan,
         contenders: &[String],
         mut measure: impl FnMut(usize) -> Result<Turn, Error>,
-    ) -> Result<&Measurement, Error> {
+    ) -> Result<(), Error> {
         let (load, count) = (plan.name.clone(), plan.rounds);
         let earlier = self.measured.iter().flat_map(|measured| &measured.turns);
         let earlier = earlier.map(|turn| turn.conditions.distance).collect();
@@ -65,7 +65,7 @@ impl<'a> Runner<'a> {
             }
         }
         self.measured.push(rounds.measured);
-        Ok(&self.measured[self.measured.len() - 1])
+        Ok(())
     }
 
     /// The rows of all loads. In each figure ratios refer to the best of the contenders with these

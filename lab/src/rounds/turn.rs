@@ -57,10 +57,6 @@ impl Turn {
         turn
     }
 
-    pub fn invalid(reason: impl Into<String>) -> Self {
-        Self { invalid: Some(reason.into()), ..Self::default() }
-    }
-
     /// Adds a figure, unless it is not finite.
     pub fn set(&mut self, figure: Figure, value: f64) {
         if value.is_finite() {

@@ -141,16 +141,15 @@ fn exhibit_section(exhibit: &Exhibit, parts: &Parts, counted: Option<&Counted>) 
 
 /// What was measured for an exhibit.
 fn show(section: &mut Section, exhibit: &Exhibit, part: Part, result: &PartResult) {
-    let kinds = kinds(exhibit, part);
+    let kind = kind(exhibit, part);
     section.notes.insert(0, format!("differs: {}", part.instead()));
     section.notes.extend(differs(result).map(|it| format!("differs: {it}")));
     section.notes.extend(result.notes.iter().cloned());
-    let of_kinds = result.loads.iter().filter(|load| kinds.contains(&load.kind));
-    let loads: Vec<LoadResult> = of_kinds.cloned().collect();
+    let loads: Vec<LoadResult> = result.loads.iter().filter(|load| load.kind == kind).cloned().collect();
     if loads.is_empty() {
         return miss(section, "no round was completed");
     }
-    section.glance = glance(exhibit, kinds, part, result);
+    section.glance = glance(exhibit, part, &loads);
     for of_kind in sections(&loads, &[]) {
         section.tables.extend(of_kind.tables);
         section.plots.extend(of_kind.plots);
@@ -165,10 +164,10 @@ fn show(section: &mut Section, exhibit: &Exhibit, part: Part, result: &PartResul
 }
 
 /// A figure of the policies is a curve over rates. All else is a closed loop.
-fn kinds(exhibit: &Exhibit, part: Part) -> &'static [LoadKind] {
+fn kind(exhibit: &Exhibit, part: Part) -> LoadKind {
     match part {
-        Part::Policies if exhibit.rows.is_empty() => &[LoadKind::Open],
-        _ => &[LoadKind::Closed],
+        Part::Policies if exhibit.rows.is_empty() => LoadKind::Open,
+        _ => LoadKind::Closed,
     }
 }
 
@@ -246,18 +245,12 @@ fn differs(part: &PartResult) -> impl Iterator<Item = String> {
     .into_iter()
 }
 
-/// The sentence of the overview: the first and the last load, of the first of these kinds that has
-/// any, in the class with most rounds of it.
-fn glance(exhibit: &Exhibit, kinds: &[LoadKind], part: Part, result: &PartResult) -> String {
-    let leading = |kind: &LoadKind| {
-        let of_kind: Vec<LoadResult> = result.loads.iter().filter(|it| it.kind == *kind).cloned().collect();
-        let class = classes(&of_kind).first().copied();
-        let mut loads: Vec<LoadResult> =
-            of_kind.into_iter().filter(|load| Some(load.class) == class).collect();
-        loads.sort_by(|a, b| a.at.total_cmp(&b.at));
-        loads
-    };
-    let loads = kinds.iter().map(leading).find(|loads| !loads.is_empty()).unwrap_or_default();
+/// The sentence of the overview: the first and the last of these loads, in the class in which they
+/// have most rounds.
+fn glance(exhibit: &Exhibit, part: Part, loads: &[LoadResult]) -> String {
+    let class = classes(loads).first().copied();
+    let mut loads: Vec<&LoadResult> = loads.iter().filter(|load| Some(load.class) == class).collect();
+    loads.sort_by(|a, b| a.at.total_cmp(&b.at));
     let sentence = |load: &LoadResult| {
         // What is answered at a rate is the rate.
         let is_open = load.kind == LoadKind::Open;
@@ -280,7 +273,7 @@ fn glance(exhibit: &Exhibit, kinds: &[LoadKind], part: Part, result: &PartResult
         format!("{}{suffix}, {what}over {}: {rows}", load.name, load.rows[0].contender)
     };
     let ends = loads.first().into_iter().chain(loads.last().filter(|_| loads.len() > 1));
-    ends.map(sentence).collect::<Vec<_>>().join(". ")
+    ends.map(|load| sentence(load)).collect::<Vec<_>>().join(". ")
 }
 
 /// What a machine without performance counters lacks of a table, as `lab instructions` has counted
