@@ -74,12 +74,7 @@ impl UdpSocket {
     /// The error of the system call, for example `EMSGSIZE` for a datagram longer than the protocol
     /// allows; the resolver's error; `InvalidInput` without an address or a valid port.
     pub async fn send_to(&self, datagram: &[u8], to: impl ToSocketAddrs) -> io::Result<usize> {
-        let target = {
-            // Not kept in the future.
-            let to = to;
-            to.to_target()?
-        };
-        let to = match target {
+        let to = match to.to_target()? {
             Target::One(address) => address,
             // Boxed: most callers have one address, and their futures should not have room for this.
             target => {

@@ -215,10 +215,10 @@ impl Drop for Runtime {
         self.state().stop();
         self.state().blocking.close();
         for (index, thread) in (1..).zip(self.threads.drain(..)) {
-            if deadline.is_some_and(|deadline| !ends_by(&thread, deadline)) {
-                continue;
-            }
-            if deadline.is_none() && !ends_by(&thread, Instant::now() + SLOW_END) {
+            if !ends_by(&thread, deadline.unwrap_or_else(|| Instant::now() + SLOW_END)) {
+                if deadline.is_some() {
+                    continue;
+                }
                 tracing::warn!(
                     "the end of the runtime waits for worker {index}: a poll or a destructor of one of its tasks blocks or computes; \
                      shutdown_timeout waits for a limited time"
