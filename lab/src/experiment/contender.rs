@@ -64,8 +64,8 @@ impl Contender {
             (Policy::Vanilla, DriverKind::Epoll),
             (Policy::Packing, DriverKind::Uring),
             (Policy::Suppression, DriverKind::Epoll),
-            (Policy::KernelPolling, DriverKind::Epoll),
             (Policy::KernelPolling, DriverKind::Uring),
+            (Policy::KernelPolling, DriverKind::Epoll),
         ];
         others.chain(runs.map(|policy| (Peer::Lull, Some(policy)))).map(of).collect()
     }

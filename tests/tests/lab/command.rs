@@ -79,8 +79,8 @@ fn lab_compares_an_application_on_lull_with_the_same_on_tokio() {
             "lull, vanilla, epoll",
             "lull, packing, uring",
             "lull, suppression, epoll",
-            "lull, kernel-polling, epoll",
-            "lull, kernel-polling, uring"
+            "lull, kernel-polling, uring",
+            "lull, kernel-polling, epoll"
         ])
     );
 }
