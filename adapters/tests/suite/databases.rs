@@ -8,7 +8,7 @@ use net::TcpStream;
 use redis::AsyncCommands;
 use redis::aio::MultiplexedConnection;
 use sqlx::postgres::PgPoolOptions;
-use sqlx::sqlite::SqlitePoolOptions;
+use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions, SqliteSynchronous};
 
 use crate::drivers::on_each_driver;
 
@@ -66,7 +66,11 @@ fn a_connection_manager_of_redis_connects_again_on_tokios_thread_after_a_restart
     on_each_driver(1, async || {
         adapters::tokio_context::enter().unwrap();
         let client = redis::Client::open(format!("redis://{address}")).unwrap();
-        let mut manager = redis::aio::ConnectionManager::new(client).await.unwrap();
+        // By default an answer may take half a second.
+        let config = redis::aio::ConnectionManagerConfig::new()
+            .set_response_timeout(Some(Duration::from_secs(60)))
+            .set_connection_timeout(Some(Duration::from_secs(60)));
+        let mut manager = redis::aio::ConnectionManager::new_with_config(client, config).await.unwrap();
         let _: () = manager.set("key", 7).await.unwrap();
         server.lock().unwrap().stop().unwrap();
         manager.get::<_, Option<u32>>("key").await.expect_err("nobody is there");
@@ -334,8 +338,18 @@ fn handlers_of_all_workers_query_postgres_by_a_pool_of_sqlx() {
 fn a_pool_of_sqlx_queries_sqlite() {
     on_each_driver(1, async || {
         let folder = tempfile::tempdir().unwrap();
-        let url = format!("sqlite://{}?mode=rwc", folder.path().join("notes").display());
-        let pool = SqlitePoolOptions::new().max_connections(3).connect(&url).await.unwrap();
+        // A slow disk holds a writer up for longer than the others wait for it by default.
+        let options = SqliteConnectOptions::new()
+            .filename(folder.path().join("notes"))
+            .create_if_missing(true)
+            .synchronous(SqliteSynchronous::Off)
+            .busy_timeout(Duration::from_secs(60));
+        let pool = SqlitePoolOptions::new()
+            .max_connections(3)
+            .acquire_timeout(Duration::from_secs(60))
+            .connect_with(options)
+            .await
+            .unwrap();
         pool_works!(
             pool,
             "with recursive numbers(n) as (select 1 union all select n + 1 from numbers where n < 300000)
